@@ -331,3 +331,19 @@ async def test_logs_that_cannot_be_deleted_keep_no_others(tmp_path, monkeypatch,
     assert await log.delete_old(0, before=1_500_000_000, retained=()) == 2
     assert [path.exists() for path in paths] == [False, True, False]
     assert "a test says so" in caplog.text
+
+
+async def test_what_is_known_to_be_written_to_stderr_is_stored_as_such(tmp_path):
+    log = TaskLog(tmp_path, SystemClock())
+    async with running(log):
+        opened = log.open(key())
+        opened.offer(b"out\n")
+        opened.offer(b"err\n", is_stderr=True)
+        pieces = await log.reading(7, 0).pieces(0, None)
+        second = await log.reading(7, 0, part=LogPart(try_number=1)).pieces(2, 5)
+
+    assert [(piece.data, piece.is_stderr) for piece in pieces] == [
+        (b"out\n", False),
+        (b"err\n", True),
+    ]
+    assert b"".join(piece.data for piece in second) == b"t\nerr"

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import get_args
+
 import pytest
 from msgspec.structs import replace
 
 from aioflow.api.schemas import ErrorView, PolledWait, ShareView, TargetView
-from aioflow.api.trigger_details import CATALOGUE_SENTENCES, CATALOGUE_TARGETS, PublicFields
+from aioflow.api.trigger_details import (
+    CATALOGUE_PAYLOADS,
+    CATALOGUE_SENTENCES,
+    CATALOGUE_TARGETS,
+    PublicFields,
+)
 from aioflow.api.wait_sentences import Waiter, actions, cause_sentence, chain_sentence
 from aioflow.author.codec import encode
 from aioflow.model.states import TaskState, Wait, WaitKind
@@ -176,6 +184,28 @@ def test_a_person_may_do_what_helps(state, wait, possible):
 
 def test_every_class_of_the_catalogue_has_a_target():
     assert CATALOGUE_TARGETS.keys() == CATALOGUE_SENTENCES.keys()
+
+
+@pytest.mark.parametrize("class_path", sorted(CATALOGUE_PAYLOADS))
+def test_the_fields_of_an_event_are_those_that_the_catalogue_yields(class_path):
+    module, _, name = class_path.partition(":")
+    trigger = getattr(importlib.import_module(module), name)
+    (base,) = trigger.__orig_bases__
+    (payload,) = get_args(base)
+
+    assert list(CATALOGUE_PAYLOADS[class_path]) == list(payload.__annotations__)
+
+
+def test_a_field_of_an_event_has_the_value_that_its_trigger_waits_for():
+    kwargs = encode({"path": "/in/bank.csv"}, "f", 1_000)
+
+    fields = PublicFields(Masks()).payload("aioflow_triggers.files:FileTrigger", kwargs)
+
+    assert fields == {
+        "path": {"type": "string", "default": "/in/bank.csv"},
+        "size_bytes": {"type": "integer"},
+    }
+    assert PublicFields(Masks()).payload("mine:Own", kwargs) is None
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,14 @@ from aioflow.api.schemas import (
 )
 from aioflow.api.task_instances import RunLayout, TaskLocation, absent_state
 from aioflow.api.triggers import NODE_NO
-from aioflow.api.wait_sentences import Waiter, actions, cause_sentence, chain_sentence, is_active
+from aioflow.api.wait_sentences import (
+    Waiter,
+    actions,
+    cause_sentence,
+    chain_sentence,
+    is_active,
+    task_name,
+)
 from aioflow.core.repair.selection import left_failed
 from aioflow.core.why import ChildrenCause
 from aioflow.engine.loop import Engine
@@ -394,7 +401,7 @@ class Chain:
         task_id = self._layout.spec.tasks[link.location.task_index].task_id
         is_mapped = self._layout.is_expanded(link.location.task_index) and not round_number
         who = Waiter(
-            name=_name(task_id, map_index, round_number, label),
+            name=task_name(task_id, map_index, round_number, label),
             task_id=task_id,
             count=self._stand_for.get(link.location, 1),
             width=self._layout.width(link.location.task_index) if is_mapped else None,
@@ -547,12 +554,6 @@ class Chain:
             locations[0].task_no, locations[-1].task_no + 1, limit=len(locations)
         )
         return {row.task_no: row for row in found}
-
-
-def _name(task_id: str, map_index: int, round_number: int, label: str | None) -> str:
-    """Return the name of a task with its child, by its label if it has one, and its round."""
-    child = "" if map_index < 0 else f"[{map_index if label is None else label}]"
-    return f"{task_id}{child}" + (f" round {round_number}" if round_number else "")
 
 
 def _target(wait: Wait | None) -> TargetView | None:

@@ -261,7 +261,7 @@ def lines_of(
                 text=text,
                 at=iso(piece.at),
                 level=levels.of(text),
-                stream="stderr" if piece.is_stderr else "stdout",
+                stream="stderr" if piece.is_stderr else None,
                 try_number=log.try_number(piece.start_no),
                 is_cut=end - start > LINE_BYTES + 2,
                 is_open=not data.endswith(b"\n", start, end),

@@ -6,9 +6,9 @@ The memory is read in slices, which takes little of the event loop's time.
 from __future__ import annotations
 
 import contextlib
-import heapq
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -49,7 +49,7 @@ __all__ = (
 )
 
 OLDEST_TASKS = 10
-"""Number of queued tasks and polling sensors that are listed individually, longest wait first."""
+"""Number of tasks of runs whose queued instances or polling sensors are listed, each once."""
 
 _SLICE = 1_000
 """Number of objects processed before yielding to the event loop."""
@@ -80,8 +80,8 @@ class MemoryStats:
         states: Number of live tasks by state.
         queued: Number of tasks that wait for a slot, by pool.
         deferred: Number of waiting triggers, by kind.
-        oldest: Queued tasks and polling sensors with the longest waits: start of the wait, row
-            number and task.
+        oldest: The longest waits of queued tasks and polling sensors, one for each task of a run:
+            start of the wait, row number and task.
     """
 
     def __init__(self) -> None:
@@ -159,7 +159,11 @@ def _count_tasks(lives: Sequence[TaskInstance], found: MemoryStats) -> None:
         since = _SINCE[task.state](task) if task.state in _SINCE else None
         if since is not None:
             waiting.append((since, task.task_no, task))
-    found.oldest = heapq.nsmallest(OLDEST_TASKS, [*found.oldest, *waiting], key=lambda one: one[:2])
+    first: dict[tuple[int, int, TaskState], tuple[Timestamp, int, TaskInstance]] = {}
+    for one in sorted([*found.oldest, *waiting], key=lambda one: one[:2]):
+        task = one[2]
+        first.setdefault((task.run.run_no, task.task_index, task.state), one)
+    found.oldest = list(islice(first.values(), OLDEST_TASKS))
 
 
 def _slices(all_of: list[Of]) -> Iterator[list[Of]]:

@@ -6,7 +6,6 @@ The overview, the nodes, the pools and the next fire times of all schedules are 
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib.metadata import version
 from typing import cast
@@ -16,7 +15,8 @@ from aioflow.api.dags import import_errors
 from aioflow.api.gantt import gantt
 from aioflow.api.graphs import Graphs, RunStateCounts
 from aioflow.api.live_stream import Commits
-from aioflow.api.metrics import WAITING_STATES, MemoryStats, MemoryStatsCollector
+from aioflow.api.longest_waits import LongestWaits, newest_failures
+from aioflow.api.metrics import MemoryStats, MemoryStatsCollector
 from aioflow.api.page_schemas import (
     HolderView,
     ImportErrorView,
@@ -27,17 +27,19 @@ from aioflow.api.page_schemas import (
     SlotView,
     SpannedView,
     StartView,
-    WaitingView,
+    WaitersView,
+    WaiterView,
 )
 from aioflow.api.paging import Page
 from aioflow.api.queries import RunReader
 from aioflow.api.schedule_texts import schedule_text
-from aioflow.api.schemas import iso, run_state_name, summary, wait_view
+from aioflow.api.schemas import iso, run_state_name, summary
 from aioflow.api.task_detail import TaskReader
 from aioflow.api.triggers import NODE_NO, TriggerReader
 from aioflow.api.triggers_page import TriggerStats, WaitingTriggers
 from aioflow.clock import Clock
 from aioflow.core.scheduling import timetable
+from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.memory import Memory
 from aioflow.core.transaction import Transaction
 from aioflow.engine.loop import Engine
@@ -45,13 +47,27 @@ from aioflow.errors import DaemonAway
 from aioflow.executors.host_inspection import HostLoad
 from aioflow.model.batch import Batch
 from aioflow.model.dag import DagSpec
-from aioflow.model.rows import NodeRow, PoolRow, RunRow
-from aioflow.model.states import RunState, TaskState
+from aioflow.model.rows import NodeRow, PoolRow
 from aioflow.model.timestamps import Timestamp
 from aioflow.model.triggers import DescribeTriggers
-from aioflow.protocol.requests import OF_RUN, Holder, Request, ShowHolders, ShowPools
+from aioflow.protocol.requests import (
+    OF_RUN,
+    Holder,
+    Request,
+    ShowHolders,
+    ShowPools,
+    ShowWaiters,
+    Waiter,
+)
 
-__all__ = ("UPCOMING_FIRE_TIMES", "Overview", "Reads", "node_view", "upcoming_fire_times")
+__all__ = (
+    "UPCOMING_FIRE_TIMES",
+    "Overview",
+    "Reads",
+    "merged_fire_times",
+    "node_view",
+    "upcoming_fire_times",
+)
 
 _DAY_US = 86_400_000_000
 _OVERVIEW_RUNS = 10
@@ -84,12 +100,14 @@ class Overview:
         self._began_us = began_us
         self._memory_stats = looking
         self._lag_seconds = lag_seconds
+        self._longest_waits = LongestWaits(reader, clock)
 
     async def show(self, status: str) -> OverviewView:
         """Return the overview."""
         engine, slots, store = self._engine, self._engine.slots, self._reader.store
         stats = await self._memory_stats.collect()
-        failed = await store.list_runs(state=RunState.FAILED, limit=_OVERVIEW_RUNS)
+        failed = await newest_failures(store)
+        shown = [summary(row, store.damages.of_run(row.run_no)) for row in failed]
         known = await self._reader.catalogue.known()
         used = sum(not worker.is_idle for worker in slots.workers)
         return OverviewView(
@@ -106,70 +124,13 @@ class Overview:
             deferred=dict(sorted(stats.deferred.items())),
             failed_24h=await store.count_failed_since(self._clock.now() - _DAY_US),
             import_errors=len(import_errors(known)),
+            decisions=await store.count_open_decisions(),
             loop_lag_seconds=self._lag_seconds(),
             fires_per_second=round(sum(self._fires.per_second().values()), 3),
-            waiting_longest=await self._longest(stats, engine.memory.shift),
+            waiting_longest=await self._longest_waits.find(stats, engine.memory.shift),
             damaged=(await self._reader.damaged())[:_OVERVIEW_RUNS],
-            failed_runs=[summary(row, store.damages.of_run(row.run_no)) for row in failed],
+            failed_runs=shown[:_OVERVIEW_RUNS],
         )
-
-    async def _longest(self, stats: MemoryStats, shift: int) -> list[WaitingView]:
-        """Return the longest waits: deferred and queued tasks, and polling sensors.
-
-        Args:
-            shift: Offset of the wall clock from the steady time that trigger rows use.
-        """
-        store = self._reader.store
-        rows = await store.list_triggers(limit=_OVERVIEW_RUNS)
-        others = [one for one in stats.oldest if one[2].state in WAITING_STATES]
-        numbers = [row.run_no for row in rows] + [live.run.run_no for _, _, live in others]
-        runs = await store.find_runs_by_no(numbers)
-        locations: list[tuple[Timestamp, RunRow, int, int, str]] = []
-        for row in rows:
-            run = runs.get(row.run_no)
-            location = None if run is None else (await self._reader.layout(run)).find(row.task_no)
-            if run is not None and location is not None:
-                state = TaskState.DEFERRED.label
-                since = row.since + shift
-                locations.append((since, run, location.task_index, location.map_index, state))
-        for since, _, live in others:
-            run = runs.get(live.run.run_no)
-            if run is not None:
-                locations.append((since, run, live.task_index, live.map_index, live.state.label))
-        locations.sort(key=lambda one: one[0])
-        return await self._views(locations[:_OVERVIEW_RUNS])
-
-    async def _views(
-        self, locations: list[tuple[Timestamp, RunRow, int, int, str]]
-    ) -> list[WaitingView]:
-        of_run: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
-        runs = {run.run_no: run for _, run, _, _, _ in locations}
-        for _, run, task_index, map_index, _ in locations:
-            of_run[run.run_no].append((task_index, map_index))
-        waits = {
-            (run_no, *location): wait
-            for run_no, wanted in of_run.items()
-            for location, wait in (await self._reader.waits(runs[run_no], wanted)).items()
-        }
-        found = []
-        for _, run, task_index, map_index, state in locations:
-            spec = await self._reader.known_spec(run.version, run.dag_id)
-            if task_index >= len(spec.tasks):
-                continue
-            mapped = spec.tasks[task_index].mapped
-            is_loop = mapped is not None and mapped.until >= 0
-            found.append(
-                WaitingView(
-                    run_id=run.run_id,
-                    dag_id=run.dag_id,
-                    task_id=spec.tasks[task_index].task_id,
-                    map_index=-1 if is_loop else map_index,
-                    round=max(map_index, 0) if is_loop else 0,
-                    state=state,
-                    waiting_on=wait_view(waits.get((run.run_no, task_index, map_index))),
-                )
-            )
-        return found
 
 
 UPCOMING_FIRE_TIMES = 500
@@ -199,15 +160,20 @@ async def upcoming_fire_times(
     soon = heapq.nsmallest(UPCOMING_FIRE_TIMES, (one for one in first if one[0] <= until))
     chosen = [known.dags[dag_id] for _, dag_id in soon]
     specs = {row.dag_id: await reader.known_spec(row.version, row.dag_id) for row in chosen}
-    return await in_thread(_merged_fire_times, begins, specs, after, until)
+    return await in_thread(merged_fire_times, begins, specs, after, until)
 
 
-def _merged_fire_times(
+def merged_fire_times(
     begins: Mapping[str, Timestamp],
     specs: Mapping[str, DagSpec],
     after: Timestamp,
     until: Timestamp,
 ) -> list[StartView]:
+    """Return the fire times of some DAGs in a period, the earliest first; at most 500.
+
+    Args:
+        begins: Where each DAG begins.
+    """
     queue: list[tuple[Timestamp, str]] = []
     for dag_id, spec in specs.items():
         at: Timestamp | None = begins[dag_id]
@@ -339,6 +305,17 @@ class Reads:
             raise DaemonAway("")
         return self._engine.memory.commit_no
 
+    @property
+    def slots(self) -> Slots:
+        """The slots of this node.
+
+        Raises:
+            DaemonAway: If there is no daemon.
+        """
+        if self._engine is None:
+            raise DaemonAway("")
+        return self._engine.slots
+
     def committed(self, batch: Batch, draft: Transaction) -> None:
         """Update the live stream, the DAG cache and the counts of events with a durable batch."""
         self.commits.committed(batch, draft)
@@ -449,6 +426,31 @@ class Reads:
                 spec = await self._reader.known_spec(version, holder.dag_id)
                 found.append(_holder_view(holder, spec.tasks[holder.task_index].task_id))
         return found
+
+    async def waiters(self, name: str) -> WaitersView:
+        """Return what waits for slots of a pool, the next one first."""
+        answer = cast("list[Waiter]", await self._send(ShowWaiters(name=name, limit=_HOLDERS)))
+        runs = await self._reader.store.find_runs([waiter.run_id for waiter in answer])
+        versions = {run.run_id: run.version for run in runs}
+        items = []
+        for waiter in answer:
+            version = versions.get(waiter.run_id)
+            if version is not None:
+                spec = await self._reader.known_spec(version, waiter.dag_id)
+                items.append(_waiter_view(waiter, spec.tasks[waiter.task_index].task_id))
+        return WaitersView(items=items)
+
+
+def _waiter_view(waiter: Waiter, task_id: str) -> WaiterView:
+    return WaiterView(
+        run_id=waiter.run_id,
+        task_id=task_id,
+        map_index=waiter.map_index,
+        children=waiter.children,
+        weight=waiter.weight,
+        priority=waiter.priority,
+        since=iso(waiter.since),
+    )
 
 
 def _pool_view(row: PoolRow, used: int | None, queued: int | None) -> PoolView:

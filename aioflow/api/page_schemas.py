@@ -40,6 +40,8 @@ __all__ = (
     "TriggersView",
     "TryView",
     "VersionView",
+    "WaiterView",
+    "WaitersView",
     "WaitingView",
     "WokenView",
 )
@@ -53,14 +55,25 @@ class SlotView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WaitingView(msgspec.Struct, frozen=True, kw_only=True):
-    """A waiting task with the reason of its wait."""
+    """The waits of one task of a run: those of one task, or of all children of a mapped task.
+
+    Attributes:
+        map_index, round, map_label: Those of the child that has waited longest.
+        count: Number of its tasks in this state.
+        since: When the longest of these waits began.
+        text: What they wait for, as one sentence without times.
+    """
 
     run_id: str
     dag_id: str
     task_id: str
     map_index: int
     round: int
+    map_label: str | None = None
     state: str
+    count: int = 1
+    since: str | None = None
+    text: str = ""
     waiting_on: WaitView | None
 
 
@@ -71,7 +84,9 @@ class OverviewView(msgspec.Struct, frozen=True, kw_only=True):
         states: Number of tasks that are neither pending nor ended, by state.
         slots: Slots by kind of task body: ``def`` or ``async``.
         deferred: Number of waits for triggers, by kind.
+        failed_runs: The runs that ended ``failed`` or ``partial`` last.
         failed_24h: Number of runs among the newest 1,000 failed ones that ended within a day.
+        decisions: Number of open decisions.
         fires_per_second: Average over the last minute.
         damaged: Rows of the database that cannot be read, as far as found.
     """
@@ -86,6 +101,7 @@ class OverviewView(msgspec.Struct, frozen=True, kw_only=True):
     deferred: dict[str, int]
     failed_24h: int
     import_errors: int
+    decisions: int
     loop_lag_seconds: float
     fires_per_second: float
     waiting_longest: list[WaitingView]
@@ -113,7 +129,7 @@ class TaskNodeView(msgspec.Struct, frozen=True, kw_only=True):
     task_id: str
     body: str
     group: str | None
-    is_mapped: bool
+    children: int
     is_sensor: bool
     trigger_rule: str
     kind: str
@@ -236,6 +252,17 @@ class InputView(msgspec.Struct, frozen=True, kw_only=True):
     value: Any
 
 
+class ClearView(msgspec.Struct, frozen=True, kw_only=True):
+    """A clear of a task, after which it ran again.
+
+    Attributes:
+        at, by: When and by whom; ``None`` if the audit has no entry about it.
+    """
+
+    at: str | None
+    by: str | None
+
+
 class TryView(msgspec.Struct, frozen=True, kw_only=True):
     """A try of a task; the last one is the current try or the final one.
 
@@ -247,9 +274,11 @@ class TryView(msgspec.Struct, frozen=True, kw_only=True):
         worker: Process of that worker on its machine, and its address in the engine of the
             executor.
         worker_url: A page about the worker, such as the dashboard of Dask, while the worker is up.
+        cleared: The clear before this try; ``None`` if the task was not cleared before it.
     """
 
     try_number: int
+    cleared: ClearView | None = None
     state: str
     started_at: str | None
     ended_at: str | None
@@ -362,6 +391,25 @@ class HolderView(msgspec.Struct, frozen=True, kw_only=True):
     is_waiting: bool
 
 
+class WaiterView(msgspec.Struct, frozen=True, kw_only=True):
+    """A task, or the remaining children of a mapped task, waiting for slots of a pool."""
+
+    run_id: str
+    task_id: str
+    map_index: int
+    children: int
+    weight: int
+    priority: int
+    since: str | None
+
+
+class WaitersView(msgspec.Struct, frozen=True, kw_only=True):
+    """What waits for slots of a pool, the next one first; at most 100 entries."""
+
+    items: list[WaiterView]
+    next: str | None = None
+
+
 class StartView(msgspec.Struct, frozen=True, kw_only=True):
     """A fire time of a schedule."""
 
@@ -412,7 +460,7 @@ class LogLineView(msgspec.Struct, frozen=True, kw_only=True):
         line: Its number, counted from 1; ``None`` if counting so far takes more than one request.
         at: When its beginning was captured.
         level: Level of a log record; ``None`` for other lines.
-        stream: ``stderr`` if it is known to have been written there, else ``stdout``.
+        stream: ``stderr`` if it is known to have been written there, else ``None``.
         try_number: Number of the try, counted across clears.
         is_cut: Whether it is longer than ``text``.
         is_open: Whether its end is missing: more of it may follow.
@@ -423,7 +471,7 @@ class LogLineView(msgspec.Struct, frozen=True, kw_only=True):
     line: int | None = None
     at: str | None = None
     level: str | None = None
-    stream: str = "stdout"
+    stream: str | None = None
     try_number: int = 1
     is_cut: bool = False
     is_open: bool = False
@@ -465,7 +513,7 @@ class RunLogLineView(msgspec.Struct, frozen=True, kw_only=True):
     at: str | None
     text: str
     level: str | None = None
-    stream: str = "stdout"
+    stream: str | None = None
     is_open: bool = False
 
 

@@ -55,6 +55,7 @@ from aioflow.errors import RequestError, UnknownDag, UnknownRound, UnknownRun, U
 from aioflow.model.dag import DagSpec, TaskSpec
 from aioflow.model.ids import RunNo, StartNo, TaskNo
 from aioflow.model.rows import DagRow, ExpansionRow, RunRow, TaskRow
+from aioflow.model.run_filter import RunFilter
 from aioflow.model.states import RunState, TaskState, Wait
 from aioflow.model.timestamps import Timestamp
 from aioflow.model.triggers import (
@@ -131,7 +132,7 @@ class RunReader:
         limit: int | None = None,
         after: tuple[int, str] | None = None,
     ) -> list[DagView]:
-        """Return DAGs by name, followed by the files that define no DAG.
+        """Return the files that define no DAG, followed by DAGs by name.
 
         Args:
             search: A part of the id.
@@ -141,33 +142,30 @@ class RunReader:
         known = await self.catalogue.known()
         wanted = search.casefold()
         section, last = after or (0, "")
+        alone: list[DagView] = []
+        if not section and state != "paused":
+            defining = {row.file for row in known.dags.values() if not row.gone}
+            alone = [
+                broken_view(row)
+                for name, row in sorted(known.files.items())
+                if row.reason and name not in defining and wanted in name.casefold() and name > last
+            ][:limit]
+        most = None if limit is None else limit - len(alone)
         found: list[tuple[DagRow, str | None]] = []
         names, gone = await self.catalogue.names(), await self._gone(known)
         for dag_id in sorted([*names, *gone]) if gone else names:
+            if len(found) == most:
+                break
             row = known.dags.get(dag_id)
             if row is None:
                 continue  # deleted meanwhile
             error = GONE if dag_id in gone else import_error(known.files.get(row.file))
-            if section or dag_id <= last or wanted not in dag_id.casefold():
+            if (section and dag_id <= last) or wanted not in dag_id.casefold():
                 continue
             if (state == "paused" and not row.paused) or (state == "broken" and error is None):
                 continue
             found.append((row, error))
-            if len(found) == limit:
-                break
-        views = await self._dag_views(found)
-        if len(views) == limit or state == "paused":
-            return views
-        defining = {row.file for row in known.dags.values() if not row.gone}
-        alone = [
-            broken_view(row)
-            for name, row in sorted(known.files.items())
-            if row.reason
-            and name not in defining
-            and wanted in name.casefold()
-            and not (section and name <= last)
-        ]
-        return (views + alone)[:limit]
+        return alone + await self._dag_views(found)
 
     async def page_of_dags(
         self, *, search: str, state: DagsWanted, limit: int, cursor: str | None
@@ -344,14 +342,11 @@ class RunReader:
         return [summary(row, self.store.damages.of_run(row.run_no)) for row in rows]
 
     async def page_of_runs(
-        self, *, dag_id: str | None, state: str | None, limit: int, cursor: str | None
+        self, wanted: RunFilter, *, limit: int, cursor: str | None = None
     ) -> Page[RunSummary]:
-        """Return a page of runs, the newest first."""
-        wanted = None if state is None else _run_state(state)
+        """Return a page of the runs that match a filter, the newest first."""
         before = number_after("runs", cursor)
-        rows = await self.store.list_runs(
-            dag_id=dag_id, state=wanted, limit=limit + 1, before=before
-        )
+        rows = await self.store.find_matching_runs(wanted, limit=limit + 1, before=before)
         page = page_of("runs", rows, limit, lambda row: (row.run_no,))
         damages = self.store.damages
         return Page([summary(row, damages.of_run(row.run_no)) for row in page.items], page.next)
@@ -553,8 +548,8 @@ class RunReader:
 
 
 def dag_key(view: DagView) -> Key:
-    """Return the sort key of an entry of the DAG list: files that define no DAG come last."""
-    return (1, view.file) if view.dag_id is None else (0, view.dag_id)
+    """Return the sort key of an entry of the DAG list: files that define no DAG come first."""
+    return (0, view.file) if view.dag_id is None else (1, view.dag_id)
 
 
 def _evict(cache: dict[Any, Any], limit: int) -> None:

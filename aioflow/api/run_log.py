@@ -39,7 +39,7 @@ class RunLogRange(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         cursor: Where to continue; empty for the beginning.
         is_tail: The last lines. It replaces ``cursor``.
-        limit: Maximum number of lines.
+        limit: Maximum number of lines. Lines that tasks have only begun may be added.
         tasks: Only lines of these tasks; empty for all.
         wanted: Only lines that match.
     """
@@ -124,19 +124,25 @@ class RunLogs:
         for _ in range(_READS):
             read = partial(self._files.read, segments, after, _READ_BYTES, is_included=done > 0)
             pieces, is_end = await in_thread(read, limiter=self._thread)
-            lines = await in_thread(_lines_of, pieces, done if _is_rest(pieces, after) else 0)
-            found += await _matching(lines, finder, wanted.wanted)
-            if len(found) > wanted.limit:
-                last = found[wanted.limit - 1]
+            skipped = done if _is_rest(pieces, after) else 0
+            lines = await in_thread(_lines_of, pieces, skipped)
+            matching = await _matching(lines, finder, wanted.wanted)
+            missing = wanted.limit - len(found)
+            if len(matching) > missing:
+                last = matching[missing - 1]
                 after, done, is_end = last.end, last.done, False
+                # What other tasks have begun to print until then is returned as open lines.
+                lines = await in_thread(_lines_of, _upto(pieces, after, done), skipped)
+                found += await _matching(lines, finder, wanted.wanted)
                 break
+            found += matching
             if pieces:
                 after, done = pieces[-1].key, len(pieces[-1].data)
-            if is_end:
+            if is_end or len(found) >= wanted.limit:
                 break
         cursor = _cursor(after, done)
         return RunLogView(
-            items=_views(layout, found[: wanted.limit]),
+            items=_views(layout, found),
             next=None if is_end else cursor,
             resume=cursor,
             is_first=not wanted.cursor,
@@ -173,6 +179,13 @@ class RunLogs:
 
 def _is_rest(pieces: Sequence[RunPiece], after: RunLogKey) -> bool:
     return bool(pieces) and pieces[0].key == after
+
+
+def _upto(pieces: Sequence[RunPiece], last: RunLogKey, done: int) -> list[RunPiece]:
+    """Return the pieces up to a byte of the record with a key."""
+    found = [piece for piece in pieces if piece.key < last]
+    found += [piece._replace(data=piece.data[:done]) for piece in pieces if piece.key == last]
+    return found
 
 
 def _lines_of(pieces: Sequence[RunPiece], skipped: int) -> list[_Line]:
@@ -275,7 +288,7 @@ def _views(layout: RunLayout, lines: Iterable[_Line]) -> list[RunLogLineView]:
                 at=iso(line.at),
                 text=line.text,
                 level=line.level,
-                stream="stderr" if line.is_stderr else "stdout",
+                stream="stderr" if line.is_stderr else None,
                 is_open=line.is_open,
             )
         )

@@ -65,7 +65,7 @@ class TargetView(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         type: ``pool``, ``file``, ``event``, ``run``, ``dag``, ``time``, ``url``, ``object``,
-            ``executor`` or ``trigger``.
+            ``executor``, ``decision`` or ``trigger``.
         name: Its name: that of the pool, the path of the file, the id of the run ...
         dag_id, run_id, task_id: Those that it belongs to, if any.
         key: The key of an event.
@@ -463,6 +463,8 @@ class TriggerView(msgspec.Struct, frozen=True, kw_only=True):
         last_check_at: Time of its last check, if known.
         label: What the wait is for, in the words of the task's author.
         map_label: The label of the child that waits.
+        text: What it waits for in words, such as ``for the file /data/in/bank.csv``.
+        payload: The fields of its event as JSON schemas, where known. Only for a single trigger.
     """
 
     trigger_id: int
@@ -474,6 +476,8 @@ class TriggerView(msgspec.Struct, frozen=True, kw_only=True):
     round: int
     label: str | None = None
     map_label: str | None = None
+    text: str | None = None
+    payload: dict[str, dict[str, Any]] | None = None
     since: str
     deadline: str | None
     node: int | None

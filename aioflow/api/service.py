@@ -18,6 +18,7 @@ from aioflow.api.causes import Explaining
 from aioflow.api.dags import Catalogue, FirstScan, Timetables
 from aioflow.api.decisions import Decisions
 from aioflow.api.events import NamedEvents
+from aioflow.api.executors import ExecutorView, executor_views
 from aioflow.api.history import History
 from aioflow.api.login_throttle import LinkThrottle
 from aioflow.api.metrics import Metrics, Sizes, Sizing, health, measured
@@ -62,7 +63,7 @@ from aioflow.errors import (
     UnknownTrigger,
 )
 from aioflow.executors.host_inspection import HostLoad
-from aioflow.model.access import Actor, audit_entry
+from aioflow.model.access import Actor, AuditEntry, audit_entry
 from aioflow.model.batch import Batch
 from aioflow.model.dag import DagSpec
 from aioflow.model.ids import RunNo, TriggerNo
@@ -190,11 +191,15 @@ class Api(Explaining):
     def _shift(self) -> int:
         return 0 if self._engine is None else self._engine.memory.shift
 
-    def by(self, actor: Actor) -> Self:
+    def by(self, actor: Actor | None) -> Self:
         """Return a copy that makes changes as this actor and shares everything else."""
         acting = copy(self)
         acting.act_as(actor)
         return acting
+
+    async def note(self, entry: AuditEntry) -> None:
+        """Add an entry to the audit for an action that consists of many requests."""
+        await self._send(Note(lines=(entry,)))
 
     async def rotate(self) -> RotationView:
         """Rotate the key of the home; see ``KeyRotation``."""
@@ -331,6 +336,14 @@ class Api(Explaining):
         is_paused = await self._send(SetPaused(dag_id=dag_id, paused=paused))
         return {"dag_id": dag_id, "paused": is_paused}
 
+    def list_executors(self) -> list[ExecutorView]:
+        """Return the executors of this node, and their workers.
+
+        Raises:
+            DaemonAway: If there is no daemon.
+        """
+        return executor_views(self.reads.slots, self.worker_pages())
+
     async def list_pools(self) -> list[PoolView]:
         """Return the limited pools by name, with the used slots and queued tasks of each.
 
@@ -404,7 +417,8 @@ class Api(Explaining):
         waits = await self.store.list_triggers(limit=1, after=trigger_no - 1)
         if waits and waits[0].trigger_no == trigger_no:
             for view in await self.reads.trigger_reader.views(waits):
-                return view
+                payload = self.public_fields.payload(waits[0].class_path, waits[0].kwargs)
+                return msgspec.structs.replace(view, payload=payload)
         raise UnknownTrigger(trigger_no)
 
     async def list_slow(self) -> list[SlowView]:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
 
-from aioflow.api.page_schemas import InputView, RecordView, TaskShownView, TryView
+from aioflow.api.page_schemas import ClearView, InputView, RecordView, TaskShownView, TryView
 from aioflow.api.paging import Page, decode_cursor, page_of
 from aioflow.api.queries import PAGE, RunReader
-from aioflow.api.schemas import ErrorView, TaskView, TriggerView, iso, plain_bytes, shown_state
+from aioflow.api.schemas import (
+    ErrorView,
+    TaskView,
+    TriggerView,
+    instant,
+    iso,
+    plain_bytes,
+    shown_state,
+)
 from aioflow.api.task_instances import RESULT_BYTES, RunLayout, TaskLocation, absent_state
 from aioflow.api.triggers import TriggerReader
 from aioflow.core.tasks.expand import leaves, pick, width
@@ -18,6 +27,7 @@ from aioflow.errors import RequestError, StoreSlow, UnknownTask
 from aioflow.model.ids import StartNo, TaskNo
 from aioflow.model.rows import RecordRow, ResultRow, RunRow, TryRow, TryWorkerRow
 from aioflow.model.states import RecordState, RunState, TaskState
+from aioflow.model.timestamps import Timestamp
 from aioflow.model.workers import WorkerLocation
 
 __all__ = ("TaskReader",)
@@ -56,10 +66,45 @@ class TaskReader:
         return TaskShownView(
             **{name: getattr(view, name) for name in TaskView.__struct_fields__},
             inputs=await self._inputs(run, layout, location),
-            tries=_tries(view, tries, start_no, _ran_on(workers, reader.worker_pages())),
+            tries=await self._with_clears(
+                run,
+                task_id,
+                [one.try_number for one in tries],
+                _tries(view, tries, start_no, _ran_on(workers, reader.worker_pages())),
+                view.try_number,
+            ),
             records=[_record(one) for one in records],
             trigger=await self._trigger(run, location, view),
         )
+
+    async def _with_clears(
+        self,
+        run: RunRow,
+        task_id: str,
+        stored: Sequence[int],
+        tries: list[TryView],
+        current: int,
+    ) -> list[TryView]:
+        """Add the clears between tries, and who cleared the task.
+
+        After a clear, the try number of the row is not greater than that of the try before.
+
+        Args:
+            stored: The try numbers of the rows, which begin with 1 again after a clear.
+            tries: The tries with their numbers across clears. The current one has no row.
+            current: The try number of the current one.
+        """
+        numbers = [*stored, current]
+        after_clear = [at for at in range(1, len(tries)) if numbers[at] <= numbers[at - 1]]
+        if not after_clear:
+            return tries
+        known = await self._reader.store.list_clears(run.run_id)
+        found = list(tries)
+        for at in after_clear:
+            found[at] = msgspec.structs.replace(
+                tries[at], cleared=_clear_between(known, task_id, tries[at - 1], tries[at])
+            )
+        return found
 
     async def _trigger(
         self, run: RunRow, location: TaskLocation, view: TaskView
@@ -407,6 +452,22 @@ def _ran_on(
         )
         for row in rows
     }
+
+
+def _clear_between(
+    known: Sequence[tuple[Timestamp, str, str]], task_id: str, before: TryView, after: TryView
+) -> ClearView:
+    """Return the last clear between two tries, preferably one that named the task.
+
+    A clear of an upstream task, or of the whole run, does not name it.
+    """
+    first = 0 if before.ended_at is None else instant(before.ended_at, "the end")
+    end = sys.maxsize if after.started_at is None else instant(after.started_at, "the start")
+    between = [one for one in known if first <= one[0] <= end]
+    named = [one for one in between if task_id in one[2].split(" ")[1:]]
+    for at, by, _ in reversed(named or between):
+        return ClearView(at=iso(at), by=by or None)
+    return ClearView(at=None, by=None)
 
 
 def _tries(

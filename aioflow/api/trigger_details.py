@@ -21,6 +21,7 @@ from aioflow.redaction import MASK, Masks, masked_url, masked_urls
 
 __all__ = (
     "CATALOGUE_FIELDS",
+    "CATALOGUE_PAYLOADS",
     "CATALOGUE_SENTENCES",
     "CATALOGUE_TARGETS",
     "DETAIL_LENGTH",
@@ -194,6 +195,35 @@ CATALOGUE_TARGETS: Mapping[str, Callable[[Fields], TargetView]] = {
 """What the catalogue's classes wait for. A test compares the keys with the catalogue."""
 
 
+_TEXT, _NUMBER = {"type": "string"}, {"type": "integer"}
+_TEXTS: Mapping[str, Any] = {"type": "array", "items": _TEXT}
+_FILE: Mapping[str, Mapping[str, Any]] = {"path": _TEXT, "size_bytes": _NUMBER}
+
+CATALOGUE_PAYLOADS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "aioflow_triggers.events:EventTrigger": {
+        "name": _TEXT,
+        "key": {"type": ["string", "null"]},
+        "data": {},
+        "id": _NUMBER,
+    },
+    "aioflow_triggers.external:RunTrigger": {"state": _TEXT, "run_id": _TEXT},
+    "aioflow_triggers.external:TasksTrigger": {"run_id": _TEXT, "states": {"type": "object"}},
+    "aioflow_triggers.files:FileGoneTrigger": {"path": _TEXT},
+    "aioflow_triggers.files:FileTrigger": _FILE,
+    "aioflow_triggers.files:FilesTrigger": {"paths": _TEXTS, "size_bytes": _NUMBER},
+    "aioflow_triggers.http:HttpTrigger": {
+        "status": _NUMBER,
+        "url": _TEXT,
+        "headers": {"type": "object"},
+        "body": {},
+    },
+}
+"""JSON schemas of the fields of the events that a person can send in place of a trigger.
+
+A test compares the names with the catalogue.
+"""
+
+
 class PublicFields:
     """Shows the public fields of triggers.
 
@@ -274,6 +304,23 @@ class PublicFields:
             return CATALOGUE_TARGETS[class_path](shown)
         except (KeyError, TypeError, ValueError):  # another class, or fields of another release
             return TargetView(type="trigger", name=class_path.rpartition(":")[2])
+
+    def payload(self, class_path: str, kwargs: bytes | None) -> dict[str, dict[str, Any]] | None:
+        """Return the fields of a trigger's event, each a JSON schema with a default if known.
+
+        ``None`` for a class whose events are not known.
+        """
+        known = CATALOGUE_PAYLOADS.get(class_path)
+        if known is None:
+            return None
+        target = self.target(class_path, kwargs)
+        defaults = {"name": target.name, "key": target.key, "run_id": target.run_id}
+        if target.type == "file" and "*" not in target.name:
+            defaults["path"] = target.name
+        return {
+            name: {**schema, "default": value} if (value := defaults.get(name)) else {**schema}
+            for name, schema in known.items()
+        }
 
     def brief(self, name: str, class_path: str, kwargs: bytes) -> str:
         """Return the name of a class with the first public fields that are set, if any."""

@@ -12,7 +12,7 @@ from anyio.lowlevel import checkpoint
 
 from aioflow.api.decisions import decision_text
 from aioflow.api.queries import PAGE, RunReader
-from aioflow.api.schemas import PolledWait, TriggerView, iso
+from aioflow.api.schemas import PolledWait, TargetView, TriggerView, iso
 from aioflow.api.trigger_details import DETAIL_LENGTH
 from aioflow.core.state.memory import Memory
 from aioflow.core.state.packed import TaskShape
@@ -134,7 +134,8 @@ class TriggerReader:
             shown = layout.shown(location)
             view = _trigger_view(row, run, task_id, shown, where, watch, detail, shift)
             label, map_label = labels.get(row.trigger_no), map_labels.get(row.task_no)
-            found.append(msgspec.structs.replace(view, label=label, map_label=map_label))
+            text = self._reader.public_fields.sentence(row.class_path, row.kwargs, watch)
+            found.append(msgspec.structs.replace(view, label=label, map_label=map_label, text=text))
         return found
 
     async def worded(self, run_no: RunNo, waits: Mapping[K, Wait | None]) -> dict[K, Wait | None]:
@@ -162,7 +163,9 @@ class TriggerReader:
                 worded[location] = wait
             elif wait.kind is WaitKind.DECISION:
                 detail = decisions.get(wait.checked_by, wait.detail)
-                worded[location] = _polled(wait, detail, None)
+                asked = TargetView(type="decision", name=str(wait.checked_by))
+                said = _polled(wait, detail, None)
+                worded[location] = msgspec.structs.replace(said, target=asked)
             elif wait.kind is WaitKind.INTERVAL:
                 worded[location] = _polled(wait, wait.detail, looks.get(wait.checked_by))
             else:

@@ -20,6 +20,7 @@ __all__ = (
     "cause_sentence",
     "chain_sentence",
     "is_active",
+    "task_name",
 )
 
 _SHARES_NAMED = 3
@@ -51,6 +52,12 @@ class Waiter(msgspec.Struct, frozen=True, kw_only=True):
             return self.name
         of = "" if self.width is None else f" of {self.width:,}"
         return f"{self.count:,}{of} children of {self.task_id}"
+
+
+def task_name(task_id: str, map_index: int, round_number: int, label: str | None) -> str:
+    """Return the name of a task with its child, by its label if it has one, and its round."""
+    child = "" if map_index < 0 else f"[{map_index if label is None else label}]"
+    return f"{task_id}{child}" + (f" round {round_number}" if round_number else "")
 
 
 Say = Callable[[Wait, Sequence[ShareView]], str]
@@ -93,6 +100,15 @@ def _trigger(wait: Wait, shares: Sequence[ShareView]) -> str:
     return f"for {label}: {detail}" if label else f"for {detail}"
 
 
+def _triggers(wait: Wait) -> str:
+    """Return what several children wait for: each has a trigger of its own, like this one."""
+    label = wait.label if isinstance(wait, PolledWait) else None
+    detail = wait.detail.removeprefix("for ")
+    if detail in HOSTLESS or not detail:
+        return f"for {label}" if label else "for their sleep to end"
+    return f"for {label}, such as {detail}" if label else f"for triggers, such as {detail}"
+
+
 def _sensor(wait: Wait, shares: Sequence[ShareView]) -> str:
     return f"for its condition: {wait.detail}" if wait.detail else "for its condition"
 
@@ -118,6 +134,7 @@ _WAITS: Mapping[WaitKind, Say] = {
     WaitKind.INTERVAL: _sensor,
     WaitKind.TRIGGER: _trigger,
     WaitKind.EVENT: _detailed("for an event:"),
+    WaitKind.DECISION: _detailed("for a decision:"),
     WaitKind.TRIGGER_CAPACITY: _detailed(
         "until the triggerer has capacity:", "until the triggerer has capacity"
     ),
@@ -168,6 +185,8 @@ def cause_sentence(
     """
     is_many = who.count > 1
     if wait is not None:
+        if is_many and wait.kind is WaitKind.TRIGGER:
+            return f"{who.text} wait {_triggers(wait)}"
         verb = "wait" if is_many else "waits"
         return f"{who.text} {verb} {_WAITS[wait.kind](wait, shares)}"
     said = _STATES[state]

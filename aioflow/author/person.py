@@ -176,7 +176,7 @@ def ask_person(
         default: The answer after the timeout.
 
     Raises:
-        TimeoutError: If nobody has answered in time, and there is no ``default``.
+        TimeoutError: If no person has answered in time, and there is no ``default``.
         DagError: If an argument is invalid.
         RuntimeError: Outside an ``async def`` task.
     """

@@ -89,6 +89,8 @@ def _start(arguments: argparse.Namespace) -> int:
         "dry_run": arguments.dry_run,
     }
     found = connect(arguments).post("dags", arguments.dag, "backfills", body=body)
+    if arguments.dry_run:
+        found = found["items"]
     if arguments.json:
         print_json(found)
     elif arguments.dry_run:

@@ -86,7 +86,7 @@ class Client:
     def get_bytes(self, *path: str, **query: object) -> bytes:
         """Send a GET request and return the raw body."""
         given = {name: value for name, value in query.items() if value is not None}
-        return self._ask("GET", f"{_joined(path)}?{urlencode(given)}")
+        return self._ask("GET", f"{_joined(path)}?{urlencode(given, doseq=True)}")
 
     def items(self, *path: str, limit: int | None = None, **query: object) -> list[Any]:
         """Return the items of a list, which are fetched page by page; at most ``limit``."""
@@ -108,6 +108,13 @@ class Client:
     def post(self, *path: str, body: Mapping[str, object] | None = None) -> Any:
         """Send a POST request and return its result."""
         return self._change("POST", path, body)
+
+    def act(self, *path: str, query: Mapping[str, object], key: str | None = None) -> Any:
+        """Send a POST request with a query, and an idempotency key."""
+        given = {name: value for name, value in query.items() if value is not None}
+        headers = {} if key is None else {"Idempotency-Key": key}
+        target = f"{_joined(path)}?{urlencode(given, doseq=True)}"
+        return json.loads(self._ask("POST", target, headers=headers))
 
     def clean(self, *, dry_run: bool) -> Any:
         """Delete one batch of expired data, or only count it; see ``api.Api.clean``."""
@@ -132,8 +139,14 @@ class Client:
         data = None if body is None else json.dumps(body).encode()
         return json.loads(self._ask(method, _joined(path), data))
 
-    def _ask(self, method: str, target: str, body: bytes | None = None) -> bytes:
-        headers = dict(self._headers)
+    def _ask(
+        self,
+        method: str,
+        target: str,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> bytes:
+        headers = {**self._headers, **(headers or {})}
         if body is not None:
             headers["Content-Type"] = "application/json"
         try:

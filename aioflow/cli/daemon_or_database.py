@@ -6,7 +6,7 @@ Commands on a run accept the id of the run, or a unique prefix of that id.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import wraps
 from pathlib import Path
 from typing import Any, Protocol
@@ -42,8 +42,8 @@ class Source(Protocol):
     def next_fire_times(self, dag_id: str, after: str | None, count: int) -> Any:
         """``next_fire_times``."""
 
-    def runs(self, *, dag: str | None, state: str | None, limit: int) -> Any:
-        """``list_runs``."""
+    def runs(self, query: Mapping[str, Any], *, limit: int) -> Any:
+        """``page_of_runs``, all pages. ``query`` has the parameters of the HTTP request."""
 
     def run(self, run_id: str, *, offset: int = 0, limit: int = 1_000) -> Any:
         """``show_run``."""
@@ -150,8 +150,8 @@ class _Daemon:
     def next_fire_times(self, dag_id: str, after: str | None, count: int) -> Any:
         return self._client.items("dags", dag_id, "next", limit=count, **{"from": after})
 
-    def runs(self, *, dag: str | None, state: str | None, limit: int) -> Any:
-        return self._client.items("runs", dag=dag, state=state, limit=limit)
+    def runs(self, query: Mapping[str, Any], *, limit: int) -> Any:
+        return self._client.items("runs", **query, limit=limit)
 
     def run(self, run_id: str, *, offset: int = 0, limit: int = 1_000) -> Any:
         return self._client.get("runs", run_id, offset=offset, limit=limit)
@@ -247,8 +247,14 @@ class _Database:
             hint("its timetable is code of the DAG file, and only a daemon runs it")
             raise DaemonAway(str(self._home)) from exc
 
-    def runs(self, *, dag: str | None, state: str | None, limit: int) -> Any:
-        return self._ask(lambda api: api.list_runs(dag_id=dag, state=state, limit=limit))
+    def runs(self, query: Mapping[str, Any], *, limit: int) -> Any:
+        async def ask(api: Any) -> Any:
+            from aioflow.api.run_filters import query_of, run_filter
+
+            wanted = await run_filter(api, query_of(query))
+            return (await api.page_of_runs(wanted, limit=limit)).items
+
+        return self._ask(ask)
 
     def run(self, run_id: str, *, offset: int = 0, limit: int = 1_000) -> Any:
         return self._ask(lambda api: api.show_run(run_id, offset=offset, limit=limit))
@@ -348,7 +354,6 @@ class _Database:
         return ask_database(self._home, question)
 
 
-_SEARCHED_RUNS = 1_000
 _LISTED_IDS = 5
 _SHORTEST_PREFIX = 3
 """Minimum length of a prefix of a run id. A shorter text is probably a typing error."""
@@ -360,7 +365,7 @@ def named_run(command: RunCommand) -> RunCommand:
     """Let a command accept a unique prefix of a run id.
 
     If the command fails because the run is unknown, it is called again with the full id. Therefore
-    it must not change or print anything before that error. Only the newest 1,000 runs are searched.
+    it must not change or print anything before that error.
     """
 
     @wraps(command)
@@ -394,12 +399,12 @@ def _full_run_id(arguments: argparse.Namespace) -> str | None:
         return None
 
     def listed(source: Source) -> list[str]:
-        runs = source.runs(dag=None, state=None, limit=_SEARCHED_RUNS)
-        return [run["run_id"] for run in runs if run["run_id"].startswith(begin)]
+        runs = source.runs({"prefix": begin}, limit=_LISTED_IDS + 1)
+        return [run["run_id"] for run in runs]
 
     found: list[str] = read(arguments, listed)
     if len(found) > 1:
         named = ", ".join(found[:_LISTED_IDS])
-        more = f" and {len(found) - _LISTED_IDS} more" if len(found) > _LISTED_IDS else ""
+        more = " and more" if len(found) > _LISTED_IDS else ""
         raise RequestError(f"several runs begin with {begin!r}: {named}{more}; give more of the id")
     return found[0] if found else None

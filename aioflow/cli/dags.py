@@ -55,6 +55,15 @@ def add_parser(nouns: Nouns) -> None:
         "--from", dest="after", type=moment, metavar="T", help="after this time, not now"
     )
     upcoming.add_argument("--count", type=positive, default=5, metavar="N")
+    stats = add_command(
+        verbs,
+        "stats",
+        _stats,
+        text="show how often a DAG fails, and how long it and its tasks take",
+        example="aioflow dags stats daily --days 7",
+    )
+    stats.add_argument("dag", metavar="DAG")
+    stats.add_argument("--days", type=positive, default=30, metavar="N", help="of the last N days")
     delete = add_command(
         verbs,
         "delete",
@@ -264,6 +273,49 @@ def _next(arguments: argparse.Namespace) -> int:
     else:
         hint(_why_no_fire_time(arguments))
     return 0
+
+
+def _stats(arguments: argparse.Namespace) -> int:
+    from aioflow.clock import SystemClock
+    from aioflow.model.history import DAY_US
+    from aioflow.model.timestamps import to_datetime
+
+    client = connect(arguments)
+    since = to_datetime(SystemClock().now() - arguments.days * DAY_US).isoformat()
+    runs = client.get("history", "dags", arguments.dag, **{"from": since})
+    tasks = client.get("history", "dags", arguments.dag, "tasks", **{"from": since})
+    if arguments.json:
+        print_json({**runs, "tasks": tasks["items"]})
+        return 0
+    rows = [(arguments.dag, runs["total"]), *((one["task_id"], one) for one in tasks["items"])]
+    print_table(
+        ("RUNS AND TASKS", "ENDED", "FAILED", "MEDIAN", "P95", "QUEUED", "WAITED"),
+        (
+            (
+                name,
+                sum(found["ends"].values()),
+                _percent(found["failure_rate"]),
+                *(_seconds(found["duration"][part]) for part in ("p50", "p95")),
+                _seconds(found["queue"]["p50"]),
+                _seconds(found["wait"]["p50"]),
+            )
+            for name, found in rows
+        ),
+        empty="nothing has ended",
+    )
+    if runs["slow_after_seconds"] is not None:
+        hint(f"a run is slower than usual after {_seconds(runs['slow_after_seconds'])}")
+    return 0
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.1f} %"
+
+
+def _seconds(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    return f"{seconds:.3f} s" if seconds < 10 else f"{seconds:.0f} s"
 
 
 def _in_zone(fire_time: str, zone: str) -> str:

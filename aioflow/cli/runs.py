@@ -9,6 +9,7 @@ from operator import itemgetter
 from typing import Any
 
 from aioflow.cli.arguments import Nouns, add_command, add_group, from_zero, index, positive
+from aioflow.cli.bulk import act_on_matching, add_bulk, is_bulk
 from aioflow.cli.causes import show_chain
 from aioflow.cli.client import connect
 from aioflow.cli.daemon_or_database import Source, named_run, read, read_run
@@ -22,6 +23,7 @@ from aioflow.cli.output import (
     task_name,
     wait_text,
 )
+from aioflow.cli.run_filters import add_filters, run_query
 from aioflow.errors import SettingsError
 
 __all__ = ("add_parser",)
@@ -29,7 +31,7 @@ __all__ = ("add_parser",)
 _PAGE = 1_000
 _TEXT_LENGTH = 80
 _VERSION_DIGITS = 12
-_STATES = ("queued", "running", "success", "failed", "partial", "cancelled")
+_EXAMPLES = {"cancel": "running", "delete": "cancelled"}
 _FEW = 10
 """Up to this many children of one task in one state get a row each; more share one row."""
 
@@ -49,8 +51,7 @@ def add_parser(nouns: Nouns) -> None:
         text="list runs, the newest first",
         example="aioflow runs list --dag daily --state failed",
     )
-    listing.add_argument("--dag", metavar="DAG")
-    listing.add_argument("--state", choices=_STATES, metavar="STATE", help=", ".join(_STATES))
+    add_filters(listing)
     listing.add_argument("--limit", type=positive, default=100, metavar="N")
     show = _add_one(verbs, "show", _show, "show a run and its tasks")
     show.add_argument("--offset", type=from_zero, default=0, metavar="N", help="skip so many tasks")
@@ -63,10 +64,11 @@ def add_parser(nouns: Nouns) -> None:
     why = _add_one(verbs, "why", _why, "explain what a run or task waits for")
     why.add_argument("task", nargs="?", metavar="TASK")
     _add_index(why)
-    _add_one(verbs, "cancel", _cancel, "cancel a run")
+    add_bulk(_add_many(verbs, "cancel", _cancel, "cancel a run, or all runs that match a filter"))
     _add_clear(verbs)
     _add_mark(verbs)
-    _add_one(verbs, "delete", _delete, "delete an ended run, with its results and logs")
+    text = "delete an ended run, with its results and logs, or all that match a filter"
+    add_bulk(_add_many(verbs, "delete", _delete, text))
     add_logs(verbs, _add_index)
 
 
@@ -78,7 +80,7 @@ def _add_clear(verbs: Nouns) -> None:
         text="clear tasks of a run so that they run again",
         example="aioflow runs clear RUN --task load --downstream",
     )
-    clear.add_argument("run_id", metavar="RUN")
+    add_bulk(clear)
     clear.add_argument("--task", action="append", default=[], metavar="TASK", help="only this task")
     clear.add_argument(
         "--map", type=index, default=-1, metavar="N", help="for a mapped task: its map index"
@@ -98,12 +100,17 @@ def _add_mark(verbs: Nouns) -> None:
         text="set the end state of tasks of a run, or of the run",
         example="aioflow runs mark RUN --task load --state success",
     )
-    mark.add_argument("run_id", metavar="RUN")
+    add_bulk(mark, state="--in-state")
     mark.add_argument("--state", required=True, choices=("success", "failed"))
     mark.add_argument("--task", action="append", default=[], metavar="TASK", help="not the run")
     mark.add_argument(
         "--map", type=index, default=-1, metavar="N", help="for a mapped task: its map index"
     )
+
+
+def _add_many(verbs: Nouns, name: str, run: Any, text: str) -> argparse.ArgumentParser:
+    example = f"aioflow runs {name} --dag daily --state {_EXAMPLES[name]}"
+    return add_command(verbs, name, run, text=text, example=example)
 
 
 def _add_one(verbs: Nouns, name: str, run: Any, text: str) -> argparse.ArgumentParser:
@@ -129,7 +136,7 @@ def _add_index(parser: argparse.ArgumentParser) -> None:
 def _list(arguments: argparse.Namespace) -> int:
     found = read(
         arguments,
-        lambda source: source.runs(dag=arguments.dag, state=arguments.state, limit=arguments.limit),
+        lambda source: source.runs(run_query(arguments), limit=arguments.limit),
     )
     if arguments.json:
         print_json(found)
@@ -142,7 +149,7 @@ def _list(arguments: argparse.Namespace) -> int:
         ),
         empty=(
             "no matching runs: aioflow runs list"
-            if arguments.dag or arguments.state
+            if run_query(arguments)
             else "no runs: aioflow dags trigger DAG"
         ),
     )
@@ -303,6 +310,8 @@ def _why(arguments: argparse.Namespace) -> int:
 
 @named_run
 def _cancel(arguments: argparse.Namespace) -> int:
+    if is_bulk(arguments):
+        return act_on_matching(arguments, "cancel")
     answer = connect(arguments).post("runs", arguments.run_id, "cancel")
     if arguments.json:
         print_json(answer)
@@ -314,6 +323,10 @@ def _cancel(arguments: argparse.Namespace) -> int:
 @named_run
 def _clear(arguments: argparse.Namespace) -> int:
     _check_place(arguments, arguments.task, "name its --task, too")
+    if is_bulk(arguments):
+        if not arguments.failed or arguments.task or arguments.downstream or arguments.latest:
+            raise SettingsError("many runs are cleared with --failed alone, of what failed")
+        return act_on_matching(arguments, "clear_failed")
     wanted = {
         "tasks": arguments.task,
         "map_index": arguments.map,
@@ -349,6 +362,10 @@ def _version_line(version: str, newest: str | None) -> str:
 @named_run
 def _mark(arguments: argparse.Namespace) -> int:
     _check_place(arguments, arguments.task, "name its --task, too")
+    if is_bulk(arguments):
+        if arguments.task:
+            raise SettingsError("of many runs, no tasks can be marked: leave out --task")
+        return act_on_matching(arguments, f"mark_{arguments.state}")
     wanted = {"state": arguments.state, "tasks": arguments.task, "map_index": arguments.map}
     answer = connect(arguments).post("runs", arguments.run_id, "mark", body=wanted)
     if arguments.json:
@@ -367,6 +384,8 @@ def _check_place(arguments: argparse.Namespace, task: object, what: str) -> None
 
 
 def _delete(arguments: argparse.Namespace) -> int:
+    if is_bulk(arguments):
+        return act_on_matching(arguments, "delete")
     answer = connect(arguments).delete("runs", arguments.run_id)
     if arguments.json:
         print_json(answer)

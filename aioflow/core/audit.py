@@ -188,7 +188,8 @@ def _vote_text(said: Answered) -> str:
     """Describe a vote. The values of a form are not part of the audit."""
     vote = "form" if said.has_form else ("yes" if said.is_yes else "no")
     count = f", {said.votes} of {said.approvals}" if said.approvals > 1 else ""
-    return f"{said.run_id} {said.task_id}: {vote}{count}"
+    link = f", by signed link for {said.link}" if said.link else ""
+    return f"{said.run_id} {said.task_id}: {vote}{count}{link}"
 
 
 def _pool_text(row: PoolRow | None) -> str | None:

@@ -7,8 +7,11 @@ part of the batch that contains the ends, so they are exact after a crash.
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from aioflow.core.state.task_instance import TaskInstance, TriggerInstance
 from aioflow.model.history import (
+    HOUR_US,
     OF_RUN,
     HistoryRow,
     Measure,
@@ -25,15 +28,50 @@ __all__ = ("HistoryUpdates",)
 _STATE, _DURATION, _QUEUE, _WAIT = (int(measure) for measure in Measure)
 _SUCCESS, _REMOVED = TaskState.SUCCESS, TaskState.REMOVED
 
-_Key = tuple[str, str, int, Timestamp, int]
+_Key: TypeAlias = tuple[str, str, Timestamp]
+"""DAG, task or ``OF_RUN``, and hour."""
+
+_SHORT_MS = 4_096
+_BUCKETS = bytes(bucket_of(milliseconds) for milliseconds in range(_SHORT_MS))
+"""Buckets of short durations: looking them up is much faster than computing them."""
+
+
+class _Group:
+    """What is added to one DAG or task in one hour.
+
+    Attributes:
+        counts: Occurrences by bucket, for each measure.
+        totals: Milliseconds by bucket, for each measure.
+    """
+
+    __slots__ = ("counts", "totals")
+
+    def __init__(self) -> None:
+        self.counts: tuple[dict[int, int], ...] = tuple({} for _ in Measure)
+        self.totals: tuple[dict[int, int], ...] = tuple({} for _ in Measure)
+
+    def ended(self, state: int) -> None:
+        counts = self.counts[_STATE]
+        counts[state] = counts.get(state, 0) + 1
+
+    def spent(self, measure: int, duration_us: int) -> None:
+        spent = duration_us // 1000
+        if 0 <= spent < _SHORT_MS:
+            bucket = _BUCKETS[spent]
+        else:
+            spent = milliseconds_of(duration_us)
+            bucket = bucket_of(spent)
+        counts, totals = self.counts[measure], self.totals[measure]
+        counts[bucket] = counts.get(bucket, 0) + 1
+        totals[bucket] = totals.get(bucket, 0) + spent
 
 
 class HistoryUpdates:
     """What a turn adds to the history, one entry for each bucket."""
 
     def __init__(self) -> None:
-        self._counts: dict[_Key, int] = {}
-        self._totals: dict[_Key, int] = {}
+        self._groups: dict[_Key, _Group] = {}
+        self._ended: list[TaskInstance] = []
 
     def run_changed(self, row: RunRow, before: RunRow | None) -> None:
         """Count the first start or an end of a run.
@@ -41,61 +79,74 @@ class HistoryUpdates:
         Args:
             before: The row as stored; ``None`` for a new run.
         """
-        is_new = before is None
         if row.started_at is not None and (before is None or before.started_at is None):
-            self._spent(row.dag_id, OF_RUN, _QUEUE, row.started_at, row.started_at - row.created_at)
-        ended_at = row.ended_at
-        if ended_at is None or not (is_new or (before is not None and before.ended_at is None)):
+            group = self._group(row.dag_id, OF_RUN, row.started_at)
+            group.spent(_QUEUE, row.started_at - row.created_at)
+        if row.ended_at is None or (before is not None and before.ended_at is not None):
             return
-        self._ended(row.dag_id, OF_RUN, ended_at, int(row.state))
+        group = self._group(row.dag_id, OF_RUN, row.ended_at)
+        group.ended(row.state)
         if row.state is RunState.SUCCESS and row.started_at is not None:
-            self._spent(row.dag_id, OF_RUN, _DURATION, ended_at, ended_at - row.started_at)
+            group.spent(_DURATION, row.ended_at - row.started_at)
 
-    def task_changed(self, task: TaskInstance, now: Timestamp) -> None:
+    def task_changed(self, task: TaskInstance) -> None:
         """Count the end of a task, if its row now gets a final state and had none."""
         state = task.state
-        if state < _SUCCESS or task.stored_state >= _SUCCESS or state is _REMOVED:
-            return
-        dag_id, task_id = task.run.row.dag_id, task.spec.task_id
-        ended_at, started_at = task.ended_at, task.started_at
-        if ended_at is None:
-            ended_at = now
-        self._ended(dag_id, task_id, ended_at, int(state))
-        if started_at is None:
-            return
-        if state is _SUCCESS:
-            self._spent(dag_id, task_id, _DURATION, ended_at, ended_at - started_at)
-        if task.queued_at is not None:
-            self._spent(dag_id, task_id, _QUEUE, ended_at, started_at - task.queued_at)
+        if state >= _SUCCESS and task.stored_state < _SUCCESS and state is not _REMOVED:
+            self._ended.append(task)
 
     def trigger_fired(self, wait: TriggerInstance, now: Timestamp) -> None:
         """Count a wait that ends with its event. The events of a stream are no waits."""
         task = wait.task
         if task is not None and not wait.row.window:
-            dag_id, task_id = wait.run.row.dag_id, task.spec.task_id
-            self._spent(dag_id, task_id, _WAIT, now, now - wait.row.since)
+            group = self._group(wait.run.row.dag_id, task.spec.task_id, now)
+            group.spent(_WAIT, now - wait.row.since)
 
     def add(self, row: HistoryRow) -> None:
         """Add what a row counts, such as an hour to its day."""
-        key = (row.dag_id, row.task_id, row.measure, row.start, row.bucket)
-        self._counts[key] = self._counts.get(key, 0) + row.occurrences
-        self._totals[key] = self._totals.get(key, 0) + row.total_ms
+        group = self._group(row.dag_id, row.task_id, row.start)
+        counts, totals = group.counts[row.measure], group.totals[row.measure]
+        counts[row.bucket] = counts.get(row.bucket, 0) + row.occurrences
+        totals[row.bucket] = totals.get(row.bucket, 0) + row.total_ms
 
-    def rows(self) -> list[HistoryRow]:
-        """Return what to add, each bucket once."""
-        totals = self._totals
-        return [HistoryRow(*key, count, totals.get(key, 0)) for key, count in self._counts.items()]
+    def rows(self, now: Timestamp) -> list[HistoryRow]:
+        """Return what to add, each bucket once.
 
-    def _ended(self, dag_id: str, task_id: str, at: Timestamp, state: int) -> None:
-        key = (dag_id, task_id, _STATE, hour_of(at), state)
-        counts = self._counts
-        counts[key] = counts.get(key, 0) + 1
+        Args:
+            now: The end of tasks that have none.
+        """
+        self._count_tasks(now)
+        return [
+            HistoryRow(dag_id, task_id, measure, start, int(bucket), count, totals.get(bucket, 0))
+            for (dag_id, task_id, start), group in self._groups.items()
+            for measure, (counts, totals) in enumerate(zip(group.counts, group.totals, strict=True))
+            for bucket, count in counts.items()
+        ]
 
-    def _spent(
-        self, dag_id: str, task_id: str, measure: int, at: Timestamp, duration: Timestamp
-    ) -> None:
-        spent = milliseconds_of(duration)
-        key = (dag_id, task_id, measure, hour_of(at), bucket_of(spent))
-        counts, totals = self._counts, self._totals
-        counts[key] = counts.get(key, 0) + 1
-        totals[key] = totals.get(key, 0) + spent
+    def _count_tasks(self, now: Timestamp) -> None:
+        """Count the tasks that ended. Those of one fan-out follow each other, and share a group."""
+        run, spec, group, hour, next_hour = None, None, None, 0, 0
+        for task in self._ended:
+            ended_at, started_at = task.ended_at, task.started_at
+            if ended_at is None:
+                ended_at = now
+            is_same = task.spec is spec and task.run is run and hour <= ended_at < next_hour
+            if group is None or not is_same:
+                run, spec, hour = task.run, task.spec, hour_of(ended_at)
+                next_hour = hour + HOUR_US
+                group = self._group(run.row.dag_id, spec.task_id, hour)
+            group.ended(task.state)
+            if started_at is None:
+                continue
+            if task.state is _SUCCESS:
+                group.spent(_DURATION, ended_at - started_at)
+            if task.queued_at is not None:
+                group.spent(_QUEUE, started_at - task.queued_at)
+        self._ended.clear()
+
+    def _group(self, dag_id: str, task_id: str, at: Timestamp) -> _Group:
+        key = (dag_id, task_id, hour_of(at))
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = _Group()
+        return group

@@ -21,6 +21,7 @@ from aioflow.core.runs import backfills, create
 from aioflow.core.runs.cancel import cancel
 from aioflow.core.runs.task_counts import counted
 from aioflow.core.scheduling.slots import Slots
+from aioflow.core.scheduling.waiters import pool_waiters
 from aioflow.core.state.memory import Memory
 from aioflow.core.state.task_instance import Run, TaskInstance
 from aioflow.core.transaction import Transaction
@@ -70,6 +71,7 @@ from aioflow.protocol.requests import (
     ShowHolders,
     ShowPools,
     ShowShares,
+    ShowWaiters,
     StartBackfill,
     Unquarantine,
 )
@@ -243,6 +245,7 @@ def _answer(request: Request, tx: Transaction) -> object:
             | ShowPools()
             | ShowHolders()
             | ShowShares()
+            | ShowWaiters()
         ):
             return _answer_query(request, tx.memory, tx.slots)
         case CreateAccount() | SetAccount() | DeleteAccount() | CreateToken() | RevokeToken():
@@ -269,7 +272,13 @@ def _erase(
 
 
 def _answer_query(
-    request: Explain | ExplainChildren | CountTasks | ShowPools | ShowHolders | ShowShares,
+    request: Explain
+    | ExplainChildren
+    | CountTasks
+    | ShowPools
+    | ShowHolders
+    | ShowShares
+    | ShowWaiters,
     memory: Memory,
     slots: Slots,
 ) -> object:
@@ -287,6 +296,8 @@ def _answer_query(
             return [(slots.pools[name], slots.used(name)) for name in sorted(slots.pools)]
         case ShowHolders(name=name, limit=limit):
             return pool_holders(name, memory, slots, limit=limit)
+        case ShowWaiters(name=name, limit=limit):
+            return pool_waiters(name, slots.ready, limit=limit)
         case ShowShares(name=name):
             return pool_shares(name, memory, slots)
 

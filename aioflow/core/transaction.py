@@ -457,7 +457,7 @@ class Transaction:
         self.batch.new_records.extend(self._new_records.values())
         self.batch.record_changes.extend(self._record_changes.values())
         self._close_decisions()
-        self.batch.history.extend(self.history.rows())
+        self.batch.history.extend(self.history.rows(self.now))
         return self.batch
 
     def mark_durable(self) -> None:
@@ -520,7 +520,7 @@ class Transaction:
         batch.decision_ends.extend(end for number, end in ends.items() if number not in new)
 
     def _close_task(self, task: TaskInstance) -> None:
-        self.history.task_changed(task, self.now)
+        self.history.task_changed(task)
         if task.stored_state is TaskState.PENDING and not task.stored_start:
             self.batch.new_tasks.append(
                 TaskRow(

@@ -494,7 +494,8 @@ class ChildrenCause(msgspec.Struct, frozen=True, kw_only=True):
         wait: The wait of the first child; ``None`` if it is in progress.
         indices: The indices of the first children.
         count: Number of these children. If a state other than ``QUEUED`` has more than
-            ``SAMPLED_CHILDREN`` children, the children beyond it are not counted.
+            ``SAMPLED_CHILDREN`` children, the children beyond it are not counted, except those that
+            are deferred while all sampled ones are deferred for one cause.
     """
 
     state: TaskState
@@ -520,7 +521,19 @@ def explain_children(
             continue
         indices = known.indices if len(known.indices) == NAMED_CHILDREN else (*known.indices, index)
         found[key] = msgspec.structs.replace(known, indices=indices, count=known.count + count)
-    return sorted(found.values(), key=lambda cause: (-cause.count, cause.indices))
+    causes = _with_the_rest(list(found.values()), group)
+    return sorted(causes, key=lambda cause: (-cause.count, cause.indices))
+
+
+def _with_the_rest(causes: list[ChildrenCause], group: MappedTask) -> list[ChildrenCause]:
+    """Count the deferred children that were not sampled, if all that were have one cause."""
+    rest = group.counts[TaskState.DEFERRED] - SAMPLED_CHILDREN
+    deferred = [cause for cause in causes if cause.state is TaskState.DEFERRED]
+    if rest <= 0 or len(deferred) != 1:
+        return causes
+    (cause,) = deferred
+    whole = msgspec.structs.replace(cause, count=cause.count + rest)
+    return [whole if one is cause else one for one in causes]
 
 
 def _shared_part(wait: Wait) -> str:

@@ -199,7 +199,7 @@ class AsyncExecutor:
         for report in reports:
             if isinstance(report, Output):
                 if (log := self._log((report.task_no, report.start_no))) is not None:
-                    log.offer(report.data)
+                    log.offer(report.data, is_stderr=report.is_stderr)
             elif isinstance(report, TaskStopped):
                 self._close_log(report.task_no, report.start_no)
             elif isinstance(report, _ENDED):

@@ -442,7 +442,7 @@ class Triggerer:
         log = self._logs.get(number)
         if log is None:
             log = self._logs[number] = self._context.tasklog.open(hosted.log_key())
-        log.offer(output.data)
+        log.offer(output.data, is_stderr=output.is_stderr)
 
     def _close_log(self, number: TriggerNo) -> None:
         log = self._logs.pop(number, None)

@@ -218,8 +218,10 @@ class Preparing:
         )
         return PreparedDelivery(job=job, command=command, version="", what={"callback": "alert"})
 
-    async def callback(self, job: Job) -> PreparedDelivery:
+    async def callback(self, job: Job) -> PreparedDelivery | None:
         """Prepare the call of an author's callback.
+
+        Return ``None`` if it is about a decision that has ended meanwhile.
 
         Raises:
             ImpossibleDelivery: If its run or code was deleted, or a value it needs does not exist.
@@ -249,9 +251,10 @@ class Preparing:
             failure = await self._failure_of(row, spec)
             body = msgspec.msgpack.encode(msgspec.structs.replace(callback, failure=failure))
         if callback.decision_no >= 0:
-            body = msgspec.msgpack.encode(
-                msgspec.structs.replace(callback, asked=await self._asked(callback.decision_no))
-            )
+            asked = await self._asked(callback.decision_no)
+            if asked is None:
+                return None
+            body = msgspec.msgpack.encode(msgspec.structs.replace(callback, asked=asked))
         command = RunCallback(
             job.effect.outbox_no, row.run_no, body, names, await self._values(names)
         )
@@ -266,11 +269,10 @@ class Preparing:
             interpreter=spec.interpreter,
         )
 
-    async def _asked(self, decision_no: TriggerNo) -> Asked:
+    async def _asked(self, decision_no: TriggerNo) -> Asked | None:
         found = await self._store.find_decisions([decision_no])
-        if not found or found[0].outcome is not None:
-            raise ImpossibleDelivery(f"decision {decision_no} is not open any more")
-        return self._describe(found[0])
+        is_open = bool(found) and found[0].outcome is None
+        return self._describe(found[0]) if is_open else None
 
     async def _run(self, run_no: RunNo) -> RunRow:
         row = self._runs.get(run_no)

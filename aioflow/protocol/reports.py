@@ -470,11 +470,15 @@ class Output(_Wire, frozen=True):
 
     For a trigger, ``task_no`` is the number of the trigger, and ``start_no`` that of its
     assignment.
+
+    Attributes:
+        is_stderr: Whether it was written to ``sys.stderr``.
     """
 
     task_no: TaskNo
     start_no: StartNo
     data: bytes
+    is_stderr: bool = False
 
 
 class TaskStopped(_Wire, frozen=True):

@@ -60,8 +60,10 @@ __all__ = (
     "ShowHolders",
     "ShowPools",
     "ShowShares",
+    "ShowWaiters",
     "StartBackfill",
     "Unquarantine",
+    "Waiter",
 )
 
 
@@ -319,6 +321,32 @@ class Holder(msgspec.Struct, frozen=True):
     is_waiting: bool
 
 
+class ShowWaiters(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Return what waits for slots of a pool, in order. Answered with ``[Waiter]``."""
+
+    name: str
+    limit: int = 100
+
+
+class Waiter(msgspec.Struct, frozen=True, kw_only=True):
+    """A task, or the remaining children of a mapped task, waiting for slots of a pool.
+
+    Attributes:
+        children: Number of children that wait, of a mapped task; 0 for a single task.
+        weight: The number of slots that each task needs.
+        since: Since when it waits; ``None`` for a mapped task.
+    """
+
+    run_id: str
+    dag_id: str
+    task_index: int
+    map_index: int
+    children: int
+    weight: int
+    priority: int
+    since: Timestamp | None
+
+
 class Unquarantine(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Move a class's triggers out of quarantine. Answered with whether it was in quarantine."""
 
@@ -358,6 +386,7 @@ class Answered(msgspec.Struct, frozen=True, kw_only=True):
         is_yes: Whether the vote approves, or fills in the form.
         votes, approvals: How many people have voted, and must approve.
         is_over: Whether the vote has decided.
+        link: The assignee whose signed link was used; empty for none.
     """
 
     decision_no: TriggerNo
@@ -368,6 +397,7 @@ class Answered(msgspec.Struct, frozen=True, kw_only=True):
     votes: int
     approvals: int
     is_over: bool
+    link: str = ""
 
 
 class EmitEvent(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -563,6 +593,7 @@ Request: TypeAlias = (
     | SetPool
     | ShowPools
     | ShowHolders
+    | ShowWaiters
     | ShowShares
     | DrainNode
     | Explain

@@ -575,6 +575,11 @@ class Store(Browsed, Protocol):
     ) -> list[RunRow]:
         """Return the runs that were active in a period: live ones, then by end, latest first."""
 
+    async def list_scheduled_runs(
+        self, since: Timestamp, until: Timestamp, *, limit: int
+    ) -> list[RunRow]:
+        """Return the runs that schedules started for fire times in a period, the latest first."""
+
     async def find_uncounted_ends(
         self, limit: int = 100
     ) -> list[tuple[str, Timestamp, int, int, int]]:

@@ -105,6 +105,18 @@ _ENDED_BETWEEN = (
     .order_by(_run.c.ended_at.desc(), _run.c.run_no.desc())
     .limit(number("limit"))
 )
+_SCHEDULED = (
+    select(_run)
+    .select_from(_dag.join(_run, _run.c.dag_id == _dag.c.dag_id))
+    .where(
+        tables.not_deleted,
+        _run.c.cause == literal_column("'schedule'"),
+        _run.c.logical_date >= number("since"),
+        _run.c.logical_date < number("until"),
+    )
+    .order_by(_run.c.logical_date.desc(), _run.c.run_no.desc())
+    .limit(number("limit"))
+)
 _LIVE = (
     select(_run)
     .where(_run.c.ended_at.is_(None), _run.c.started_at < number("until"))
@@ -211,6 +223,12 @@ class HistoryReader(QueryInterface):
         live = await self._all(rows.run_row, _LIVE, until=until, limit=limit)
         ended = await self._all(rows.run_row, _ENDED_BETWEEN, since=since, until=until, limit=limit)
         return (live + ended)[:limit]
+
+    async def list_scheduled_runs(
+        self, since: Timestamp, until: Timestamp, *, limit: int
+    ) -> list[RunRow]:
+        """See ``Store``."""
+        return await self._all(rows.run_row, _SCHEDULED, since=since, until=until, limit=limit)
 
     async def find_uncounted_ends(
         self, limit: int = 100

@@ -51,6 +51,7 @@ from aioflow.store.recovery_snapshot import RecoveryReader
 from aioflow.store.retention import RetentionReader
 from aioflow.store.rows import Damages, mark_damaged, value_row
 from aioflow.store.run_causes import BackfillReader, DagTriggerReader, dag_trigger_row
+from aioflow.store.run_filters import RunFilterReader
 from aioflow.store.selects import whole
 from aioflow.store.ui_queries import BrowsingReader
 
@@ -182,6 +183,7 @@ class Reading(
     AccessReader,
     DecisionReader,
     BrowsingReader,
+    RunFilterReader,
     ABC,
 ):
     """Queries rows and converts them to Structs. A subclass for each database fetches the rows."""

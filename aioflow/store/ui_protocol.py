@@ -8,10 +8,14 @@ from typing import NamedTuple, Protocol, TypeAlias
 from aioflow.model.decisions import DecisionRow
 from aioflow.model.ids import RunNo, TaskNo, TriggerNo
 from aioflow.model.rows import NamedEventRow, NodeRow, RunRow, TaskRow, TriggerRow, TryRow
-from aioflow.model.states import TaskState, TriggerState
+from aioflow.model.run_filter import RunCount, RunFilter
+from aioflow.model.states import RunState, TaskState, TriggerState
 from aioflow.model.timestamps import Timestamp
 
 __all__ = ("AGE_SECONDS", "Browsed", "CommitsAbove", "Counted", "WaitCount")
+
+AUDIT_SEARCHED = 10_000
+"""Number of the newest audit entries in which the clears of a run are searched."""
 
 AGE_SECONDS = (60, 600, 3_600, 6 * 3_600, 24 * 3_600)
 """Upper limits of the age classes in which triggers are counted. A last class has no limit."""
@@ -87,6 +91,21 @@ class Browsed(Protocol):
     ) -> list[tuple[str, int]]:
         """Return the versions of the newest runs of a DAG, each with its number of those runs."""
 
+    async def find_matching_runs(
+        self, wanted: RunFilter, *, limit: int, before: RunNo | None = None
+    ) -> list[RunRow]:
+        """Return runs that match a filter, the newest first.
+
+        Args:
+            before: Only runs with a lower number.
+        """
+
+    async def count_matching_runs(self, wanted: RunFilter, *, limit: int) -> list[RunCount]:
+        """Return the numbers of the newest ``limit`` runs that match a filter.
+
+        They are counted by DAG, state and cause.
+        """
+
     async def find_live_dags(self) -> set[str]:
         """Return the DAGs that have a run that has not ended."""
 
@@ -152,6 +171,24 @@ class Browsed(Protocol):
 
     async def find_triggers(self, numbers: Collection[TriggerNo]) -> list[TriggerRow]:
         """Return the existing triggers with these numbers, by number."""
+
+    async def list_oldest_waits(
+        self, outside: Sequence[tuple[TaskNo, TaskNo]], *, limit: int
+    ) -> list[TriggerRow]:
+        """Return the waiting triggers with the lowest numbers.
+
+        Args:
+            outside: Ranges of tasks, each without its end, whose triggers are left out.
+        """
+
+    async def list_unsuccessful(self, state: RunState, *, limit: int) -> list[RunRow]:
+        """Return the newest runs that ended in this state, which is none of success."""
+
+    async def list_clears(self, run_id: str) -> list[tuple[Timestamp, str, str]]:
+        """Return when tasks of a run were cleared, by whom, and the audit's target, in order.
+
+        Only the newest ``AUDIT_SEARCHED`` entries of the audit are searched.
+        """
 
     async def list_decisions(
         self,

@@ -28,7 +28,7 @@ from aioflow.model.states import RunState, TaskState, TriggerState
 from aioflow.model.timestamps import Timestamp
 from aioflow.store import rows, tables
 from aioflow.store.query_protocol import QueryInterface
-from aioflow.store.ui_protocol import AGE_SECONDS, CommitsAbove, Counted, WaitCount
+from aioflow.store.ui_protocol import AGE_SECONDS, AUDIT_SEARCHED, CommitsAbove, Counted, WaitCount
 
 __all__ = ("BrowsingReader",)
 
@@ -66,6 +66,18 @@ _newest_failed = (
     .limit(_number("limit"))
     .subquery()
 )
+
+
+@cache
+def _unsuccessful(state: RunState) -> Select[Any]:
+    return (
+        select(_run)
+        .where(_run.c.state == _literal(int(state)), tables.unsuccessful, tables.not_deleted)
+        .order_by(_run.c.run_no.desc())
+        .limit(_number("limit"))
+    )
+
+
 _FAILED_SINCE = select(func.count()).where(_newest_failed.c.ended_at >= _number("since"))
 _newest_of_dag = (
     select(_run.c.version)
@@ -199,6 +211,38 @@ def _started_by(paths: int) -> Select[Any]:
 def _waits_by_no(width: int) -> Select[Any]:
     numbers = [_number(f"no_{n}") for n in range(width)]
     return select(_wait).where(_wait.c.trigger_no.in_(numbers))
+
+
+_audit = tables.audit
+_CLEARS = (
+    select(_audit.c.at, _audit.c.actor, _audit.c.target)
+    .where(
+        _audit.c.audit_no > select(func.max(_audit.c.audit_no) - AUDIT_SEARCHED).scalar_subquery(),
+        _audit.c.action == literal_column("'run.clear'"),
+        _audit.c.is_refused == _literal(0),
+        or_(
+            _audit.c.target == _text("run_id"),
+            func.substr(_audit.c.target, 1, _number("width")) == _text("of_task"),
+        ),
+    )
+    .order_by(_audit.c.audit_no)
+)
+
+
+@cache
+def _oldest_waits(width: int) -> Select[Any]:
+    """Return the statement for the oldest waiting triggers outside of some ranges of tasks."""
+    outside = [
+        or_(_wait.c.task_no < _number(f"first_{n}"), _wait.c.task_no >= _number(f"end_{n}"))
+        for n in range(width)
+    ]
+    is_waiting = _wait.c.state == _literal(int(TriggerState.WAITING))
+    return (
+        select(_wait)
+        .where(is_waiting, *outside)
+        .order_by(_wait.c.trigger_no)
+        .limit(_number("limit"))
+    )
 
 
 @cache
@@ -389,6 +433,23 @@ class BrowsingReader(QueryInterface):
         """See ``Store``."""
         found = await self._each(self._trigger, _waits_by_no, "no", dict.fromkeys(numbers))
         return sorted(found, key=lambda row: row.trigger_no)
+
+    async def list_oldest_waits(
+        self, outside: Sequence[tuple[TaskNo, TaskNo]], *, limit: int
+    ) -> list[TriggerRow]:
+        """See ``Store``."""
+        bounds = {f"first_{n}": first for n, (first, _) in enumerate(outside)}
+        bounds |= {f"end_{n}": end for n, (_, end) in enumerate(outside)}
+        return await self._all(self._trigger, _oldest_waits(len(outside)), limit=limit, **bounds)
+
+    async def list_unsuccessful(self, state: RunState, *, limit: int) -> list[RunRow]:
+        """See ``Store``."""
+        return await self._all(rows.run_row, _unsuccessful(state), limit=limit)
+
+    async def list_clears(self, run_id: str) -> list[tuple[Timestamp, str, str]]:
+        """See ``Store``."""
+        named = {"run_id": run_id, "of_task": f"{run_id} ", "width": len(run_id) + 1}
+        return await self._all(tuple, _CLEARS, **named)
 
     async def find_call_labels(self, numbers: Collection[TriggerNo]) -> dict[TriggerNo, str]:
         """See ``Store``."""

@@ -6,7 +6,8 @@ Children of a mapped task share one segment file per thousand map indexes,
     0x1e "LOG"  map_index: i32  try_number: u32  start_no: u64  instant: i64  length: u32
     crc32 of the header so far: u32  data
 
-All numbers are little-endian. After a damaged record, a reader continues with the next valid one.
+All numbers are little-endian. The highest bit of the try number is set in what is known to have
+been written to ``sys.stderr``. After a damaged record, a reader continues with the next valid one.
 It skips records outside the requested part, and does not even read long ones, so that a part of a
 log can be read regardless of the log's size.
 
@@ -92,6 +93,7 @@ class _Record(msgspec.Struct, frozen=True):
     path: Path
     log: TryLog
     data: bytes
+    is_stderr: bool
 
 
 class TryLog:
@@ -119,7 +121,7 @@ class TryLog:
             self._append(self._masked.feed(data))
             await self._log.wait_for_capacity()
 
-    def offer(self, data: bytes) -> None:
+    def offer(self, data: bytes, *, is_stderr: bool = False) -> None:
         """Append the data without waiting.
 
         If too much data waits for the disk, drop this data and leave a note.
@@ -127,7 +129,7 @@ class TryLog:
         if self._log.is_full:
             self.mark_lost("the disk is too slow")
         elif self._left_bytes >= 0:
-            self._append(self._masked.feed(data))
+            self._append(self._masked.feed(data), is_stderr=is_stderr)
 
     def close(self) -> None:
         """Append the end that was not written yet. More data may still follow."""
@@ -140,7 +142,7 @@ class TryLog:
         """Note that output is missing. The note is written before the next output."""
         self._lost = why
 
-    def _append(self, data: bytes) -> None:
+    def _append(self, data: bytes, *, is_stderr: bool = False) -> None:
         if not data:
             return
         if self._lost:
@@ -153,7 +155,7 @@ class TryLog:
             self._left_bytes -= len(data)
         # Compute the path late: most tries print nothing, and it costs more than all else here.
         path = self._log.path(self.key.run_no, self.key.task_index, self.key.map_index)
-        self._log.put(_Record(path, self, data))
+        self._log.put(_Record(path, self, data, is_stderr))
 
 
 def _segment_of(key: LogKey) -> LogSegment:
@@ -618,7 +620,14 @@ def _append(path: Path, data: bytes) -> int:
 
 def _encode(record: _Record, now: Timestamp) -> bytes:
     key = record.log.key
-    start = record_header(key.map_index, key.try_number, key.start_no, now, len(record.data))
+    start = record_header(
+        key.map_index,
+        key.try_number,
+        key.start_no,
+        now,
+        len(record.data),
+        is_stderr=record.is_stderr,
+    )
     return start + record.data
 
 

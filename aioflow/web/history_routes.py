@@ -9,6 +9,7 @@ from fastapi import Query, Response
 from aioflow.api import instant
 from aioflow.api.history import Span, Step
 from aioflow.api.home import home
+from aioflow.api.past_fire_times import past_fire_times
 from aioflow.web.permissions import viewer
 from aioflow.web.routing import Json, NodeApi, api_router
 
@@ -51,6 +52,13 @@ async def history_of_dags(api: NodeApi, since: _From = None, until: _To = None) 
 async def history_timeline(api: NodeApi, since: _From = None, until: _To = None) -> Response:
     """List the runs that were active in a period, the latest first."""
     return Json(await api.history.timeline(_span(api, since, until, "hour", None)))
+
+
+@router.get("/history/schedules", dependencies=[viewer()])
+async def history_of_schedules(api: NodeApi, since: _From = None, until: _To = None) -> Response:
+    """List the fire times of a period with their runs; late and missed ones are marked."""
+    span = _span(api, since, until, "hour", None)
+    return Json(await past_fire_times(api, span.since, min(span.until, api.clock.now())))
 
 
 @router.get("/history/dags/{dag_id}", dependencies=[viewer("dag")])

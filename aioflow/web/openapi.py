@@ -15,12 +15,15 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 
-from aioflow.api import history, home, page_schemas, schemas
+from aioflow.api import history, home, page_schemas, past_fire_times, schemas
 from aioflow.api.accounts import SessionView, TokenView, UserView
 from aioflow.api.audit import AuditView
 from aioflow.api.backfills import BackfillView, FireTimeView
+from aioflow.api.bulk import BulkView
 from aioflow.api.decisions import AnsweredView, DecisionPage, DecisionView
+from aioflow.api.executors import ExecutorView
 from aioflow.api.paging import Page
+from aioflow.api.run_filters import FacetsView
 from aioflow.api.values import ConnectionView, RotationView, ValueView
 from aioflow.model.dag import ValueKind
 
@@ -185,6 +188,9 @@ ANSWERS: Mapping[str, Any] = {
     "pause": Paused,
     "resume": Paused,
     "list_runs": Page[schemas.RunSummary],
+    "count_facets": FacetsView,
+    "act_on_runs": BulkView,
+    "delete_runs": BulkView,
     "show_run": schemas.RunView,
     "list_tasks": Page[schemas.TaskView],
     "why_run": schemas.ChainView,
@@ -211,6 +217,7 @@ ANSWERS: Mapping[str, Any] = {
     "rotate": RotationView,
     "overview": page_schemas.OverviewView,
     "list_nodes": Page[page_schemas.NodeView],
+    "list_executors": Page[ExecutorView],
     "drain": Drained,
     "undrain": Drained,
     "import_errors": Page[page_schemas.ImportErrorView],
@@ -224,11 +231,13 @@ ANSWERS: Mapping[str, Any] = {
     "show_task": page_schemas.TaskShownView,
     "woken_by": Page[page_schemas.WokenView],
     "pool_holders": Page[page_schemas.HolderView],
+    "pool_waiters": page_schemas.WaitersView,
     "show_home": home.HomeView,
     "history_of_runs": history.RunEndsView,
     "history_of_dags": history.DagsStatsView,
     "history_of_dag": history.DagHistoryView,
     "history_of_tasks": history.TaskHistoryView,
+    "history_of_schedules": past_fire_times.FireTimesView,
     "history_timeline": history.RunSpansView,
     "logs": page_schemas.LogLinesView,
     "run_logs": page_schemas.RunLogView,

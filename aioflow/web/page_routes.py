@@ -68,6 +68,13 @@ async def list_nodes(api: NodeApi, limit: Count = PAGE, cursor: CursorText = Non
     return Json(page_of_all("nodes", found, limit, cursor, lambda one: (one.node,)))
 
 
+@router.get("/executors", dependencies=[viewer()])
+async def list_executors(api: NodeApi, limit: Count = PAGE, cursor: CursorText = None) -> Response:
+    """List the executors of the node, with their workers, and why there are no more."""
+    found = api.list_executors()
+    return Json(page_of_all("executors", found, limit, cursor, lambda one: (one.name,)))
+
+
 @router.post("/nodes/{node}/drain", dependencies=[admin()])
 async def drain(acting: Acting, node: Annotated[int, Path(ge=0, le=MAX_ROW_NO)]) -> Response:
     """Stop assigning new tasks and triggers to a node."""
@@ -206,3 +213,9 @@ async def pool_holders(
         lambda one: (int(one.is_waiting), one.since or "", one.run_id, one.task_id, one.map_index),
     )
     return Json(page)
+
+
+@router.get("/pools/{name}/waiters", dependencies=[viewer()])
+async def pool_waiters(api: NodeApi, name: str) -> Response:
+    """List what waits for slots of a pool, the next one first; at most 100 entries."""
+    return Json(await api.reads.waiters(name))

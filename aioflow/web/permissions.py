@@ -71,8 +71,16 @@ class Permission:
             raise Forbidden(caller.role.label, self.role.label)
         if caller.scopes is None or self.is_own:
             return
-        if await self._dag(request) not in caller.scopes:
+        dags = await self._dags(request)
+        if not dags or not all(dag in caller.scopes for dag in dags):
             raise OutOfScope
+
+    async def _dags(self, request: Request) -> list[str]:
+        """Return the DAGs that the request is about; none if it is about all or is unknown."""
+        if self.of == "query":
+            return request.query_params.getlist("dag")
+        dag = await self._dag(request)
+        return [] if dag is None else [dag]
 
     async def _dag(self, request: Request) -> str | None:
         api = api_of(request)
@@ -80,9 +88,6 @@ class Permission:
             match self.of:
                 case "dag":
                     return cast(str, request.path_params["dag_id"])
-                case "query":
-                    named = request.query_params.getlist("dag")
-                    return named[0] if len(named) == 1 else None
                 case "run":
                     return (await api.run(request.path_params["run_id"])).dag_id
                 case "backfill":
@@ -91,7 +96,7 @@ class Permission:
                 case "decision":
                     number = int(request.path_params["decision_id"])
                     return await api.decisions.dag_of(min(abs(number), _ROW))
-                case None:
+                case "query" | None:
                     return None
         except (RequestError, ValueError):
             return None  # unknown objects look the same to a scoped token as those out of its scope

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from fastapi import Header, Path, Query, Request, Response
+from fastapi import Depends, Header, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.routing import BaseRoute
 
-from aioflow.api import instant
+from aioflow.api import Api, instant
+from aioflow.api.bulk import BulkAction, act_on_slice, preview
 from aioflow.api.events import body_of
 from aioflow.api.paging import Page, number_after, page_of, page_of_all
 from aioflow.api.queries import PAGE, DagsWanted
+from aioflow.api.run_filters import RunQuery, count_runs, run_filter
+from aioflow.api.validation import checked_idempotency_key
+from aioflow.errors import RequestError
 from aioflow.model.dag import Reprocess, ValueKind
 from aioflow.web import (
     account_routes,
@@ -238,6 +242,37 @@ class FireBody(BaseModel):
     key: str | None = None
 
 
+_Names = Annotated[list[str], Query(max_length=500)]
+_Text = Annotated[str, Query(max_length=500)]
+
+
+async def _run_query(
+    dag: _Names = [],  # noqa: B006 - it is never changed
+    tag: _Names = [],  # noqa: B006
+    state: _Names = [],  # noqa: B006
+    cause: _Names = [],  # noqa: B006
+    first: Annotated[str | None, Query(alias="from")] = None,
+    last: Annotated[str | None, Query(alias="to")] = None,
+    search: _Text = "",
+    prefix: _Text = "",
+    params: _Text = "",
+) -> RunQuery:
+    return RunQuery(
+        dags=tuple(dag),
+        tags=tuple(tag),
+        states=tuple(state),
+        causes=tuple(cause),
+        first=first,
+        last=last,
+        search=search,
+        prefix=prefix,
+        params=params,
+    )
+
+
+WantedRuns = Annotated[RunQuery, Depends(_run_query)]
+"""The filter of runs that the query of a request names."""
+
 router = api_router()
 
 
@@ -315,13 +350,65 @@ async def resume(acting: Acting, dag_id: str) -> Response:
 @router.get("/runs", dependencies=[viewer("query")])
 async def list_runs(
     api: NodeApi,
-    dag: str | None = None,
-    state: str | None = None,
+    query: WantedRuns,
     limit: Count = 100,
     cursor: CursorText = None,
 ) -> Response:
-    """List runs, the newest first."""
-    return Json(await api.page_of_runs(dag_id=dag, state=state, limit=limit, cursor=cursor))
+    """List the runs that match a filter, the newest first."""
+    wanted = await run_filter(api, query)
+    return Json(await api.page_of_runs(wanted, limit=limit, cursor=cursor))
+
+
+@router.get("/run-facets", dependencies=[viewer("query")])
+async def count_facets(api: NodeApi, query: WantedRuns) -> Response:
+    """Count the runs that match a filter, by state, by cause and by DAG."""
+    return Json(await count_runs(api, await run_filter(api, query)))
+
+
+async def _act_on_runs(
+    acting: Api,
+    action: BulkAction,
+    query: RunQuery,
+    *,
+    dry_run: bool,
+    cursor: str | None,
+    key: str | None,
+) -> Response:
+    if dry_run:
+        return Json(await preview(acting, action, query))
+    checked = checked_idempotency_key(key)
+    if checked is None:
+        raise RequestError("name the action by an Idempotency-Key, the same one for all its slices")
+    return Json(await act_on_slice(acting, action, query, key=checked, cursor=cursor))
+
+
+@router.post("/run-actions/delete", name="delete_runs", dependencies=[admin("query")])
+async def delete_runs(
+    acting: Acting,
+    query: WantedRuns,
+    dry_run: bool = False,
+    cursor: CursorText = None,
+    idempotency_key: Annotated[str | None, Header()] = None,
+) -> Response:
+    """Delete the ended runs that match a filter, at most 200 with each request."""
+    return await _act_on_runs(
+        acting, "delete", query, dry_run=dry_run, cursor=cursor, key=idempotency_key
+    )
+
+
+@router.post("/run-actions/{action}", dependencies=[operator("query")])
+async def act_on_runs(
+    acting: Acting,
+    action: Literal["cancel", "clear_failed", "mark_success", "mark_failed"],
+    query: WantedRuns,
+    dry_run: bool = False,
+    cursor: CursorText = None,
+    idempotency_key: Annotated[str | None, Header()] = None,
+) -> Response:
+    """Act on the runs that match a filter, at most 200 with each request; see ``next``."""
+    return await _act_on_runs(
+        acting, action, query, dry_run=dry_run, cursor=cursor, key=idempotency_key
+    )
 
 
 @router.get("/runs/{run_id}", dependencies=[viewer("run")])

@@ -20,6 +20,7 @@ import msgspec
 from aioflow.errors import LinkClosed, Unserializable
 from aioflow.protocol.commands import Command
 from aioflow.protocol.reports import Report
+from aioflow.worker.query.messages import UNDECODABLE
 
 __all__ = (
     "FRAME_LIMIT",
@@ -231,8 +232,8 @@ class Link(asyncio.Protocol, Generic[Incoming]):
         try:
             for frame in complete_frames(self._buffer):
                 messages += self._decoder.decode(frame)
-        except (LinkClosed, msgspec.DecodeError) as exc:
-            problem = str(exc)
+        except (LinkClosed, *UNDECODABLE) as exc:
+            problem = str(exc) or type(exc).__name__
         if messages:
             self._on_messages(messages)
         if problem is not None:

@@ -55,6 +55,7 @@ from aioflow.worker.code.shared_state import (
 from aioflow.worker.failures import failure_of, print_traceback
 from aioflow.worker.link import BlockingLink, complete_frames
 from aioflow.worker.process import adopt_orphans, die_with_parent, limit_parser, lower_priority
+from aioflow.worker.query.messages import UNDECODABLE
 from aioflow.worker.stdio import configure_logging, flush, line_by_line
 
 __all__ = (
@@ -535,7 +536,7 @@ class _Watch:
                     self._take(report)
         except BlockingIOError:
             return True
-        except (OSError, LinkClosed, msgspec.DecodeError):
+        except (OSError, LinkClosed, *UNDECODABLE):
             return False  # the file wrote to a descriptor that is not its own
         return bool(data)
 

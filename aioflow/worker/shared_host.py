@@ -340,7 +340,7 @@ class OutputForwarder:
         self._is_pumping = False
         self._buffer = OutputBuffer(waker(asyncio.get_running_loop(), self._forward))
         sys.stdout = Attributed(sys.stdout, current, self._buffer)
-        sys.stderr = Attributed(sys.stderr, current, self._buffer)
+        sys.stderr = Attributed(sys.stderr, current, self._buffer, is_stderr=True)
 
     def add(self, of: tuple[TaskNo, StartNo], text: str) -> None:
         """Add text to the output of a try or trigger."""

@@ -158,18 +158,21 @@ class OutputBuffer:
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
         self._lock = threading.Lock()
-        self._pending: dict[tuple[TaskNo, StartNo], bytearray] = {}
+        self._pending: dict[tuple[TaskNo, StartNo], list[tuple[bool, bytearray]]] = {}
         self._size = 0
         self._dropped: dict[tuple[TaskNo, StartNo], int] = {}
 
-    def add(self, of: tuple[TaskNo, StartNo], data: bytes) -> None:
+    def add(self, of: tuple[TaskNo, StartNo], data: bytes, *, is_stderr: bool = False) -> None:
         """Buffer output of a try, or count it as dropped if the buffer is full."""
         with self._lock:
             if self._size + len(data) > PENDING_LIMIT:
                 self._dropped[of] = self._dropped.get(of, 0) + len(data)
                 return
             was_empty = not self._pending
-            self._pending.setdefault(of, bytearray()).extend(data)
+            pieces = self._pending.setdefault(of, [])
+            if not pieces or pieces[-1][0] is not is_stderr:
+                pieces.append((is_stderr, bytearray()))
+            pieces[-1][1].extend(data)
             self._size += len(data)
         if was_empty:
             self._wake()
@@ -184,15 +187,16 @@ class OutputBuffer:
                 dropped, self._dropped = self._dropped, {}
                 self._size = 0
             else:
-                flushed = {of: data} if (data := self._pending.pop(of, None)) is not None else {}
+                flushed = {of: own} if (own := self._pending.pop(of, None)) is not None else {}
                 dropped = {of: count} if (count := self._dropped.pop(of, 0)) else {}
-                self._size -= sum(map(len, flushed.values()))
+                self._size -= sum(len(data) for own in flushed.values() for _, data in own)
         for key, count in dropped.items():
             note = f"\n[aioflow: {count} bytes of output dropped, it came too fast]\n"
-            flushed.setdefault(key, bytearray()).extend(note.encode())
+            flushed.setdefault(key, []).append((False, bytearray(note.encode())))
         return [
-            Output(task_no, start_no, bytes(data[i : i + _CHUNK]))
-            for (task_no, start_no), data in flushed.items()
+            Output(task_no, start_no, bytes(data[i : i + _CHUNK]), is_stderr)
+            for (task_no, start_no), pieces in flushed.items()
+            for is_stderr, data in pieces
             for i in range(0, len(data), _CHUNK)
         ]
 
@@ -226,8 +230,11 @@ class Attributed(io.TextIOBase):
         real: TextIO,
         current: Callable[[], OutputOwner | None],
         buffer: OutputBuffer,
+        *,
+        is_stderr: bool = False,
     ) -> None:
         self._real = real
+        self._is_stderr = is_stderr
         self._current = current
         self._buffer = buffer
         self.buffer = _AttributedBytes(self)
@@ -256,7 +263,8 @@ class Attributed(io.TextIOBase):
         key = None if printing is None else printing.key
         if key is None:
             return self._real.write(text)
-        self._buffer.add(key, text.encode("utf-8", "backslashreplace"))
+        data = text.encode("utf-8", "backslashreplace")
+        self._buffer.add(key, data, is_stderr=self._is_stderr)
         return len(text)
 
     def write_bytes(self, data: bytes) -> None:
@@ -266,7 +274,7 @@ class Attributed(io.TextIOBase):
         if key is None:
             self._real.write(data.decode("utf-8", "backslashreplace"))
         else:
-            self._buffer.add(key, data)
+            self._buffer.add(key, data, is_stderr=self._is_stderr)
 
 
 def waker(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> Callable[[], None]:

@@ -14,7 +14,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from benchmarks.daemon import DaemonProcess
-from tests.browser.dags import FAILS, PAYLOADS, STALLS, STEERED, WIDE, WORKS, hostile
+from tests.browser.dags import ASKS, FAILS, PAYLOADS, STALLS, STEERED, WIDE, WORKS, hostile
 from tests.browser.watched import chromium
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "dags" / "settlements.py"
@@ -32,7 +32,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
     folder = tmp_path_factory.mktemp("browser")
     dags = folder / "dags"
     dags.mkdir()
-    texts = {"works": WORKS, "wide": WIDE, "steered": STEERED, "stalls": STALLS}
+    texts = {"works": WORKS, "wide": WIDE, "steered": STEERED, "stalls": STALLS, "asks": ASKS}
     texts |= {"hostile": hostile(), "fails": FAILS}
     texts["<img src=x onerror=alert(1)>"] = "import aioflow\nimport nothing"
     for name, text in texts.items():

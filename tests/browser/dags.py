@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ("FAILS", "MANY", "PAYLOADS", "STALLS", "STEERED", "WIDE", "WORKS", "hostile")
+__all__ = ("ASKS", "FAILS", "MANY", "PAYLOADS", "STALLS", "STEERED", "WIDE", "WORKS", "hostile")
 
 WORKS = '''
 """Work of all sorts."""
@@ -354,4 +354,45 @@ def hostile(given: str = "") -> None:
     """{PAYLOADS[0]} {PAYLOADS[1]} {PAYLOADS[4]}"""
     emits()
     breaks.expand(text=gives())
+'''
+
+
+ASKS = '''
+"""Questions to people."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Literal
+
+from aioflow import ask_person, dag, task
+
+
+@dataclass
+class Payment:
+    amount: Decimal
+    currency: Literal["EUR", "CHF"] = "EUR"
+
+
+@task
+async def release() -> bool:
+    details = "Invoice 4711 of the printer, due on Friday."
+    return await ask_person("Release the payment?", details=details, assignees="finance")
+
+
+@dag
+def released() -> None:
+    release()
+
+
+@task
+async def fill_in() -> str:
+    payment = await ask_person("Which payment?", form=Payment)
+    return f"{payment.amount:.2f} {payment.currency}"
+
+
+@dag
+def filled() -> None:
+    fill_in()
 '''

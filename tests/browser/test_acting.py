@@ -226,7 +226,7 @@ def test_a_trigger_is_fired_manually(browser, daemon):
         row = page.page.locator(".virtual-row", has_text=run)
         row.get_by_role("button", name="Send event rests").click()
         page.confirm("Send")
-        page.heard("Fired trigger")
+        page.heard("Sent the event of trigger")
         page.clean()
     daemon.wait(run)
 

@@ -353,6 +353,8 @@ class Tables(Rows):
         """Return the run of a key in a table, or an empty set if there is no such row."""
         if table in {"run", "deletion", "expansion", "clear_request"}:
             return {key[0]}
+        if table == "decision":
+            return {self.decisions[key[0]].run_no} if key[0] in self.decisions else set()
         row = self.tasks.get(key[0])
         return set() if row is None else {row.run_no}
 
@@ -371,6 +373,7 @@ class Tables(Rows):
         """Return the names of the tables that still have rows of a run."""
         left: dict[str, Iterable[Any]] = {
             "record": self.records.values(),
+            "decision": self.decisions.values(),
             "stream_item": self.items.values(),
             "result": self.results.values(),
             "try": self.tries,

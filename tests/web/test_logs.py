@@ -221,3 +221,25 @@ async def test_pages_of_the_log_of_a_run_together_are_the_whole(tmp_path):
 
     assert found == MANY.decode().splitlines()
     assert wrong.status == 400
+
+
+async def test_no_part_of_a_line_is_lost_between_two_pages_of_the_log_of_a_run(tmp_path):
+    async with printed(tmp_path, spec=FAN) as (n, get, first):
+        key = first.key
+        other = n.api._tasklog.open(
+            type(key)(
+                run_no=key.run_no, task_index=1, map_index=0, task_no=7, start_no=9, try_number=1
+            )
+        )
+        other.offer(b"half ")
+        await n.api._tasklog.catch_up()
+        first.offer(b"one\ntwo\nthree\n")
+        await n.api._tasklog.catch_up()
+        other.offer(b"a line\n")
+        found, cursor = [], ""
+        while cursor is not None:
+            page = (await get(f"{RUN_LOG}?limit=1&cursor={cursor}")).json
+            found += [line["text"] for line in page["items"]]
+            cursor = page["next"]
+
+    assert found == ["one", "half ", "two", "three", "a line"]

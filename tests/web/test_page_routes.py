@@ -94,7 +94,7 @@ async def test_dags_come_in_pages_and_are_found_by_a_part_of_their_names(tmp_pat
         paused = await items(web, "/dags?state=paused")
         broken = await items(web, "/dags?state=broken&limit=5")
 
-    ids = ["chain", "fan", "minutely", None]
+    ids = [None, "chain", "fan", "minutely"]
     assert [dag["dag_id"] for dag in first["items"] + rest] == ids
     assert [dag["dag_id"] for dag in everything] == ids
     assert [dag["dag_id"] for dag in found] == ["minutely"]

@@ -30,6 +30,7 @@ VALUES = {
     "task_id": "first",
     "trigger_id": "7",
     "backfill_id": "7",
+    "decision_id": "7",
     "session_id": "7",
     "token_id": "7",
     "name:path": "some",

@@ -1,12 +1,22 @@
 from __future__ import annotations
 
+import socket
+
+import anyio
 import msgspec
 import pytest
 
 from aioflow.errors import Unserializable
 from aioflow.protocol.commands import StartTrigger
-from aioflow.protocol.reports import Report, TriggerFired
-from aioflow.worker.link import FRAME_LIMIT, FRAME_MESSAGES, MESSAGE_LIMIT, frames, packed
+from aioflow.protocol.reports import Pong, Report, TriggerFired
+from aioflow.worker.link import (
+    FRAME_LIMIT,
+    FRAME_MESSAGES,
+    MESSAGE_LIMIT,
+    daemon_link,
+    frames,
+    packed,
+)
 
 
 def fired(key: str | None = None, payload: bytes = b"") -> TriggerFired:
@@ -51,6 +61,38 @@ def test_nothing_is_an_empty_frame():
 
 def test_a_packed_message_travels_like_the_message():
     assert list(frames([packed(fired("k"))])) == list(frames([fired("k")]))
+
+
+PONG = msgspec.msgpack.encode(Pong())
+BAD_TEXT = msgspec.msgpack.encode([fired("??")]).replace(b"??", b"\xff\xfe")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b"\x91\xc1", id="no-msgpack"),
+        pytest.param(BAD_TEXT, id="bad-text"),
+        pytest.param(b"\x91\x96" + PONG[1:] + b"\x91" * 100_000 + b"\xc0", id="too-deep"),
+    ],
+)
+async def test_what_cannot_be_decoded_ends_the_link_after_what_came_before(content):
+    ours, theirs = socket.socketpair()
+    got: list[Report] = []
+    closed: list[str] = []
+    ended = anyio.Event()
+
+    def on_closed(why: str) -> None:
+        closed.append(why)
+        ended.set()
+
+    with theirs:
+        link = await daemon_link(ours, got.extend, on_closed)
+        theirs.sendall(b"".join(frames([Pong()])))
+        theirs.sendall(len(content).to_bytes(4, "little") + content)
+        with anyio.fail_after(30):
+            await ended.wait()
+    assert (got, len(closed), link.is_open) == ([Pong()], 1, False)
+    assert closed[0] not in {"", "the other end closed the link"}
 
 
 @pytest.mark.parametrize(

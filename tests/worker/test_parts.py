@@ -328,6 +328,17 @@ def test_output_wakes_once_and_comes_in_order():
     assert buffer.take() == []
 
 
+def test_output_of_both_streams_is_told_apart():
+    buffer = OutputBuffer(lambda: None)
+    buffer.add((1, 1), b"a")
+    buffer.add((1, 1), b"b", is_stderr=True)
+    buffer.add((1, 1), b"c", is_stderr=True)
+    buffer.add((1, 1), b"d")
+
+    found = [(one.data, one.is_stderr) for one in buffer.take((1, 1))]
+    assert found == [(b"a", False), (b"bc", True), (b"d", False)]
+
+
 def test_output_that_comes_too_fast_is_counted_instead_of_stored():
     buffer = OutputBuffer(lambda: None)
     buffer.add((1, 1), b"x" * PENDING_LIMIT)

@@ -254,29 +254,6 @@ export function deleteRun(run: string): void {
   });
 }
 
-export function fire(triggerId: number, what: string): void {
-  const wanted = { payload: "null", key: "" };
-  ask({
-    title: `Send an event to ${what}?`,
-    verb: "Send",
-    isGrave: true,
-    body: (
-      <>
-        <p>
-          {what} resumes as if its trigger had yielded this payload. This ends the trigger, unless it is a stream.
-        </p>
-        <Text label="Payload (JSON)" value="null" onValue={(text) => (wanted.payload = text)} />
-        <Text label="Key" hint="none" onValue={(text) => (wanted.key = text)} />
-      </>
-    ),
-    act: async () => {
-      const body = { payload: parsed("the payload", wanted.payload || "null"), key: wanted.key || null };
-      await send("POST", `/triggers/${triggerId}/fire`, body);
-      return `Fired trigger ${triggerId}`;
-    },
-  });
-}
-
 export function unquarantine(classPath: string): void {
   ask({
     title: "End the quarantine?",

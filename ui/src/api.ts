@@ -5,6 +5,8 @@ export class Problem extends Error {
     readonly status: number,
     readonly code: string,
     message: string,
+    /** What is wrong with each field of a form. */
+    readonly fields: Record<string, string> = {},
   ) {
     super(message);
   }
@@ -61,7 +63,9 @@ async function ask(path: string, init: RequestInit): Promise<Response> {
 async function problemOf(answer: Response): Promise<Problem> {
   try {
     const body = await answer.json();
-    return new Problem(answer.status, String(body.code ?? ""), String(body.detail ?? answer.statusText));
+    const errors = (body.errors ?? []) as { field: string; detail: string }[];
+    const fields = Object.fromEntries(errors.map((one) => [one.field, one.detail]));
+    return new Problem(answer.status, String(body.code ?? ""), String(body.detail ?? answer.statusText), fields);
   } catch {
     return new Problem(answer.status, "", answer.statusText || `status ${answer.status}`);
   }

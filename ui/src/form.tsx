@@ -6,7 +6,7 @@ import type { DagDetail, Schema } from "./types";
 
 type Kind = "text" | "number" | "integer" | "boolean" | "choice" | "json";
 
-interface Field {
+export interface Field {
   name: string;
   kind: Kind;
   schema: Schema;
@@ -24,6 +24,22 @@ function kindOf(known: { schema: Schema; default?: unknown } | undefined): Kind 
   return kinds[types[0]!] ?? "json";
 }
 
+interface FormSchema {
+  properties: Record<string, Schema & { default?: unknown; anyOf?: Schema[] }>;
+  required?: string[];
+}
+
+/** The fields of a form, out of its JSON Schema. One that may be null is of its other type. */
+export function fieldsOfForm(form: FormSchema): Field[] {
+  return Object.entries(form.properties).map(([name, given]) => {
+    const kinds = (given.anyOf ?? []).filter((one) => one.type !== "null");
+    const schema: Schema = kinds.length === 1 ? { ...kinds[0], ...given, type: kinds[0]!.type } : given;
+    const isRequired = form.required?.includes(name) ?? false;
+    const preset = "default" in given && given.default !== null ? JSON.stringify(given.default) : "";
+    return { name, kind: kindOf({ schema }), schema, isRequired, hint: preset ? `default ${preset}` : isRequired ? "required" : "optional" };
+  });
+}
+
 export function fieldsOf(dag: DagDetail): Field[] {
   return dag.parameters.map((name) => {
     const known = dag.params[name];
@@ -39,7 +55,7 @@ export function fieldsOf(dag: DagDetail): Field[] {
 }
 
 /** What was typed as the value it means; undefined for nothing. */
-function valueOf(field: Field, text: string): unknown {
+export function valueOf(field: Field, text: string): unknown {
   if (text === "") return undefined;
   switch (field.kind) {
     case "text":
@@ -125,7 +141,14 @@ export function ConfFields({ fields, conf }: { fields: Field[]; conf: Conf }) {
   );
 }
 
-function Input({ field, onValue }: { field: Field; onValue: (text: string) => void }) {
+interface InputProps {
+  field: Field;
+  onValue: (text: string) => void;
+  describedBy?: string;
+  isWrong?: boolean;
+}
+
+export function Input({ field, onValue, describedBy, isWrong }: InputProps) {
   const options =
     field.kind === "choice"
       ? (field.schema.enum ?? []).map((value): [string, string] => [JSON.stringify(value), String(value)])
@@ -135,7 +158,7 @@ function Input({ field, onValue }: { field: Field; onValue: (text: string) => vo
         ];
   if (field.kind === "choice" || field.kind === "boolean") {
     return (
-      <select required={field.isRequired} onChange={(event) => onValue(event.currentTarget.value)}>
+      <select required={field.isRequired} aria-describedby={describedBy} aria-invalid={isWrong || undefined} onChange={(event) => onValue(event.currentTarget.value)}>
         <option value="">{field.isRequired ? "choose" : field.hint}</option>
         {options.map(([value, name]) => (
           <option key={value} value={value}>
@@ -154,6 +177,8 @@ function Input({ field, onValue }: { field: Field; onValue: (text: string) => vo
       max={isNumber ? field.schema.maximum : undefined}
       required={field.isRequired}
       placeholder={field.hint}
+      aria-describedby={describedBy}
+      aria-invalid={isWrong || undefined}
       onInput={(event) => onValue(event.currentTarget.value)}
     />
   );

@@ -1,19 +1,46 @@
 // A graph of tasks: one box for each, also for a mapped one, with a bar of its children.
 
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 
-import type { Placed } from "./layout";
+import { Icon } from "./components/icons";
+import { type ShownGraph, type ShownNode, type Times, criticalPath, related, shownGraph } from "./graph/shape";
+import { LINE, NODE_HEIGHT, type Placed, type PlacedNode, type Way } from "./graph/sizes";
 import { number } from "./parts";
 import { go } from "./router";
 import { Glyph, ended, named, ordered, sum, worst } from "./states";
-import { sentenceCase, stateName, texts } from "./texts";
-import type { Counts, DagDetail, Graph, GraphNode } from "./types";
+import { sentenceCase, stateName } from "./texts";
+import type { Counts, DagDetail, Graph } from "./types";
 
-const WIDTH = 208;
-const HEIGHT = 46;
-const TEXT_WIDTH = WIDTH - 40;
+import "./styles/graph_tools.css";
+
 const LARGE = 600;
-const ZOOMS = { least: 0.1, most: 2.5 };
+/** A graph of more tasks begins with its groups collapsed. */
+const MANY = 60;
+const ZOOMS = { least: 0.04, most: 2.5, usual: 1.15 };
+const WIDTHS = { least: 120, most: 300, around: 46 };
+const KEY = "aioflow.graph.way";
+
+const texts = {
+  size: "Size of the graph",
+  smaller: "Smaller",
+  larger: "Larger",
+  fit: "Fit",
+  search: "Find a task",
+  found: (at: number, count: number): string => (at === -1 ? number(count) : `${number(at + 1)} of ${number(count)}`),
+  collapse: "Collapse groups",
+  expand: "Expand groups",
+  way: { LR: "Left to right", TB: "Top to bottom" },
+  related: "Only what is upstream and downstream of this task",
+  critical: "Critical path",
+  criticalHint: "The chain of tasks that determined how long the run took",
+  map: "Overview of the graph",
+  tasks: (count: number): string => `${number(count)} ${count === 1 ? "task" : "tasks"}`,
+  none: "No tasks.",
+  large: (count: number): string => `A graph of ${number(count)} tasks takes a while to draw. The list of tasks shows the same.`,
+  draw: "Draw it",
+  region: "Graph of tasks",
+  unexpanded: "Not expanded yet",
+};
 
 /** The graph as the tasks of a DAG tell it, for a daemon that has no better one. */
 export function graphOf(dag: DagDetail): Graph {
@@ -28,33 +55,59 @@ export function graphOf(dag: DagDetail): Graph {
 interface Props {
   graph: Graph;
   counts?: Record<string, Counts>;
+  /** When the tasks of a run began and ended. */
+  times?: Record<string, Times>;
   hrefOf?: (task: string) => string;
   picked?: string | null;
 }
 
 export function GraphView(props: Props) {
   const [isWanted, setWanted] = useState(false);
-  if (props.graph.nodes.length === 0) return <p class="empty">No tasks.</p>;
-  if (props.graph.nodes.length > LARGE && !isWanted) {
+  const { nodes, groups } = props.graph;
+  if (nodes.length === 0) return <p class="empty">{texts.none}</p>;
+  if (nodes.length > LARGE && groups.length === 0 && !isWanted) {
     return (
       <div class="empty">
-        <p>{texts.graph.large(props.graph.nodes.length)}</p>
+        <p>{texts.large(nodes.length)}</p>
         <button type="button" onClick={() => setWanted(true)}>
-          {texts.graph.draw}
+          {texts.draw}
         </button>
       </div>
     );
   }
-  return <Drawn {...props} />;
+  return <Drawn key={props.graph.version} {...props} />;
 }
 
-function usePlaced(graph: Graph): Placed | null {
+let measured: CanvasRenderingContext2D | null = null;
+
+/** How wide a text is, by the font of the page. */
+function widthOf(text: string): number {
+  measured ??= document.createElement("canvas").getContext("2d");
+  if (!measured) return text.length * 7;
+  measured.font = `600 12px ${getComputedStyle(document.body).fontFamily}`;
+  return measured.measureText(text).width;
+}
+
+const boxWidth = (label: string): number => Math.round(Math.min(WIDTHS.most, Math.max(WIDTHS.least, widthOf(label) + WIDTHS.around)));
+
+/** As much of a text as fits, with its end: names differ there. */
+function cut(text: string, width: number): string {
+  if (widthOf(text) <= width) return text;
+  let most = text.length;
+  while (most > 8 && widthOf(short(text, most)) > width) most -= 1;
+  return short(text, most);
+}
+
+const short = (text: string, most: number): string => `${text.slice(0, Math.ceil(most / 2) - 1)}…${text.slice(-Math.floor(most / 2))}`;
+
+function usePlaced(shown: ShownGraph, way: Way): Placed | null {
   const [placed, setPlaced] = useState<Placed | null>(null);
-  // Counts come with every commit; what is drawn where changes with the version only.
-  const shape = useMemo(() => JSON.stringify([graph.nodes, graph.edges, graph.groups]), [graph]);
+  // Counts come with every commit; what is drawn where changes with the shape only.
+  const shape = useMemo(() => JSON.stringify([shown.nodes.map((node) => [node.id, node.label, node.group]), shown.edges, shown.groups, way]), [shown, way]);
   useEffect(() => {
     let isWanted = true;
-    void import("./layout").then(({ place }) => isWanted && setPlaced(place(graph)));
+    const widths = new Map(shown.nodes.map((node) => [node.id, boxWidth(node.label)]));
+    void import("./layout").then(({ place }) => isWanted && setPlaced(place(shown, widths, way)));
     return () => {
       isWanted = false;
     };
@@ -62,49 +115,151 @@ function usePlaced(graph: Graph): Placed | null {
   return placed;
 }
 
-function Drawn({ graph, counts, hrefOf, picked }: Props) {
-  const placed = usePlaced(graph);
+interface Seen {
+  left: number;
+  top: number;
+  width: number;
+  height: number;
+}
+
+function Drawn({ graph, counts, times, hrefOf, picked }: Props) {
+  const hasGroups = graph.groups.length > 0;
+  const [collapsed, setCollapsed] = useState<ReadonlySet<string>>(() => new Set(graph.nodes.length > MANY ? graph.groups.map((group) => group.group_id) : []));
+  const [way, setWay] = useState<Way>(() => (localStorage.getItem(KEY) === "TB" ? "TB" : "LR"));
+  const [isRelated, setRelated] = useState(false);
+  const [isCritical, setCritical] = useState(false);
+  const [search, setSearch] = useState("");
+  const [found, setFound] = useState(-1);
+  const only = useMemo(() => (isRelated && picked ? related(graph, picked) : null), [isRelated, picked, graph]);
+  const shown = useMemo(() => shownGraph(graph, collapsed, counts, only), [graph, collapsed, counts, only]);
+  const placed = usePlaced(shown, way);
+  const nodes = useMemo(() => new Map(shown.nodes.map((node) => [node.id, node])), [shown]);
+  const critical = useMemo(() => (isCritical && times ? new Set(criticalPath(graph, times)) : null), [isCritical, times, graph]);
+  const hits = useMemo(() => hitsOf(graph, search), [graph, search]);
+
   const box = useRef<HTMLDivElement>(null);
   const [zoom, setZoom] = useState<number | null>(null);
-  const fit = placed && box.current ? fitting(placed, box.current) : 1;
+  const [seen, setSeen] = useState<Seen>({ left: 0, top: 0, width: 0, height: 0 });
+  const fit = placed && seen.width > 0 ? Math.min(ZOOMS.usual, seen.width / placed.width, seen.height / placed.height) : 1;
   const scale = zoom ?? fit;
 
   function change(factor: number): void {
     setZoom(Math.min(ZOOMS.most, Math.max(ZOOMS.least, scale * factor)));
   }
-
   useEffect(() => {
     const node = box.current;
     if (!node) return undefined;
+    const see = () => setSeen({ left: node.scrollLeft, top: node.scrollTop, width: node.clientWidth, height: node.clientHeight });
     const wheel = (event: WheelEvent) => {
       if (!event.ctrlKey && !event.metaKey) return;
       event.preventDefault();
       setZoom((before) => Math.min(ZOOMS.most, Math.max(ZOOMS.least, (before ?? fit) * (event.deltaY < 0 ? 1.1 : 0.9))));
     };
+    const watch = new ResizeObserver(see);
+    watch.observe(node);
+    node.addEventListener("scroll", see, { passive: true });
     node.addEventListener("wheel", wheel, { passive: false });
     const stop = dragging(node);
     return () => {
+      watch.disconnect();
+      node.removeEventListener("scroll", see);
       node.removeEventListener("wheel", wheel);
       stop();
     };
   }, [fit]);
 
+  /** Bring a task into view, also where its group is collapsed. */
+  const target = useRef<string | null>(null);
+  function show(task: string): void {
+    target.current = task;
+    const node = graph.nodes.find((one) => one.task_id === task);
+    const open = new Set(collapsed);
+    for (let at: string | null | undefined = node?.group; at; at = graph.groups.find((one) => one.group_id === at)?.parent) open.delete(at);
+    if (open.size !== collapsed.size) setCollapsed(open);
+    if (scale < 0.6) setZoom(0.8);
+    else bring();
+  }
+  function bring(): void {
+    const at = placed?.nodes.find((one) => one.id === target.current);
+    if (!at || !box.current) return;
+    box.current.scrollTo({ left: at.x * scale - box.current.clientWidth / 2 + 60, top: at.y * scale - box.current.clientHeight / 2 });
+    target.current = null;
+  }
+  useLayoutEffect(bring, [placed, scale]);
+  function find(by: 1 | -1): void {
+    if (hits.length === 0) return;
+    const next = found === -1 ? (by === 1 ? 0 : hits.length - 1) : (found + by + hits.length) % hits.length;
+    setFound(next);
+    show(hits[next]!);
+  }
+  function turn(): void {
+    const next = way === "LR" ? "TB" : "LR";
+    localStorage.setItem(KEY, next);
+    setWay(next);
+  }
+  function toggle(group: string): void {
+    const next = new Set(collapsed);
+    if (!next.delete(group)) next.add(group);
+    setCollapsed(next);
+  }
+  const isBeyond = placed !== null && (placed.width * scale > seen.width + 2 || placed.height * scale > seen.height + 2);
+  const current = search === "" ? null : hits[found];
+  const dims = (id: string): boolean => (critical !== null && !critical.has(id)) || (search !== "" && !hits.includes(id));
   return (
-    <div class="graph" style={placed ? { "--tall": `${Math.ceil(placed.height * 1.15) + 60}px` } : undefined}>
-      <div class="zoom" role="group" aria-label="Size of the graph">
-        <button type="button" aria-label={texts.graph.out} onClick={() => change(1 / 1.25)}>
-          −
+    <div class="graph" style={placed ? { "--tall": `${Math.ceil(placed.height * ZOOMS.usual) + 110}px` } : undefined}>
+      <div class="graph-tools">
+        <span class="graph-find">
+          <Icon name="search" size={14} />
+          <input
+            type="search"
+            placeholder={texts.search}
+            aria-label={texts.search}
+            value={search}
+            onInput={(event) => {
+              setSearch(event.currentTarget.value);
+              setFound(-1);
+            }}
+            onKeyDown={(event) => {
+              if (event.key !== "Enter") return;
+              event.preventDefault();
+              find(event.shiftKey ? -1 : 1);
+            }}
+          />
+          {search !== "" && <small>{texts.found(found, hits.length)}</small>}
+        </span>
+        {hasGroups && (
+          <button type="button" class="small" onClick={() => setCollapsed(new Set(collapsed.size > 0 ? [] : graph.groups.map((group) => group.group_id)))}>
+            {collapsed.size > 0 ? texts.expand : texts.collapse}
+          </button>
+        )}
+        {picked && (
+          <button type="button" class="small" aria-pressed={isRelated} title={texts.related} onClick={() => setRelated(!isRelated)}>
+            <Icon name="filter" size={12} /> {cut(picked, 120)}
+          </button>
+        )}
+        {times && (
+          <button type="button" class="small" aria-pressed={isCritical} title={texts.criticalHint} onClick={() => setCritical(!isCritical)}>
+            {texts.critical}
+          </button>
+        )}
+        <button type="button" class="small" onClick={turn} title={texts.way[way === "LR" ? "TB" : "LR"]} aria-label={texts.way[way === "LR" ? "TB" : "LR"]}>
+          {way === "LR" ? "↓" : "→"}
         </button>
-        <button type="button" aria-label={texts.graph.fit} onClick={() => setZoom(null)}>
-          {texts.graph.fit}
-        </button>
-        <button type="button" aria-label={texts.graph.in} onClick={() => change(1.25)}>
-          +
-        </button>
+        <span class="graph-zoom" role="group" aria-label={texts.size}>
+          <button type="button" class="small" aria-label={texts.smaller} onClick={() => change(1 / 1.25)}>
+            −
+          </button>
+          <button type="button" class="small" aria-label={texts.fit} onClick={() => setZoom(null)}>
+            {texts.fit}
+          </button>
+          <button type="button" class="small" aria-label={texts.larger} onClick={() => change(1.25)}>
+            +
+          </button>
+        </span>
       </div>
-      <div ref={box} class="canvas" tabIndex={0} role="region" aria-label="Graph of tasks" data-boxes="">
+      <div ref={box} class="canvas" tabIndex={0} role="region" aria-label={texts.region} data-boxes="">
         {placed && (
-          <svg width={placed.width * scale} height={placed.height * scale} viewBox={`0 0 ${placed.width} ${placed.height}`} role="group" aria-label={`${placed.nodes.length} tasks`}>
+          <svg width={placed.width * scale} height={placed.height * scale} viewBox={`0 0 ${placed.width} ${placed.height}`} role="group" aria-label={texts.tasks(graph.nodes.length)}>
             <defs>
               <marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">
                 <path d="M0 0 8 4 0 8z" class="arrow" />
@@ -113,36 +268,90 @@ function Drawn({ graph, counts, hrefOf, picked }: Props) {
             {placed.groups.map((group) => (
               <g key={group.id} class="group">
                 <rect x={group.x} y={group.y} width={group.width} height={group.height} rx="8" />
-                <text x={group.x + 8} y={group.y + 13}>
-                  {group.id}
-                </text>
+                <g class="group-name" role="button" tabIndex={0} aria-label={`${texts.collapse}: ${group.id}`} onClick={() => toggle(group.id)} onKeyDown={(event) => event.key === "Enter" && toggle(group.id)}>
+                  <rect x={group.x + 4} y={group.y + 2} width={Math.min(group.width - 8, widthOf(group.label) + 28)} height="24" rx="4" />
+                  <text x={group.x + 10} y={group.y + 18}>
+                    − {cut(group.label, group.width - 30)}
+                  </text>
+                </g>
               </g>
             ))}
-            {placed.edges.map((edge) => (
-              <path key={`${edge.from} ${edge.to}`} class="edge" d={edge.path} marker-end="url(#arrow)">
-                {edge.rule && <title>{named(edge.rule)}</title>}
-              </path>
-            ))}
-            {placed.nodes.map(({ node, x, y }) => (
-              <Box key={node.task_id} node={node} x={x} y={y} counts={counts?.[node.task_id]} href={hrefOf?.(node.task_id)} isPicked={picked === node.task_id} />
-            ))}
+            {placed.edges.map((edge) => {
+              const isOn = critical !== null && critical.has(edge.from) && critical.has(edge.to);
+              return (
+                <path key={`${edge.from} ${edge.to}`} class={`edge ${isOn ? "critical" : ""} ${!isOn && (dims(edge.from) || dims(edge.to)) ? "dim" : ""}`} d={edge.path} marker-end="url(#arrow)">
+                  {edge.rule && <title>{named(edge.rule)}</title>}
+                </path>
+              );
+            })}
+            {placed.nodes.map((at) => {
+              const node = nodes.get(at.id);
+              if (!node) return null;
+              return (
+                <Box
+                  key={at.id}
+                  at={at}
+                  shown={node}
+                  href={node.node ? hrefOf?.(node.id) : undefined}
+                  isPicked={picked === at.id}
+                  isFound={current === at.id}
+                  isDim={node.node !== null && dims(at.id)}
+                  isCritical={critical?.has(at.id) ?? false}
+                  onOpen={node.node ? undefined : () => toggle(at.id.slice("group:".length))}
+                />
+              );
+            })}
           </svg>
         )}
       </div>
+      {placed && isBeyond && <MiniMap placed={placed} nodes={nodes} scale={scale} seen={seen} move={(left, top) => box.current?.scrollTo({ left, top })} />}
     </div>
   );
 }
 
-function fitting(placed: Placed, box: HTMLElement): number {
-  const least = Math.min(box.clientWidth / placed.width, Math.max(box.clientHeight, 260) / placed.height);
-  return Math.max(0.62, Math.min(1.15, least)); // smaller cannot be read: one scrolls then
+function hitsOf(graph: Graph, search: string): string[] {
+  const wanted = search.trim().toLowerCase();
+  if (wanted === "") return [];
+  return graph.nodes.map((node) => node.task_id).filter((task) => task.toLowerCase().includes(wanted));
+}
+
+const MAP = { width: 168, height: 104 };
+
+/** All of the graph, and which part of it is in view. It is moved by the pointer; the canvas itself scrolls by keys. */
+function MiniMap({ placed, nodes, scale, seen, move }: { placed: Placed; nodes: Map<string, ShownNode>; scale: number; seen: Seen; move: (left: number, top: number) => void }) {
+  const by = Math.min(MAP.width / placed.width, MAP.height / placed.height);
+  const to = (event: PointerEvent) => {
+    const { left, top } = (event.currentTarget as Element).getBoundingClientRect();
+    move(((event.clientX - left) / by) * scale - seen.width / 2, ((event.clientY - top) / by) * scale - seen.height / 2);
+  };
+  return (
+    <svg
+      class="graph-map"
+      width={placed.width * by}
+      height={placed.height * by}
+      role="img"
+      aria-label={texts.map}
+      onPointerDown={(event) => {
+        event.currentTarget.setPointerCapture(event.pointerId);
+        to(event);
+      }}
+      onPointerMove={(event) => event.buttons > 0 && to(event)}
+    >
+      {placed.nodes.map((at) => {
+        const counts = nodes.get(at.id)?.counts;
+        const state = counts && sum(counts) > 0 ? worst(counts) : "pending";
+        return <rect key={at.id} class={`f-${state}`} x={at.x * by} y={at.y * by} width={Math.max(2, at.width * by)} height={Math.max(1.5, NODE_HEIGHT * by)} />;
+      })}
+      <rect class="graph-view" x={(seen.left / scale) * by} y={(seen.top / scale) * by} width={Math.min(placed.width, seen.width / scale) * by} height={Math.min(placed.height, seen.height / scale) * by} />
+    </svg>
+  );
 }
 
 /** Move what is too large to be seen by pulling at its ground. */
 function dragging(node: HTMLElement): () => void {
   let from: { x: number; y: number; left: number; top: number } | null = null;
   const down = (event: PointerEvent) => {
-    if (event.button !== 0 || event.pointerType === "touch" || (event.target as Element).closest("a")) return;
+    if (event.button !== 0 || event.pointerType === "touch" || (event.target as Element).closest("a, [role=button]")) return;
     from = { x: event.clientX, y: event.clientY, left: node.scrollLeft, top: node.scrollTop };
   };
   const move = (event: PointerEvent) => {
@@ -162,49 +371,79 @@ function dragging(node: HTMLElement): () => void {
 }
 
 interface BoxProps {
-  node: GraphNode;
-  x: number;
-  y: number;
-  counts?: Counts;
+  at: PlacedNode;
+  shown: ShownNode;
   href?: string;
   isPicked: boolean;
+  isFound: boolean;
+  isDim: boolean;
+  isCritical: boolean;
+  /** Of a collapsed group: shows its tasks. */
+  onOpen?: () => void;
 }
 
-function kindOf(node: GraphNode): string {
-  if (node.kind) return node.kind;
-  return node.is_sensor ? "sensor" : node.body;
+function kindOf({ node }: ShownNode): string {
+  if (!node) return "";
+  return node.kind ?? (node.is_sensor ? "sensor" : node.body);
 }
 
-function Box({ node, x, y, counts, href, isPicked }: BoxProps) {
+function belowOf(shown: ShownNode, state: string | null): string {
+  const { counts, node } = shown;
+  const all = counts ? sum(counts) : 0;
+  if (!node) return counts && all > 0 ? `${number(ended(counts))} of ${texts.tasks(shown.tasks)}` : texts.tasks(shown.tasks);
+  if (counts && node.is_mapped) return all === 0 ? texts.unexpanded : `${number(ended(counts))} of ${number(all)}`;
+  return state ? stateName(state) : `${sentenceCase(named(kindOf(shown)))}${node.is_mapped ? ", mapped" : ""}`;
+}
+
+function Box({ at, shown, href, isPicked, isFound, isDim, isCritical, onOpen }: BoxProps) {
+  const { x, y, width } = at;
+  const { node, counts } = shown;
   const all = counts ? sum(counts) : 0;
   const state = counts && all > 0 ? worst(counts) : null;
-  const below =
-    counts && node.is_mapped
-      ? all === 0 ? "Not expanded yet" : `${number(ended(counts))} of ${number(all)}`
-      : state ? stateName(state) : `${sentenceCase(named(kindOf(node)))}${node.is_mapped ? ", mapped" : ""}`;
+  const below = belowOf(shown, state);
   const text = counts ? ordered(counts).map(([name, count]) => `${count} ${named(name)}`).join(", ") : below;
+  const isStacked = node === null || node.is_mapped;
+  const names = ["node", state ? `n-${state}` : "", isPicked ? "picked" : "", isFound ? "found" : "", isCritical ? "on-path" : ""].filter(Boolean).join(" ");
   const inner = (
     <>
-      <title>{`${node.task_id}: ${text}${node.doc ? `\n${node.doc}` : ""}`}</title>
-      {node.is_mapped && <rect class="under" x={x + 4} y={y + 4} width={WIDTH} height={HEIGHT} rx="6" />}
-      <rect class={`node ${state ? `n-${state}` : ""} ${isPicked ? "picked" : ""}`} x={x} y={y} width={WIDTH} height={HEIGHT} rx="6" />
+      <title>{`${node?.task_id ?? shown.label}: ${text}${node?.doc ? `\n${node.doc}` : ""}`}</title>
+      {isStacked && <rect class="under" x={x + 4} y={y + 4} width={width} height={NODE_HEIGHT} rx="6" />}
+      <rect class={names} x={x} y={y} width={width} height={NODE_HEIGHT} rx="6" />
       <svg x={x + 9} y={y + 9} width="14" height="14" overflow="visible">
-        <Glyph state={state ?? (counts ? "pending" : node.is_sensor ? "sensor" : node.is_mapped ? "mixed" : "task")} />
+        <Glyph state={state ?? (counts ? "pending" : node === null ? "mixed" : node.is_sensor ? "sensor" : node.is_mapped ? "mixed" : "task")} />
       </svg>
-      <text class="name" aria-hidden="true" x={x + 30} y={y + 20}>
-        {fitted(nameIn(node), "name")}
+      <text class="name" aria-hidden="true" x={x + 30} y={y + LINE}>
+        {cut(shown.label, width - WIDTHS.around + 8)}
       </text>
-      <text class="below" aria-hidden="true" x={x + 30} y={y + 35}>
-        {fitted(below, "below")}
+      <text class="below" aria-hidden="true" x={x + 30} y={y + LINE + 15}>
+        {cut(below, width - WIDTHS.around + 16)}
       </text>
-      {counts && node.is_mapped && all > 0 && <Share counts={counts} x={x + 1} y={y + HEIGHT - 5} />}
+      {counts && isStacked && all > 0 && <Share counts={counts} x={x + 1} y={y + NODE_HEIGHT - 5} width={width - 2} />}
     </>
   );
-  if (!href) return <g data-task={node.task_id}>{inner}</g>;
+  const dim = isDim ? "dim" : undefined;
+  if (onOpen) {
+    return (
+      <g
+        class={`folded ${dim ?? ""}`}
+        role="button"
+        tabIndex={0}
+        data-box=""
+        data-state={state ?? ""}
+        aria-label={`${texts.expand}: ${shown.label}, ${text}`}
+        onClick={onOpen}
+        onKeyDown={(event) => event.key === "Enter" && onOpen()}
+      >
+        {inner}
+      </g>
+    );
+  }
+  if (!href) return <g class={dim} data-task={shown.id}>{inner}</g>;
   return (
     <a
+      class={dim}
       href={href}
-      data-task={node.task_id}
+      data-task={shown.id}
       data-box=""
       data-state={state ?? ""}
       onClick={(event) => {
@@ -219,9 +458,8 @@ function Box({ node, x, y, counts, href, isPicked }: BoxProps) {
   );
 }
 
-function Share({ counts, x, y }: { counts: Counts; x: number; y: number }) {
+function Share({ counts, x, y, width }: { counts: Counts; x: number; y: number; width: number }) {
   const all = sum(counts);
-  const width = WIDTH - 2;
   let at = x;
   return (
     <g>
@@ -232,30 +470,4 @@ function Share({ counts, x, y }: { counts: Counts; x: number; y: number }) {
       })}
     </g>
   );
-}
-
-const measured = document.createElement("canvas").getContext("2d");
-const FONTS = { name: '600 12px "Inter", sans-serif', below: '400 12px "Inter", sans-serif' } as const;
-
-/** A text without its middle where it is wider than the box. */
-function fitted(text: string, font: keyof typeof FONTS): string {
-  if (!measured) return text;
-  measured.font = FONTS[font];
-  const isWide = (one: string) => measured.measureText(one).width > TEXT_WIDTH;
-  if (!isWide(text)) return text;
-  let [least, most] = [4, text.length - 1];
-  while (least < most) {
-    const middle = Math.ceil((least + most) / 2);
-    if (isWide(cutTo(text, middle))) most = middle - 1;
-    else least = middle;
-  }
-  return cutTo(text, least);
-}
-
-const cutTo = (text: string, count: number): string => `${text.slice(0, Math.ceil(count * 0.6))}…${text.slice(text.length - Math.floor(count * 0.4))}`;
-
-/** Inside its group a task goes without the group's name. */
-function nameIn(node: GraphNode): string {
-  const prefix = `${node.group ?? ""}.`;
-  return node.group && node.task_id.startsWith(prefix) ? node.task_id.slice(prefix.length) : node.task_id;
 }

@@ -1,5 +1,8 @@
 // The runs of a DAG side by side, task by task.
 
+import { useMemo, useState } from "preact/hooks";
+
+import { Icon } from "./components/icons";
 import { VirtualList } from "./list";
 import { runHref } from "./parts";
 import { Glyph, Legend, named, ordered, sum, worst } from "./states";
@@ -7,10 +10,25 @@ import { texts } from "./texts";
 import { local, millis, shortTime, span } from "./time";
 import type { Counts, Grid } from "./types";
 
+import "./styles/grid_tools.css";
+
 const TALL = 44;
 /** Of the head, and of the padding with a scroll bar. */
-const HEAD = 74;
+const HEAD = 96;
 const SPARE = 30;
+const ROW = 26;
+/** A DAG of more tasks begins with its groups collapsed. */
+const MANY = 60;
+const STEPS = 6;
+
+const words = {
+  states: "States",
+  durations: "Durations",
+  shown: "What cells show",
+  collapse: "Collapse groups",
+  expand: "Expand groups",
+  heat: "The stronger the colour, the longer it took, within each row",
+};
 
 /** How long a run took, as the height of a bar between 3 and ``most``. */
 export function heights(runs: { started_at: string | null; ended_at: string | null }[], most: number): number[] {
@@ -23,61 +41,130 @@ export function heights(runs: { started_at: string | null; ended_at: string | nu
   return long.map((one) => Math.max(3, Math.round((most * one) / longest)));
 }
 
+interface Cell {
+  counts: Counts;
+  from: string | null;
+  to: string | null;
+}
+
+/** A task, or a group of tasks whose ids begin with its own. */
+interface Row {
+  key: string;
+  label: string;
+  depth: number;
+  /** The index of the task; null of a group. */
+  task: number | null;
+  /** Of a group the indexes of its tasks. */
+  tasks: number[];
+}
+
+function rowsOf(tasks: readonly string[], collapsed: ReadonlySet<string>): Row[] {
+  const rows: Row[] = [];
+  const groups = new Map<string, Row>();
+  for (const [index, task] of tasks.entries()) {
+    const parts = task.split(".");
+    let isHidden = false;
+    let prefix = "";
+    for (const [depth, part] of parts.slice(0, -1).entries()) {
+      prefix = prefix === "" ? part : `${prefix}.${part}`;
+      let group = groups.get(prefix);
+      if (!group) {
+        group = { key: prefix, label: part, depth, task: null, tasks: [] };
+        groups.set(prefix, group);
+        if (!isHidden) rows.push(group);
+      }
+      group.tasks.push(index);
+      isHidden ||= collapsed.has(prefix);
+    }
+    if (!isHidden) rows.push({ key: task, label: parts.at(-1)!, depth: parts.length - 1, task: index, tasks: [index] });
+  }
+  return rows;
+}
+
+const groupsOf = (tasks: readonly string[]): string[] => [
+  ...new Set(tasks.flatMap((task) => task.split(".").slice(0, -1).map((_, depth, parts) => parts.slice(0, depth + 1).join(".")))),
+];
+
+/** What a group shows of its tasks: of each the worst of its children. */
+function joined(row: Row, cells: ReadonlyMap<number, Cell>): Cell | undefined {
+  if (row.task !== null) return cells.get(row.task);
+  const found: Cell = { counts: {}, from: null, to: null };
+  for (const task of row.tasks) {
+    const cell = cells.get(task);
+    if (!cell || sum(cell.counts) === 0) continue;
+    const state = worst(cell.counts);
+    found.counts[state] = (found.counts[state] ?? 0) + 1;
+    if (cell.from !== null && (found.from === null || cell.from < found.from)) found.from = cell.from;
+    if (cell.to !== null && (found.to === null || cell.to > found.to)) found.to = cell.to;
+  }
+  return found;
+}
+
+const lengthOf = (cell: Cell | undefined): number | null => {
+  const [begun, over] = [millis(cell?.from), millis(cell?.to)];
+  return begun === null || over === null ? null : Math.max(0, over - begun);
+};
+
 export function GridView({ grid }: { grid: Grid }) {
-  const runs = [...grid.runs].reverse();
-  const cells = runs.map((run) => new Map((run.cells ?? []).map(([index, counts, from, to]) => [index, { counts, from, to }])));
+  const groups = useMemo(() => groupsOf(grid.tasks), [grid.tasks.join("\n")]);
+  const [collapsed, setCollapsed] = useState<ReadonlySet<string>>(() => new Set(grid.tasks.length > MANY ? groups : []));
+  const [isHeat, setHeat] = useState(false);
+  const runs = useMemo(() => [...grid.runs].reverse(), [grid]);
+  const cells = useMemo(() => runs.map((run) => new Map((run.cells ?? []).map(([index, counts, from, to]): [number, Cell] => [index, { counts, from, to }]))), [runs]);
+  const rows = useMemo(() => rowsOf(grid.tasks, collapsed), [grid, collapsed]);
   if (runs.length === 0) return <p class="empty">No runs yet. Trigger one, or wait for the schedule.</p>;
   const tall = heights(runs, TALL);
+  const days = runs.map((run) => local(run.logical_date ?? run.started_at).slice(5, 10));
   const hasMany = grid.runs.some((run) => run.cells?.some(([, counts]) => sum(counts) > 1));
   const columns = { gridTemplateColumns: `minmax(130px, 260px) repeat(${runs.length}, 26px)` };
+  function toggle(group: string): void {
+    const next = new Set(collapsed);
+    if (!next.delete(group)) next.add(group);
+    setCollapsed(next);
+  }
   return (
     <>
+      <div class="grid-tools">
+        <span role="group" aria-label={words.shown} class="switch">
+          <button type="button" class="small" aria-pressed={!isHeat} onClick={() => setHeat(false)}>
+            {words.states}
+          </button>
+          <button type="button" class="small" aria-pressed={isHeat} onClick={() => setHeat(true)}>
+            {words.durations}
+          </button>
+        </span>
+        {groups.length > 0 && (
+          <button type="button" class="small" onClick={() => setCollapsed(new Set(collapsed.size > 0 ? [] : groups))}>
+            {collapsed.size > 0 ? words.expand : words.collapse}
+          </button>
+        )}
+        {isHeat && <small class="soft">{words.heat}</small>}
+      </div>
       <VirtualList
         class="grid"
-        items={grid.tasks}
-        height={26}
-        tall={HEAD + grid.tasks.length * 26 + SPARE}
+        items={rows}
+        height={ROW}
+        tall={HEAD + rows.length * ROW + SPARE}
         label="Tasks by run"
         hasBoxes
-        keyOf={(task) => task}
+        keyOf={(row) => row.key}
         head={
           <div class="grid-row grid-head" style={columns}>
             <span class="soft">{texts.task.name}</span>
             {runs.map((run, index) => (
               <a key={run.run_id} data-box="" tabIndex={index === runs.length - 1 ? 0 : -1} href={runHref(run.run_id)} title={runTitle(run)} aria-label={runTitle(run)}>
+                {days[index] !== "" && days[index] !== days[index - 1] && (
+                  <small class="grid-day" aria-hidden="true">
+                    {days[index]}
+                  </small>
+                )}
                 <i class={`column b-${run.state}`} style={{ height: `${tall[index]}px` }} />
                 <Glyph state={run.state} size={12} />
               </a>
             ))}
           </div>
         }
-        row={(task, index) => (
-          <div class="grid-row" style={columns}>
-            <span class="cut" title={task}>
-              {task}
-            </span>
-            {runs.map((run, column) => {
-              const cell = cells[column]!.get(index);
-              if (!cell || sum(cell.counts) === 0) return <span key={run.run_id} />;
-              const text = cellTitle(task, cell.counts, cell.from, cell.to, run.run_id);
-              return (
-                <a
-                  key={run.run_id}
-                  class="cell"
-                  data-box=""
-                  tabIndex={column === runs.length - 1 ? 0 : -1}
-                  data-row={column === runs.length - 1 ? "" : undefined}
-                  href={`${runHref(run.run_id)}?task=${encodeURIComponent(task)}`}
-                  title={text}
-                  aria-label={text}
-                >
-                  <Glyph state={worst(cell.counts)} size={14} />
-                  {sum(cell.counts) > 1 && <sup aria-hidden="true">×</sup>}
-                </a>
-              );
-            })}
-          </div>
-        )}
+        row={(row) => <GridRow row={row} name={row.task === null ? row.key : grid.tasks[row.task]!} runs={runs} cells={cells} columns={columns} isHeat={isHeat} isFolded={collapsed.has(row.key)} toggle={toggle} />}
       />
       <Legend counts={allOf(grid)} isBare>
         {hasMany && (
@@ -87,6 +174,72 @@ export function GridView({ grid }: { grid: Grid }) {
         )}
       </Legend>
     </>
+  );
+}
+
+interface RowProps {
+  row: Row;
+  name: string;
+  runs: Grid["runs"];
+  cells: ReadonlyMap<number, Cell>[];
+  columns: Record<string, string>;
+  isHeat: boolean;
+  isFolded: boolean;
+  toggle: (group: string) => void;
+}
+
+function GridRow({ row, name, runs, cells, columns, isHeat, isFolded, toggle }: RowProps) {
+  const own = runs.map((_, column) => joined(row, cells[column]!));
+  const longest = Math.max(1, ...own.map((cell) => lengthOf(cell) ?? 0));
+  return (
+    <div class="grid-row" style={columns}>
+      <span class={`cut depth-${Math.min(row.depth, 4)}`} title={name}>
+        {row.task === null ? (
+          <button type="button" class="plain grid-group" aria-expanded={!isFolded} onClick={() => toggle(row.key)}>
+            <Icon name={isFolded ? "chevron-right" : "chevron-down"} size={13} />
+            {row.label} <small class="soft">{row.tasks.length}</small>
+          </button>
+        ) : (
+          row.label
+        )}
+      </span>
+      {runs.map((run, column) => {
+        const cell = own[column];
+        if (!cell || sum(cell.counts) === 0) return <span key={run.run_id} />;
+        const text = cellTitle(name, cell.counts, cell.from, cell.to, run.run_id);
+        const length = lengthOf(cell);
+        const inner =
+          isHeat && length !== null ? (
+            <i class={`heat heat-${Math.min(STEPS, Math.ceil((length / longest) * STEPS) || 1)}`} />
+          ) : (
+            <>
+              <Glyph state={worst(cell.counts)} size={14} />
+              {sum(cell.counts) > 1 && <sup aria-hidden="true">×</sup>}
+            </>
+          );
+        if (row.task === null) {
+          return (
+            <span key={run.run_id} class="cell" role="img" title={text} aria-label={text}>
+              {inner}
+            </span>
+          );
+        }
+        return (
+          <a
+            key={run.run_id}
+            class="cell"
+            data-box=""
+            tabIndex={column === runs.length - 1 ? 0 : -1}
+            data-row={column === runs.length - 1 ? "" : undefined}
+            href={`${runHref(run.run_id)}?task=${encodeURIComponent(name)}`}
+            title={text}
+            aria-label={text}
+          >
+            {inner}
+          </a>
+        );
+      })}
+    </div>
   );
 }
 

@@ -11,6 +11,7 @@ const ALL: [string, PlaceName, string, keyof typeof texts.shell.groups][] = [
   ["h", "home", "/", "now"],
   ["r", "runs", "/runs", "now"],
   ["t", "triggers", "/triggers", "now"],
+  ["q", "decisions", "/decisions", "now"],
   ["d", "dags", "/dags", "build"],
   ["s", "schedules", "/schedules", "build"],
   ["b", "backfills", "/backfills", "build"],

@@ -124,7 +124,7 @@ function Lines({ source, run, isGoingOn, hasTries, tasks }: LinesProps) {
   const [hit, setHit] = useState<{ line: LogLine | null; isWrapped: boolean; isBusy: boolean } | null>(null);
   const [wanted, setWanted] = useState<{ key: string; wish: number } | undefined>();
   const [isFull, setFull] = useState(false);
-  const typed = useTyped(search);
+  const [typed, setTyped] = useTyped(search);
   const lines = useRef<LineWindow | undefined>(undefined);
   const finding = useRef<AbortController | undefined>(undefined);
 
@@ -172,15 +172,17 @@ function Lines({ source, run, isGoingOn, hasTries, tasks }: LinesProps) {
     setWanted({ key: String(line.key), wish: Date.now() });
   }
   async function find(way: 1 | -1): Promise<void> {
-    if (!source.find || looked.search === "") return;
+    if (!source.find || search === "") return;
+    setTyped(search);
     finding.current?.abort();
     const control = new AbortController();
     finding.current = control;
     setHit((before) => ({ line: before?.line ?? null, isWrapped: false, isBusy: true }));
     try {
-      const ask = { ...looked, level };
-      let found = await source.find(hit?.line ?? undefined, way, ask, control.signal);
-      const isWrapped = !found && hit?.line !== undefined && hit?.line !== null;
+      const ask = { ...looked, search, level };
+      const from = search === typed ? (hit?.line ?? undefined) : undefined;
+      let found = await source.find(from, way, ask, control.signal);
+      const isWrapped = !found && from !== undefined;
       if (isWrapped) found = await source.find(undefined, way, ask, control.signal);
       setHit({ line: found, isWrapped: isWrapped && found !== null, isBusy: false });
       if (found) show(found);
@@ -298,7 +300,7 @@ function Lines({ source, run, isGoingOn, hasTries, tasks }: LinesProps) {
             <Icon name="download" size={14} />
           </a>
           <button type="button" class="plain icon-only" aria-pressed={isFull} aria-label={isFull ? texts.narrow : texts.full} title={isFull ? texts.narrow : texts.full} onClick={() => setFull(!isFull)}>
-            <Icon name={isFull ? "x" : "external-link"} size={14} />
+            <Icon name={isFull ? "minimize-2" : "maximize-2"} size={14} />
           </button>
         </span>
       </div>
@@ -398,10 +400,11 @@ function Lines({ source, run, isGoingOn, hasTries, tasks }: LinesProps) {
 
 function hitText(hit: { line: LogLine | null; isWrapped: boolean; isBusy: boolean } | null, filter: Filter, looked: Filter, count: number, loaded: Loaded | null): string {
   if (hit?.isBusy) return texts.searching;
-  if (hit?.isWrapped) return texts.wrapped;
-  if (hit) return hit.line === null ? texts.noMatch : typeof hit.line.line === "number" ? texts.atLine(hit.line.line) : texts.found;
+  const isOnly = filter.search !== "";
+  if (hit?.isWrapped && !isOnly) return texts.wrapped;
+  if (hit && !isOnly) return hit.line === null ? texts.noMatch : typeof hit.line.line === "number" ? texts.atLine(hit.line.line) : texts.found;
   if (loaded === null) return "";
-  if (looked.search !== "" && filter.search !== "") return texts.matches(count, !loaded.hasBefore && !loaded.hasAfter);
+  if (looked.search !== "" && isOnly) return texts.matches(count, !loaded.hasBefore && !loaded.hasAfter);
   const last = loaded.lines.at(-1)?.line;
   return typeof last === "number" && !loaded.hasAfter ? texts.lines(last) : texts.lines(count, loaded.hasBefore || loaded.hasAfter);
 }
@@ -480,13 +483,13 @@ function timeText(at: string | null, how: View["time"], begun: number | null): s
 }
 
 /** A text once typing rests. */
-function useTyped(text: string): string {
+function useTyped(text: string): [string, (text: string) => void] {
   const [typed, setTyped] = useState(text);
   useEffect(() => {
     const timer = setTimeout(() => setTyped(text), TYPING_MS);
     return () => clearTimeout(timer);
   }, [text]);
-  return typed;
+  return [typed, setTyped];
 }
 
 const TIME_CHARS: Record<View["time"], number> = { none: 0, clock: 13, date: 25, elapsed: 13 };

@@ -2,7 +2,7 @@
 
 import "./styles/index.css";
 
-import { render } from "preact";
+import { type ComponentType, render } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 
 import { onSignedOut, query } from "./api";
@@ -21,6 +21,7 @@ import type { Dag, Me, Overview } from "./types";
 import { Access } from "./views/access";
 import { DagPage } from "./views/dag";
 import { Dags } from "./views/dags";
+import { Decisions } from "./views/decisions";
 import { Events } from "./views/events";
 import { Home } from "./views/home";
 import { Audit, Errors, Nodes } from "./views/house";
@@ -36,6 +37,7 @@ const ICONS: Record<string, IconName> = {
   "/": "house",
   "/runs": "play",
   "/triggers": "hourglass",
+  "/decisions": "user-check",
   "/dags": "workflow",
   "/schedules": "calendar-clock",
   "/backfills": "history",
@@ -51,6 +53,15 @@ const ICONS: Record<string, IconName> = {
 /** Those that a phone shows without its menu. */
 const FIRST = new Set(["/", "/dags", "/runs", "/triggers"]);
 const OF_ADMINS = new Set(["/access", "/audit"]);
+
+/** A signed link shows its question alone, also to people without an account. */
+function Linked() {
+  const [View, setView] = useState<ComponentType | null>(null);
+  useEffect(() => {
+    void import("./views/decide").then((found) => setView(() => found.default));
+  }, []);
+  return View ? <View /> : <Skeleton />;
+}
 
 function Page() {
   const [isOut, setOut] = useState(false);
@@ -84,7 +95,7 @@ function Known({ me }: { me: Me | undefined }) {
       <a class="skip" href="#main" onClick={(event) => (event.preventDefault(), main.current?.focus())}>
         {texts.shell.skip}
       </a>
-      <Rail at={place.parts[0] ?? ""} me={me} broken={overview.data?.import_errors ?? 0} fold={fold} isFolded={isFolded} help={() => setHelp(true)} search={() => setSearch(true)} />
+      <Rail at={place.parts[0] ?? ""} me={me} broken={overview.data?.import_errors ?? 0} asked={overview.data?.decisions ?? 0} fold={fold} isFolded={isFolded} help={() => setHelp(true)} search={() => setSearch(true)} />
       <main ref={main} id="main" tabIndex={-1}>
         <Banner overview={overview.data} />
         <Routed parts={place.parts} me={me} overview={overview} />
@@ -120,6 +131,8 @@ function Routed({ parts, me, overview }: { parts: string[]; me: Me | undefined; 
       return id === undefined ? <Runs /> : <RunPage key={id} id={id} view={view} />;
     case "triggers":
       return <Triggers />;
+    case "decisions":
+      return <Decisions id={id} />;
     case "events":
       return <Events />;
     case "pools":
@@ -155,13 +168,15 @@ interface RailProps {
   me: Me | undefined;
   /** How many files cannot be read. */
   broken: number;
+  /** How many decisions people are asked for. */
+  asked: number;
   fold: () => void;
   isFolded: boolean;
   help: () => void;
   search: () => void;
 }
 
-function Rail({ at, me, broken, fold, isFolded, help, search }: RailProps) {
+function Rail({ at, me, broken, asked, fold, isFolded, help, search }: RailProps) {
   const [isOpen, setOpen] = useState(false);
   const mode = useMode();
   const [dark, setDark] = useState(isDark);
@@ -195,6 +210,7 @@ function Rail({ at, me, broken, fold, isFolded, help, search }: RailProps) {
                     <Icon name={ICONS[href]!} />
                     <span>{name}</span>
                     {href === "/errors" && broken > 0 && <b class="badge">{broken}</b>}
+                    {href === "/decisions" && asked > 0 && <b class="badge calm">{asked}</b>}
                   </a>
                 </li>
               ))}
@@ -314,4 +330,4 @@ function Search({ close }: { close: () => void }) {
 
 applyTheme();
 followLinks();
-render(<Page />, document.getElementById("page")!);
+render(window.location.pathname === "/decide" ? <Linked /> : <Page />, document.getElementById("page")!);

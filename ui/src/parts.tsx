@@ -177,7 +177,7 @@ export function Waits({ wait }: { wait: Wait | null | undefined }) {
   const isNext = wait.kind === "interval" && wait.detail === NEXT_LOOK;
   return (
     <span class="wait">
-      <span class="tag">{wait.kind.replaceAll("_", " ")}</span>
+      {wait.label ? <b>{wait.label}</b> : <span class="tag">{wait.kind.replaceAll("_", " ")}</span>}
       {wait.detail && <span title={wait.detail}> {wait.detail.replace(/[\w.]+:(\w+)/g, "$1")}</span>}
       {wait.until && (
         <span class="soft">

@@ -3,12 +3,13 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 
-import { clear, fire, mark } from "./actions";
+import { clear, mark } from "./actions";
 import { enc, query } from "./api";
 import { CopyButton } from "./components/copy";
 import { Icon } from "./components/icons";
 import { type Tab, TabBar } from "./components/tabs";
 import { ofRun, useData, useItems } from "./data";
+import { DecisionById } from "./decision";
 import { TaskLog } from "./log";
 import { Json, Shown, childName, number, runHref, taskHref } from "./parts";
 import { closePane } from "./pane_place";
@@ -97,7 +98,7 @@ export function TaskPane(props: Props) {
       {isWhole && group ? (
         <Children run={run} task={task} group={group} />
       ) : (
-        <Shown of={shown}>{(data) => <One {...props} shown={data} name={name} />}</Shown>
+        <Shown of={shown}>{(data) => <One {...props} shown={data} />}</Shown>
       )}
     </div>
   );
@@ -168,7 +169,7 @@ function Failures({ run, task }: { run: string; task: string }) {
 /** The tab that answers what one most likely asks. */
 const firstTab = (state: string): string => (isLive(state) && state !== "running" ? "why" : state === "upstream_failed" ? "why" : "log");
 
-function One({ run, dag, version, task, map, round, shown, name }: Props & { shown: TaskShown; name: string }) {
+function One({ run, dag, version, task, map, round, shown }: Props & { shown: TaskShown }) {
   const place = usePlace();
   const live = isLive(shown.state);
   const at = place.query.get("tab") ?? firstTab(shown.state);
@@ -228,14 +229,14 @@ function One({ run, dag, version, task, map, round, shown, name }: Props & { sho
         ) : at === "code" ? (
           <TaskCode dag={dag} version={version} task={task} />
         ) : (
-          <WhyOf run={run} task={task} map={map} round={round} shown={shown} name={name} />
+          <WhyOf run={run} task={task} map={map} round={round} shown={shown} />
         )}
       </div>
     </>
   );
 }
 
-function WhyOf({ run, task, map, round, shown, name }: { run: string; task: string; map: number; round: number; shown: TaskShown; name: string }) {
+function WhyOf({ run, task, map, round, shown }: { run: string; task: string; map: number; round: number; shown: TaskShown }) {
   const live = isLive(shown.state);
   const trigger = shown.trigger;
   return (
@@ -245,7 +246,8 @@ function WhyOf({ run, task, map, round, shown, name }: { run: string; task: stri
       ) : (
         <p class="soft">{shown.state === "failed" ? texts.task.ownError : texts.task.waitsForNothing}</p>
       )}
-      {trigger && (
+      {trigger?.kind === "person" && <DecisionById id={trigger.trigger_id} />}
+      {trigger && trigger.kind !== "person" && (
         <section>
           <h3>{texts.task.trigger}</h3>
           <dl class="facts">
@@ -254,7 +256,10 @@ function WhyOf({ run, task, map, round, shown, name }: { run: string; task: stri
               {trigger.kind} <a href={`/triggers?kind=${enc(trigger.kind)}`}>{texts.common.showAll}</a>
             </dd>
             <dt>{texts.task.waitingFor}</dt>
-            <dd class="break">{trigger.detail}</dd>
+            <dd class="break">
+              {trigger.label && <b>{trigger.label}: </b>}
+              {(trigger.text ?? trigger.detail).replace(/^for /, "")}
+            </dd>
             <dt>{texts.task.state}</dt>
             <dd>{trigger.state.replaceAll("_", " ")}</dd>
             <dt>{texts.task.since}</dt>
@@ -276,9 +281,6 @@ function WhyOf({ run, task, map, round, shown, name }: { run: string; task: stri
               </>
             )}
           </dl>
-          <button type="button" data-needs="operator" onClick={() => fire(trigger.trigger_id, name)}>
-            {texts.actions.fire}
-          </button>
         </section>
       )}
       {shown.records && shown.records.length > 0 && (
@@ -287,7 +289,8 @@ function WhyOf({ run, task, map, round, shown, name }: { run: string; task: stri
           <ol class="timeline">
             {shown.records.map((record) => (
               <li key={record.ordinal}>
-                <b>{record.kind}</b> {record.name} <span class="soft">{record.at}</span>
+                <b>{record.label ?? record.kind}</b> {record.label && `${record.kind} `}
+                {record.name} <span class="soft">{record.at}</span>
                 {record.value !== null && record.value !== undefined && <Json value={record.value} />}
               </li>
             ))}
@@ -358,7 +361,14 @@ function Tries({ tries }: { tries: Try[] }) {
         </tr>
       </thead>
       <tbody>
-        {tries.map((one, index) => (
+        {tries.flatMap((one, index) => [
+          one.cleared && (
+            <tr key={`cleared ${index}`} class="cleared">
+              <td colSpan={isRemote ? 6 : 5}>
+                {texts.task.clearedBy(one.cleared.by)} {one.cleared.at && <When at={one.cleared.at} />}
+              </td>
+            </tr>
+          ),
           <tr key={index}>
             <td>{one.try_number}</td>
             <td>
@@ -372,8 +382,8 @@ function Tries({ tries }: { tries: Try[] }) {
             </td>
             {isRemote && <td class="break">{one.executor === null ? "local" : <RanOn one={one} />}</td>}
             <td class="break">{one.error ?? one.reason ?? ""}</td>
-          </tr>
-        ))}
+          </tr>,
+        ])}
       </tbody>
     </table>
   );

@@ -140,6 +140,20 @@ export function Next({ at }: { at: string | null | undefined }) {
   return found !== null && found <= now ? <span title={instants(at)}>now</span> : <When at={at} />;
 }
 
+const UTC_NAMES = ["UTC", "Etc/UTC", "GMT"];
+
+/** An instant by two clocks: by UTC, and by that of the DAG or, if that is UTC, of who reads. */
+export function Both({ at, zone }: { at: string; zone: string }) {
+  const found = millis(at);
+  if (found === null) return null;
+  const other = UTC_NAMES.includes(zone) ? ownZone() : zone;
+  return (
+    <time dateTime={at}>
+      {clock(found, "UTC")} UTC{!UTC_NAMES.includes(other) && ` (${clock(found, other).slice(11)} ${other})`}
+    </time>
+  );
+}
+
 /** An instant by the clock. */
 export function At({ at, none = "–" }: { at: string | null | undefined; none?: string }) {
   if (millis(at) === null) return <span class="soft">{none}</span>;

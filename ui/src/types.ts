@@ -7,6 +7,9 @@ export interface Wait {
   detail: string;
   since: string | null;
   until: string | null;
+  /** What the wait is for, in the words of the task's author. */
+  label?: string | null;
+  trigger_id?: number | null;
   /** When it is looked at, where that is known. */
   last_check_at?: string | null;
   next_check_at?: string | null;
@@ -125,6 +128,8 @@ export interface Run {
 
 export interface Try {
   try_number: number;
+  /** The clear before this try, with who did it where the audit says so. */
+  cleared?: { at: string | null; by: string | null } | null;
   state: string;
   started_at: string | null;
   ended_at: string | null;
@@ -151,13 +156,19 @@ export interface Trigger {
   state: string;
   events: number | null;
   detail: string;
+  label: string | null;
+  map_label: string | null;
+  /** What it waits for, in words. */
+  text: string | null;
+  /** The fields of its event as JSON schemas, where known; only of a single trigger. */
+  payload?: Record<string, Schema & { default?: unknown }> | null;
 }
 
 export interface TaskShown extends Task {
   inputs?: { name: string; from_task: string | null; value: unknown }[];
   tries?: Try[];
   /** `at` is a place in the code. */
-  records?: { ordinal: number; kind: string; name: string; at: string; value: unknown }[];
+  records?: { ordinal: number; kind: string; name: string; label: string | null; at: string; value: unknown }[];
   trigger?: Trigger | null;
 }
 
@@ -173,12 +184,35 @@ export interface Cause {
   /** Of how many children this is one: they are in the same state for the same cause. */
   count: number;
   error: TaskError | null;
+  /** The cause as one sentence, without times. */
+  text: string;
+  /** The number of all children, for a mapped task. */
+  total: number | null;
+  target: Target | null;
+  /** Who uses the pool that is waited for. */
+  shares: { run_id: string; dag_id: string; slots: number }[];
+  actions: string[];
+}
+
+/** What is waited for, to link to it. */
+export interface Target {
+  type: string;
+  name: string;
+  dag_id: string | null;
+  run_id: string | null;
+  task_id: string | null;
+  key: string | null;
+  used: number | null;
+  all: number | null;
+  state: string | null;
 }
 
 export interface Chain {
   run_id: string;
   dag_id: string;
   state: string;
+  text: string;
+  timezone: string;
   causes: Cause[];
   more: number;
 }
@@ -243,6 +277,7 @@ export interface Overview {
   deferred: Counts;
   failed_24h: number;
   import_errors: number;
+  decisions: number;
   loop_lag_seconds: number;
   fires_per_second: number;
   waiting_longest: {
@@ -251,7 +286,12 @@ export interface Overview {
     task_id: string;
     map_index: number;
     round: number;
+    map_label: string | null;
     state: string;
+    /** The number of its tasks that are in this state. */
+    count: number;
+    since: string | null;
+    text: string;
     waiting_on: Wait | null;
   }[];
   failed_runs: RunSummary[];

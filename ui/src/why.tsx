@@ -1,13 +1,17 @@
-// Why something waits or failed: the chain of its causes.
+// Why something waits or has failed: the answer in one sentence, then each cause with its times and what can be done.
 
+import type { ComponentChildren } from "preact";
 import { useEffect, useState } from "preact/hooks";
 
+import { clear, mark, pause, setPool } from "./actions";
 import { enc, query } from "./api";
-import { ofRun, useData } from "./data";
-import { Checks, Waits, childName, number, taskHref } from "./parts";
-import { State } from "./states";
-import { millis } from "./time";
-import type { Cause, Chain } from "./types";
+import { ofRun, useData, useItems } from "./data";
+import { fire } from "./fire";
+import { Checks, childName, dagHref, number, runHref, taskHref } from "./parts";
+import { Glyph } from "./states";
+import "./styles/why.css";
+import { Both, When, millis } from "./time";
+import type { Cause, Chain, Pool, Target } from "./types";
 
 interface WhyProps {
   run: string;
@@ -19,69 +23,171 @@ interface WhyProps {
 }
 
 const BAD = new Set(["failed", "upstream_failed", "cancelled"]);
+/** Causes that are listed, and those that are visible before the others are asked for. */
 const LINKS = 60;
-/** Of a message so many characters; the task has all of it. */
-const MESSAGE = 300;
+const FIRST = 3;
 const SLOWEST_MS = 5000;
 const FASTEST_MS = 2000;
 
-/** What something waits for, and what that waits for; or what it has failed of. */
 export function Why({ run, task, map = -1, round = 0, isGoingOn }: WhyProps) {
   const base = `/runs/${enc(run)}${task ? `/tasks/${enc(task)}` : ""}/why`;
   const path = query(base, { map: map >= 0 ? map : null, round: round > 0 ? round : null });
   const [every, setEvery] = useState(SLOWEST_MS);
-  // Also without a commit: a look that finds nothing makes none, nor does "ask again".
+  const [isWhole, setWhole] = useState(false);
+  // Also without a commit: a check that finds nothing makes none.
   const chain = useData<Chain>(path, isGoingOn ? { gap: 1000, every } : { on: ofRun(run), gap: 1000 });
   const all = chain.data?.causes ?? [];
   useEffect(() => setEvery(pace(all)), [chain.data]);
-  const isNews = (cause: Cause, index: number): boolean => {
-    // What just runs waits for nothing; what was asked about has its own error above.
-    if (isGoingOn) return cause.waiting_on !== null || cause.run_id !== run;
-    return BAD.has(cause.state) && !(task && index === 0);
-  };
-  const causes = all.filter(isNews);
-  if (causes.length === 0) return null;
+  const causes = all.filter((cause, index) =>
+    // What just runs waits for nothing; the task that was asked about shows its own error.
+    isGoingOn ? cause.waiting_on !== null || cause.run_id !== run : BAD.has(cause.state) && !(task && index === 0),
+  );
+  const first = causes[0];
+  if (!first || !chain.data) return null;
   const depth = Math.min(...causes.map((cause) => cause.depth));
-  const more = (chain.data?.more ?? 0) + Math.max(0, causes.length - LINKS);
+  const shown = causes.slice(0, isWhole ? LINKS : FIRST);
+  const more = chain.data.more + Math.max(0, causes.length - LINKS);
+  const hidden = Math.min(causes.length, LINKS) - shown.length;
   const Title = task ? "h3" : "h2";
   return (
     <section class="why">
       <Title>{isGoingOn ? "Why it waits" : "Why it failed"}</Title>
       <ol>
-        {causes.slice(0, LINKS).map((cause, index) => (
-          <li key={index} style={{ marginLeft: `${Math.min(cause.depth - depth, 10) * 14}px` }}>
-            <Link run={run} cause={cause} />
+        {shown.map((cause, index) => (
+          <li key={`${cause.run_id} ${cause.task_id} ${cause.map_index} ${cause.round} ${index}`} class={`why-cause depth-${Math.min(cause.depth - depth, 6)}${index === 0 ? " first" : ""}`}>
+            <Glyph state={cause.state} />
+            <div>
+              <p class="why-text">
+                <Sentence cause={cause} run={run} />
+              </p>
+              <Times cause={cause} zone={chain.data?.timezone ?? "UTC"} />
+              <Actions cause={cause} dag={chain.data?.dag_id ?? ""} />
+            </div>
           </li>
         ))}
       </ol>
-      {more > 0 && <p class="soft">and {number(more)} more</p>}
+      {hidden > 0 && (
+        <button type="button" class="small" onClick={() => setWhole(true)}>
+          Show {hidden} more
+        </button>
+      )}
+      {more > 0 && isWhole === (causes.length > FIRST) && <p class="soft">and {number(more)} more</p>}
     </section>
   );
 }
 
-/** How often to ask, so that what is looked at often is not shown as of long ago. */
+/** How often to ask, so that what is checked often is not shown as of long ago. */
 function pace(causes: Cause[]): number {
   const lengths = causes.map(({ waiting_on: wait }) => (millis(wait?.next_check_at) ?? Infinity) - (millis(wait?.last_check_at) ?? 0));
   return Math.max(FASTEST_MS, Math.min(SLOWEST_MS, ...lengths));
 }
 
-/** One link of a chain of causes. */
-function Link({ run, cause }: { run: string; cause: Cause }) {
-  const { waiting_on: wait, error, count } = cause;
+/** The daemon's sentence, with links at the names in it. */
+function Sentence({ cause, run }: { cause: Cause; run: string }) {
+  const name = childName(cause.task_id, cause.map_index, cause.round, cause.map_label);
+  const href = cause.count > 1 ? `${runHref(cause.run_id)}/tasks?task=${enc(cause.task_id)}&state=${cause.state}` : taskHref(cause.run_id, cause.task_id, cause.map_index, cause.round);
+  const who = cause.count > 1 ? cause.text.slice(0, cause.text.indexOf(` of ${cause.task_id} `) + ` of ${cause.task_id}`.length) : name;
+  const links: [string, string][] = cause.shares.map((share) => [share.run_id, runHref(share.run_id)]);
+  const target = cause.target && targetHref(cause.target);
+  if (cause.target && target) links.unshift([cause.target.name, target]);
+  const starts = cause.text.startsWith(who);
   return (
     <>
-      <a href={taskHref(cause.run_id, cause.task_id, cause.map_index, cause.round)}>
-        <State state={cause.state} /> {count > 1 && `${number(count)} children like `}
-        {cause.run_id !== run && `${cause.run_id} `}
-        {childName(cause.task_id, cause.map_index, cause.round, cause.map_label)}
-      </a>{" "}
-      <Waits wait={wait} /> {wait && <Checks wait={wait} />}
-      {error && (
-        <span class="bad break">
-          {error.type || error.reason}
-          {error.message && `: ${error.message.slice(0, MESSAGE)}${error.message.length > MESSAGE ? " …" : ""}`}
+      {cause.run_id !== run && <a href={runHref(cause.run_id)}>{cause.run_id}</a>} {starts ? <a href={href}>{who}</a> : <a href={href}>{name}</a>}
+      {linked(starts ? cause.text.slice(who.length) : `: ${cause.text}`, links)}
+    </>
+  );
+}
+
+function targetHref(target: Target): string | null {
+  switch (target.type) {
+    case "pool":
+      return `/pools?pool=${enc(target.name)}`;
+    case "run":
+      return target.run_id && (target.task_id ? taskHref(target.run_id, target.task_id) : runHref(target.run_id));
+    case "dag":
+      return target.dag_id && dagHref(target.dag_id);
+    case "event":
+      return `/events?name=${enc(target.name)}`;
+    default:
+      return null;
+  }
+}
+
+/** A text in which the first place of each name is a link. */
+export function linked(text: string, links: [name: string, href: string][]): ComponentChildren {
+  const found = links
+    .map(([name, href]) => ({ name, href, at: name ? text.indexOf(name) : -1 }))
+    .filter((one) => one.at >= 0)
+    .sort((a, b) => a.at - b.at || b.name.length - a.name.length);
+  const parts: ComponentChildren[] = [];
+  let end = 0;
+  for (const { name, href, at } of found) {
+    if (at < end) continue;
+    parts.push(text.slice(end, at), <a href={href}>{name}</a>);
+    end = at + name.length;
+  }
+  return [...parts, text.slice(end)];
+}
+
+function Times({ cause, zone }: { cause: Cause; zone: string }) {
+  const wait = cause.waiting_on;
+  if (!wait) return null;
+  const isNext = wait.kind === "retry_at" || wait.kind === "interval";
+  return (
+    <p class="why-times soft">
+      {wait.since && (
+        <span>
+          since <When at={wait.since} />
         </span>
       )}
-    </>
+      {wait.until && (
+        <span>
+          {isNext ? "next " : "until "}
+          <Both at={wait.until} zone={zone} />, <When at={wait.until} />
+        </span>
+      )}
+      <Checks wait={wait} />
+    </p>
+  );
+}
+
+/** What a person may do about it: one button each, for those whose role allows it. */
+function Actions({ cause, dag }: { cause: Cause; dag: string }) {
+  const { actions, target, waiting_on: wait } = cause;
+  const name = childName(cause.task_id, cause.map_index, cause.round, cause.map_label);
+  const which = { run: cause.run_id, task: cause.task_id, map: cause.count > 1 ? -1 : cause.map_index, round: cause.round };
+  const one = (key: string, text: string, act: () => void) => (
+    <button key={key} type="button" class="small" data-needs="operator" onClick={act}>
+      {text}
+    </button>
+  );
+  const shown = actions.flatMap((action) => {
+    switch (action) {
+      case "fire":
+        return wait?.trigger_id && cause.count === 1 ? [one(action, "Send event", () => void fire(wait.trigger_id!, name))] : [];
+      case "set_pool":
+        return target ? [<PoolAction key={action} name={target.name} />] : [];
+      case "resume":
+        return [one(action, "Resume DAG", () => void pause(dag, false))];
+      case "clear":
+        return [one(action, "Clear", () => clear(which))];
+      case "mark":
+        return [one(action, "Set state", () => mark(which))];
+      default:
+        return [];
+    }
+  });
+  return shown.length > 0 ? <div class="why-actions">{shown}</div> : null;
+}
+
+function PoolAction({ name }: { name: string }) {
+  const pools = useItems<Pool>("/pools", { on: () => false });
+  const pool = pools.data?.find((one) => one.name === name);
+  if (!pool) return null;
+  return (
+    <button type="button" class="small" data-needs="operator" onClick={() => setPool(name, pool.slots, pool.include_deferred)}>
+      Change pool
+    </button>
   );
 }

@@ -412,6 +412,10 @@ class Ready:
                 first, best_queue = order, (queue, item)
         return best_queue
 
+    def queues_of(self, pool: str) -> list[Queue]:
+        """Return the queues of a pool. The caller must not change them."""
+        return [queue for ((_, name), _), queue in self._queues.items() if name == pool]
+
     @property
     def has_remote(self) -> bool:
         """Whether any task has ever waited for a worker of another executor."""

@@ -70,6 +70,16 @@ class RemoteWorkers:
     def __getitem__(self, number: WorkerNo) -> Worker:
         return self._workers[number]
 
+    @property
+    def limits(self) -> Mapping[str, int]:
+        """The most workers of each executor of the settings, by its name."""
+        return self._limits
+
+    @property
+    def demanded(self) -> list[WorkerDemand]:
+        """The last demand."""
+        return list((self._demanded or {}).values())
+
     def find(self, number: WorkerNo) -> Worker | None:
         """Return the worker with a number; ``None`` if its process has ended."""
         return self._workers.get(number)

@@ -169,4 +169,5 @@ def _count(
         votes=len(votes),
         approvals=question.approvals,
         is_over=is_over,
+        link=votes[-1].actor.removeprefix(LINK) if votes[-1].actor.startswith(LINK) else "",
     )

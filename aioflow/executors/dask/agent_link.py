@@ -9,6 +9,7 @@ stopped or cut off, and its workers may be running until they end themselves.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import Awaitable, Callable
 from typing import Protocol
@@ -197,13 +198,18 @@ class AgentLink:
             OSError: If there is no connection.
         """
         comm, problem = None, OSError("no process listens there")
-        async with anyio.create_task_group() as group:
-            group.start_soon(self._await_refusal, group.cancel_scope)
-            try:
-                comm = await self._dial(self.address)
-            except OSError as exc:
-                problem = exc
-            group.cancel_scope.cancel()
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._await_refusal, group.cancel_scope)
+                try:
+                    comm = await self._dial(self.address)
+                except OSError as exc:
+                    problem = exc
+                group.cancel_scope.cancel()
+        except BaseException:
+            if comm is not None:
+                comm.abort()
+            raise
         if comm is None:
             raise problem
         return comm
@@ -243,6 +249,8 @@ class AgentLink:
         except OSError:
             return False
         writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
         return False
 
     def _set_lost(self, why: str) -> None:

@@ -375,13 +375,17 @@ class DaskBackend:
     async def _explain(self, cluster: Cluster) -> None:
         """Report why pilots wait in Dask."""
         late = self._clock.monotonic_us() - round(EXPLAIN_SECONDS * 1e6)
-        waiting = {
+        for spec in self._waiting_since(late):
+            why = await cluster.shortage(spec)
+            if spec in self._waiting_since(late):  # not if its pilots began, or were given up
+                self._tell(spec, why)
+
+    def _waiting_since(self, at_us: int) -> set[WorkerSpec]:
+        return {
             worker.spec
             for worker in self._workers.values()
-            if worker.link is None and worker.submitted_at <= late
+            if worker.link is None and worker.submitted_at <= at_us
         }
-        for spec in waiting:
-            self._tell(spec, await cluster.shortage(spec))
 
     def _forget(self, worker: _Worker) -> None:
         self._workers.pop(worker.no, None)

@@ -100,6 +100,7 @@ class Events:
     def __init__(self, first: int = 0) -> None:
         self.workers: dict[int, Worker] = {}
         self.reasons: dict[WorkerSpec, str] = {}
+        self.told: list[str] = []
         self.consumes = True
         self._next = first
         self._changed = anyio.Event()
@@ -137,6 +138,7 @@ class Events:
 
     def unavailable(self, spec: WorkerSpec, why: str) -> None:
         self.reasons[spec] = why
+        self.told.append(why)
         self._change()
 
     def resume(self) -> None:

@@ -2,7 +2,14 @@ from __future__ import annotations
 
 import pytest
 
+from aioflow.executors.dask import backend
 from benchmarks.dask_cluster import DaskCluster
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch):
+    """Backends wait for the end of their workers, however busy the machine is."""
+    monkeypatch.setattr(backend, "END_SECONDS", 120.0)
 
 
 @pytest.fixture(scope="module")

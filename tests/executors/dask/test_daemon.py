@@ -62,7 +62,7 @@ def waits_for(file: str) -> int:
         time.sleep(0.01)
     return os.getpid()
 
-@task(executor="dask", execution_timeout=0.5, retry=Retry(tries=1))
+@task(executor="dask", execution_timeout=3, retry=Retry(tries=1))
 def takes_too_long() -> None:
     print("going to sleep", flush=True)
     time.sleep(600)

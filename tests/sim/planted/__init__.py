@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.sim.planted import (
+    decisions,
     engine,
     events,
     executors,
@@ -30,6 +31,7 @@ THEMES = (
     events,
     executors,
     interpreters,
+    decisions,
 )
 
 BUGS = {bug.name: bug for theme in THEMES for bug in theme.BUGS}

@@ -14,7 +14,8 @@ export interface LogLine {
   text: string;
   at: string | null;
   level: string | null;
-  stream: string;
+  /** `stderr` where that is known. */
+  stream: string | null;
   is_open: boolean;
   /** Of the log of a task. */
   offset?: number;

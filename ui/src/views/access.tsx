@@ -19,6 +19,7 @@ import type { Me } from "../types";
 interface User {
   name: string;
   role: string;
+  groups: string[];
   disabled: boolean;
   created_at: string;
   changed_at: string;
@@ -229,6 +230,9 @@ function UserDetail({ user, sessions }: { user: User; sessions: Session[] }) {
           <button type="button" data-needs="admin" onClick={() => setRole(user)}>
             {texts.access.changeRole}
           </button>
+          <button type="button" data-needs="admin" onClick={() => setGroups(user)}>
+            {texts.access.changeGroups}
+          </button>
           <button type="button" data-needs="admin" onClick={() => setPassword(user)}>
             {texts.access.setPassword}
           </button>
@@ -244,6 +248,8 @@ function UserDetail({ user, sessions }: { user: User; sessions: Session[] }) {
       <dl class="facts">
         <dt>{texts.access.role}</dt>
         <dd>{sentenceCase(user.role)}</dd>
+        <dt>{texts.access.groups}</dt>
+        <dd class="break">{user.groups.join(", ") || texts.common.none}</dd>
         <dt>{texts.access.state}</dt>
         <dd>{user.disabled ? <span class="bad">{texts.access.disabled}</span> : texts.access.active}</dd>
         <dt>{texts.access.created}</dt>
@@ -349,6 +355,24 @@ function addUser(): void {
 }
 
 const userPath = (user: User): string => `/users/${enc(user.name)}`;
+
+function setGroups(user: User): void {
+  let wanted = user.groups.join(" ");
+  ask({
+    title: `Change the groups of ${user.name}`,
+    verb: "Change",
+    body: (
+      <>
+        <p>A task may ask a group for a decision. A group gives no permission besides. The user's sessions end.</p>
+        <Text label={texts.access.groups} hint="names, separated by spaces" value={wanted} onValue={(text) => (wanted = text)} />
+      </>
+    ),
+    act: async () => {
+      await send("PUT", userPath(user), { groups: wanted.split(/\s+/).filter(Boolean) });
+      return `${user.name} has new groups`;
+    },
+  });
+}
 
 function setRole(user: User): void {
   const wanted = { role: user.role };

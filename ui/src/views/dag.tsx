@@ -133,7 +133,7 @@ function View({ dag, at }: { dag: DagDetail; at: string }) {
     case "code":
       return <Code dag={dag} />;
     case "runs":
-      return <RunList dag={dag.dag_id} state="" isOfOne />;
+      return <RunList filter={new URLSearchParams({ dag: dag.dag_id })} isOfOne />;
     default:
       return <DagGrid dag={dag} />;
   }
@@ -148,7 +148,7 @@ function DagGrid({ dag }: { dag: DagDetail }) {
     gap: 700,
   });
   runs.current = grid.data?.runs.map((run) => run.run_id) ?? [];
-  if (grid.problem?.isAbsent && !cursor) return <RunList dag={dag.dag_id} state="" isOfOne />;
+  if (grid.problem?.isAbsent && !cursor) return <RunList filter={new URLSearchParams({ dag: dag.dag_id })} isOfOne />;
   return (
     <Shown of={grid}>
       {(data) => (

@@ -1,4 +1,4 @@
-import { Empty, Head, Panel, Shown, Waits, childName, number, runHref, taskHref } from "../parts";
+import { Empty, Head, Panel, Shown, number, runHref } from "../parts";
 import { type Data, useData } from "../data";
 import { useMode } from "../live";
 import { RunsChart, SlowMark } from "../history";
@@ -6,6 +6,7 @@ import { Bar, Glyph, ended, sum } from "../states";
 import { stateName, texts } from "../texts";
 import { Took, When, whole } from "../time";
 import type { Overview, Pool, RunSummary } from "../types";
+import { Waiting } from "../waits";
 
 interface InFlight {
   run: RunSummary;
@@ -53,7 +54,7 @@ export function Home({ overview }: { overview: Data<Overview> }) {
           <Shown of={home}>{(data) => <InFlightList runs={data.in_flight} />}</Shown>
         </Panel>
         <Panel title={texts.home.waiting} actions={<a href="/triggers">{texts.common.showAll}</a>}>
-          <Shown of={overview}>{(shown) => <WaitingList rows={shown.waiting_longest} />}</Shown>
+          <Shown of={overview}>{(shown) => <Waiting rows={shown.waiting_longest} />}</Shown>
         </Panel>
       </div>
     </>
@@ -198,44 +199,6 @@ function InFlightList({ runs }: { runs: InFlight[] }) {
               </span>
               <span class="num">{sum(counts) > 0 ? texts.common.of(ended(counts), sum(counts)) : ""}</span>
               <SlowMark run={run} after={slow_after_seconds} />
-            </span>
-          </a>
-        </li>
-      ))}
-    </ul>
-  );
-}
-
-type Waiting = Overview["waiting_longest"][number];
-
-/** One row for all children of a mapped task. */
-function grouped(rows: Waiting[]): { row: Waiting; count: number }[] {
-  const found = new Map<string, { row: Waiting; count: number }>();
-  for (const row of rows) {
-    const key = JSON.stringify([row.run_id, row.task_id]);
-    const group = found.get(key);
-    if (group) group.count += 1;
-    else found.set(key, { row, count: 1 });
-  }
-  return [...found.values()];
-}
-
-function WaitingList({ rows }: { rows: Waiting[] }) {
-  if (rows.length === 0) return <Empty>{texts.home.nothingWaits}</Empty>;
-  return (
-    <ul class="rows">
-      {grouped(rows).map(({ row, count }) => (
-        <li key={`${row.run_id} ${row.task_id}`}>
-          <a class="home-row" data-row href={count > 1 ? `${runHref(row.run_id)}/tasks?task=${encodeURIComponent(row.task_id)}` : taskHref(row.run_id, row.task_id, row.map_index, row.round)}>
-            <Glyph state={row.state} />
-            <span class="cut">{count > 1 ? texts.home.children(row.task_id) : childName(row.task_id, row.map_index, row.round)}</span>
-            <span class="end">
-              <When at={row.waiting_on?.since} />
-            </span>
-            <span class="second">
-              <span class="cut">
-                <Waits wait={row.waiting_on} />
-              </span>
             </span>
           </a>
         </li>

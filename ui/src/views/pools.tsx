@@ -3,7 +3,7 @@ import { enc } from "../api";
 import { Detail } from "../components/detail";
 import { SplitPane } from "../components/split";
 import { type Column, Table } from "../components/table";
-import { useItems } from "../data";
+import { useData, useItems } from "../data";
 import { Empty, Head, Shown, childName, number, taskHref } from "../parts";
 import { usePlace, withQuery } from "../router";
 import { texts } from "../texts";
@@ -81,6 +81,7 @@ function One({ pool }: { pool: Pool }) {
     >
       <Usage pool={pool} />
       <p class="soft">{pool.include_deferred ? texts.pools.countsDeferred : texts.pools.countsNone}</p>
+      <Waiters pool={pool} />
       <h3>{texts.pools.holders}</h3>
       <Shown of={holders} optional>
         {(found) =>
@@ -106,5 +107,46 @@ function One({ pool }: { pool: Pool }) {
         }
       </Shown>
     </Detail>
+  );
+}
+
+interface Waiter {
+  run_id: string;
+  task_id: string;
+  map_index: number;
+  children: number;
+  weight: number;
+  priority: number;
+  since: string | null;
+}
+
+/** What gets the next free slots. */
+function Waiters({ pool }: { pool: Pool }) {
+  const waiters = useData<{ items: Waiter[] }>(pool.queued ? `/pools/${enc(pool.name)}/waiters` : null, { gap: 1000 });
+  if (!pool.queued) return null;
+  return (
+    <>
+      <h3>{texts.pools.waiters}</h3>
+      <Shown of={waiters} optional>
+        {({ items }) => (
+          <ol class="rows">
+            {items.map((one, index) => (
+              <li key={`${one.run_id} ${one.task_id} ${one.map_index} ${index}`}>
+                <a class="row" href={taskHref(one.run_id, one.task_id, one.map_index)}>
+                  <span class="num soft">{index + 1}</span>
+                  <span class="cut mono">{one.children ? `${one.task_id}, ${texts.common.many(one.children, "child", "children")}` : childName(one.task_id, one.map_index, 0)}</span>
+                  <span class="cut grow soft mono">{one.run_id}</span>
+                  {one.priority !== 0 && <span class="soft">{texts.pools.priority(one.priority)}</span>}
+                  <span class="num">{many(one.weight, "slot")}</span>
+                  <span class="num soft">
+                    <When at={one.since} none="" />
+                  </span>
+                </a>
+              </li>
+            ))}
+          </ol>
+        )}
+      </Shown>
+    </>
   );
 }

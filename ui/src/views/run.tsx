@@ -156,6 +156,7 @@ function Top({ run, cause }: { run: Run; cause?: string }) {
         <Bar counts={run.counts} label={texts.run.tasks} />
         <Legend counts={run.counts} hrefOf={(state) => `${runHref(run.run_id)}/tasks?state=${state}`} />
       </div>
+      {(isGoingOn(run) || FAILED.has(run.state)) && <Why run={run.run_id} isGoingOn={isGoingOn(run)} />}
     </>
   );
 }
@@ -194,7 +195,6 @@ function View({ run, view, tasks, isOld, picked }: ViewProps) {
       return (
         <>
           {(tasks?.length ?? 0) <= MOST_BOXES && <RunGraphView run={run} tasks={tasks} picked={picked} />}
-          {(isGoingOn(run) || FAILED.has(run.state)) && <Why run={run.run_id} isGoingOn={isGoingOn(run)} />}
           {isOld ? <Tasks run={run} /> : tasks && <ByTask run={run} tasks={tasks} />}
           <RunParameters run={run} />
         </>
@@ -217,8 +217,9 @@ function RunGraphView({ run, tasks, picked }: Omit<ViewProps, "view" | "isOld">)
   const isOld = tasks === undefined;
   const listed = useItems<Task>(isOld ? query(`/runs/${enc(run.run_id)}/tasks`, { limit: 1000 }) : null, { on: ofRun(run.run_id), gap: 500 });
   const counts = useMemo(() => countsOf(tasks, listed.data, shape), [tasks, listed.data, shape]);
+  const times = useMemo(() => tasks && Object.fromEntries(tasks.map((task) => [task.task_id, { from: millis(task.started_at), to: Object.keys(task.counts).some(isLive) ? null : millis(task.ended_at) }])), [tasks]);
   if (!shape) return dag.problem ? <Trouble problem={dag.problem} again={dag.reload} /> : <Shown of={graph} optional>{() => null}</Shown>;
-  return <GraphView graph={shape} counts={counts} picked={picked} hrefOf={(task) => taskHref(run.run_id, task)} />;
+  return <GraphView graph={shape} counts={counts} times={times} picked={picked} hrefOf={(task) => taskHref(run.run_id, task)} />;
 }
 
 function countsOf(tasks: RunGraphTask[] | undefined, listed: Task[] | undefined, shape: Graph | undefined): Record<string, Counts> {

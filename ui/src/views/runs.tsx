@@ -1,94 +1,213 @@
-import { query } from "../api";
-import { type Concerns, usePages } from "../data";
-import { VirtualList } from "../list";
-import { Choice, DagFilter, Empty, Head, Heads, Shown, dagHref, runHref } from "../parts";
-import { go, usePlace, withQuery } from "../router";
+import { useEffect, useMemo, useState } from "preact/hooks";
+
+import { BULK_ACTIONS, actOnMatching, actOnSelected } from "../bulk";
+import { DateRange } from "../components/dates";
+import { Menu, type MenuItem } from "../components/menu";
+import { type Column, Table } from "../components/table";
+import { type Concerns, useData, usePages } from "../data";
+import { ask, tell } from "../dialog";
+import { Empty, Filter, Head, Shown, dagHref, runHref } from "../parts";
+import { go, usePlace } from "../router";
+import { CAUSES, type Choices, STATES, asAsked, changed, deleteView, filterOf, rangeOf, runsHref, saveView, savedViews, toggled, withFilter } from "../run_filters";
 import { State } from "../states";
+import "../styles/runs.css";
+import { stateName, texts } from "../texts";
 import { At, Took, When } from "../time";
 import type { RunSummary } from "../types";
 
 const PAGE = 200;
-const STATES: [string, string][] = ["", "queued", "running", "success", "partial", "failed", "cancelled"].map((state) => [
-  state,
-  state || "all states",
-]);
 
-const COLUMNS: [string, string, string?][] = [
-  ["State", "state-cell"],
-  ["Run", "grow"],
-  ["DAG", "c-dag narrow-hide"],
-  ["For", "c-date wide-only", "Its logical date"],
-  ["Cause", "c-cause wide-only", "What has started it"],
-  ["Started", "c-when num"],
-  ["Took", "c-took num narrow-hide"],
-];
+interface Facets {
+  total: number;
+  states: Record<string, number>;
+  causes: Record<string, number>;
+  dags: Record<string, number>;
+  is_complete: boolean;
+}
+
+const nameOf = (name: Choices, value: string): string => (name === "state" ? stateName(value) : name === "cause" ? (texts.runs.causes[value] ?? value) : value);
 
 const ofRuns: Concerns = (change) => change.runs.size > 0;
 
 export function Runs() {
-  const place = usePlace();
-  const state = place.query.get("state") ?? "";
-  const dag = place.query.get("dag") ?? "";
+  const { href, query } = usePlace();
+  const filter = useMemo(() => filterOf(query), [href]);
+  const asked = useMemo(() => asAsked(filter), [href]);
+  const facets = useData<Facets>(withFilter("/run-facets", asked), { on: ofRuns, gap: 3000 });
+  const set = (next: URLSearchParams) => go(runsHref(next), { replace: true });
   return (
     <>
-      <Head title="Runs" name="Runs">
-        <DagFilter onValue={(text) => go(withQuery({ dag: text }), { replace: true })} />
-        <Choice label="State" value={state} options={STATES} onValue={(value) => go(withQuery({ state: value }), { replace: true })} />
+      <Head title={texts.places.runs} name={texts.places.runs} sentence={facets.data && texts.runs.sentence(facets.data.total, filter.size > 0, facets.data.is_complete)}>
+        <Views filter={filter} />
       </Head>
-      <RunList dag={dag} state={state} />
+      <RunList filter={asked} total={facets.data?.total} toolbar={<Filters filter={filter} facets={facets.data} onFilter={set} />} />
     </>
   );
 }
 
-export function RunList({ dag, state, isOfOne = false }: { dag: string; state: string; isOfOne?: boolean }) {
-  const runs = usePages<RunSummary>((cursor) => query("/runs", { dag, state, limit: PAGE, cursor }), (run) => run.run_id, PAGE, {
-    on: ofRuns,
-    gap: 700,
-  });
+function Filters({ filter, facets, onFilter }: { filter: URLSearchParams; facets: Facets | undefined; onFilter: (filter: URLSearchParams) => void }) {
+  const counted = (name: Choices, values: string[], counts: Record<string, number> | undefined): MenuItem[] =>
+    values.map((value) => ({
+      name: nameOf(name, value),
+      hint: counts && (counts[value] ?? 0).toLocaleString("en"),
+      isOn: filter.getAll(name).includes(value),
+      act: () => onFilter(toggled(filter, name, value)),
+    }));
+  const dags = [...new Set([...filter.getAll("dag"), ...Object.keys(facets?.dags ?? {})])];
+  const label = (name: Choices): string => {
+    const chosen = filter.getAll(name);
+    return chosen.length === 0 ? texts.runs.facets[name] : chosen.length === 1 ? nameOf(name, chosen[0]!) : `${texts.runs.facets[name]} (${chosen.length})`;
+  };
+  return (
+    <span class="run-filters">
+      <Filter name="search" label={texts.runs.search} onValue={(text) => onFilter(changed(filterOf(new URLSearchParams(location.search)), { search: text }))} />
+      <Menu label={label("state")} items={counted("state", STATES, facets?.states)} />
+      <Menu label={label("cause")} items={counted("cause", CAUSES, facets?.causes)} />
+      {dags.length > 0 && <Menu label={label("dag")} items={counted("dag", dags, facets?.dags)} />}
+      <DateRange value={rangeOf(filter)} onValue={(range) => onFilter(changed(filter, { ...range }))} />
+      <Filter name="params" label={texts.runs.params} onValue={(text) => onFilter(changed(filterOf(new URLSearchParams(location.search)), { params: text }))} />
+      {filter.size > 0 && (
+        <a class="clear-filters" href="/runs">
+          {texts.common.clearFilters}
+        </a>
+      )}
+    </span>
+  );
+}
+
+/** The filters that this person has saved in this browser. */
+function Views({ filter }: { filter: URLSearchParams }) {
+  const [views, setViews] = useState(savedViews);
+  const current = views.find((view) => view.filter === String(filter));
+  function save(): void {
+    const wanted = { name: "" };
+    ask({
+      title: texts.runs.saveView,
+      verb: texts.runs.save,
+      body: (
+        <label class="field">
+          <span>{texts.runs.viewName}</span>
+          <input required maxLength={60} onInput={(event) => (wanted.name = event.currentTarget.value.trim())} />
+          <small>{texts.runs.viewHint}</small>
+        </label>
+      ),
+      act: async () => {
+        saveView(wanted.name || texts.runs.unnamed, filter);
+        setViews(savedViews());
+        return texts.runs.viewSaved;
+      },
+    });
+  }
+  function remove(name: string): void {
+    deleteView(name);
+    setViews(savedViews());
+    tell(texts.runs.viewDeleted(name));
+  }
+  const items: (MenuItem | "line")[] = [
+    ...views.map((view) => ({ name: view.name, href: `/runs?${view.filter}` })),
+    ...(views.length > 0 ? ["line" as const] : []),
+    ...(filter.size > 0 && !current ? [{ name: texts.runs.saveView, act: save }] : []),
+    ...(current ? [{ name: texts.runs.deleteView(current.name), act: () => remove(current.name), isGrave: true }] : []),
+    ...(views.length === 0 && filter.size === 0 ? [{ name: texts.runs.noViews, href: "/runs" }] : []),
+  ];
+  return <Menu label={current?.name ?? texts.runs.views} items={items} />;
+}
+
+const COLUMNS: Column<RunSummary>[] = [
+  { id: "state", title: texts.runs.state, width: "128px", phone: "lead", isFixed: true, cell: (run) => <State state={run.state} /> },
+  { id: "run", title: texts.runs.run, width: "minmax(180px, 2fr)", phone: "title", isFixed: true, isMono: true, cell: (run) => <span title={run.run_id}>{run.run_id}</span> },
+  { id: "dag", title: texts.runs.dag, width: "minmax(120px, 1.2fr)", phone: "second", isMono: true, cell: (run) => <a href={dagHref(run.dag_id)}>{run.dag_id}</a> },
+  { id: "date", title: texts.runs.logicalDate, width: "150px", isWideOnly: true, cell: (run) => <At at={run.logical_date} none="" /> },
+  { id: "cause", title: texts.runs.startedBy, width: "100px", isWideOnly: true, cell: (run) => nameOf("cause", run.cause) },
+  { id: "started", title: texts.runs.started, width: "96px", isNumber: true, phone: "end", cell: (run) => <When at={run.started_at ?? run.created_at} /> },
+  { id: "took", title: texts.runs.duration, width: "96px", isNumber: true, phone: "second-end", cell: (run) => <Took from={run.started_at} to={run.ended_at} /> },
+];
+
+interface RunListProps {
+  filter: URLSearchParams;
+  /** How many runs match; unknown while they are counted. */
+  total?: number;
+  toolbar?: preact.ComponentChildren;
+  isOfOne?: boolean;
+}
+
+export function RunList({ filter, total, toolbar, isOfOne = false }: RunListProps) {
+  const runs = usePages<RunSummary>((cursor) => withFilter("/runs", filter, { limit: PAGE, cursor }), (run) => run.run_id, PAGE, { on: ofRuns, gap: 700 });
+  const [keys, setKeys] = useState<Set<string>>(new Set());
+  const [isAll, setAll] = useState(false);
+  const text = String(filter);
+  const clear = () => {
+    setKeys(new Set());
+    setAll(false);
+  };
+  useEffect(clear, [text]);
+  const columns = isOfOne ? COLUMNS.filter((column) => column.id !== "dag") : COLUMNS;
+  const bar = keys.size > 0 && (
+    <span class="bulk-bar" role="group" aria-label={texts.bulk.label}>
+      <b>{isAll && total !== undefined ? texts.bulk.allSelected(total) : texts.table.selected(keys.size)}</b>
+      {!isAll && total !== undefined && total > keys.size && (
+        <button type="button" class="plain" onClick={() => {
+            setAll(true);
+            setKeys(new Set(runs.data?.map((run) => run.run_id)));
+          }}>
+          {texts.bulk.selectAll(total)}
+        </button>
+      )}
+      {BULK_ACTIONS.map((action) => (
+        <button
+          key={action}
+          type="button"
+          data-needs={action === "delete" ? "admin" : "operator"}
+          class={action === "delete" ? "grave" : ""}
+          onClick={() => (isAll ? void actOnMatching(action, filter) : actOnSelected(action, [...keys], clear))}
+        >
+          {texts.bulk.verbs[action]}
+        </button>
+      ))}
+      <button type="button" class="plain" onClick={clear}>
+        {texts.bulk.none}
+      </button>
+    </span>
+  );
   return (
     <Shown of={runs}>
-      {(rows) =>
-        rows.length === 0 ? (
-          <Empty>
-            {dag || state ? "No such runs." : "No runs yet."} {!isOfOne && <a href="/dags">Start one</a>}
-          </Empty>
-        ) : (
-          <VirtualList
-            class="panel fill"
-            items={rows}
-            height={34}
-            label={`${rows.length}${runs.isWhole ? "" : " or more"} runs`}
-            keyOf={(run) => run.run_id}
-            onEnd={runs.more}
-            head={<Heads of={isOfOne ? COLUMNS.filter(([, column]) => !column.startsWith("c-dag")) : COLUMNS} />}
-            row={(run) => (
-              <div class="row">
-                <span class="state-cell">
-                  <State state={run.state} />
-                </span>
-                <a class="cut grow" data-row href={runHref(run.run_id)} title={run.run_id}>
-                  {run.run_id}
-                </a>
-                {!isOfOne && (
-                  <a class="c-dag cut soft narrow-hide" href={dagHref(run.dag_id)}>
-                    {run.dag_id}
-                  </a>
-                )}
-                <span class="c-date soft wide-only">
-                  <At at={run.logical_date} none="" />
-                </span>
-                <span class="c-cause cut soft wide-only">{run.cause}</span>
-                <span class="c-when num">
-                  <When at={run.started_at ?? run.created_at} />
-                </span>
-                <span class="c-took num soft narrow-hide">
-                  <Took from={run.started_at} to={run.ended_at} />
-                </span>
-              </div>
-            )}
-          />
-        )
-      }
+      {(rows) => (
+        <Table
+          name="runs"
+          label={`${rows.length}${runs.isWhole ? "" : " or more"} runs`}
+          columns={columns}
+          items={rows}
+          keyOf={(run) => run.run_id}
+          hrefOf={(run) => runHref(run.run_id)}
+          onEnd={runs.more}
+          selection={{
+            keys,
+            onChange: (next) => {
+              setKeys(next);
+              setAll(false);
+            },
+          }}
+          toolbar={
+            <>
+              {toolbar}
+              {bar}
+            </>
+          }
+          empty={
+            <Empty>
+              {filter.size > 0 && !isOfOne ? (
+                <>
+                  {texts.common.noMatches} <a href="/runs">{texts.common.clearFilters}</a>
+                </>
+              ) : (
+                <>
+                  {texts.runs.none} {!isOfOne && <a href="/dags">{texts.runs.startOne}</a>}
+                </>
+              )}
+            </Empty>
+          }
+        />
+      )}
     </Shown>
   );
 }

@@ -1,6 +1,8 @@
 import { backfill, cancelBackfill } from "../actions";
 import { query } from "../api";
+import { lazy } from "../components/lazy";
 import { type Column, Table } from "../components/table";
+import { TabBar } from "../components/tabs";
 import { useItems, usePages } from "../data";
 import { Choice, Empty, Head, Shown, dagHref, number, zoned } from "../parts";
 import { go, usePlace, withQuery } from "../router";
@@ -8,6 +10,8 @@ import { Bar, State } from "../states";
 import { texts } from "../texts";
 import { At, Range, When } from "../time";
 import type { Backfill } from "../types";
+
+const Timeline = lazy<object>(() => import("./timeline"));
 
 interface Firing {
   dag_id: string;
@@ -25,11 +29,28 @@ const HOURS: [string, string][] = [
 export function Schedules() {
   const place = usePlace();
   const hours = place.query.get("hours") ?? "24";
-  const firings = useItems<Firing>(query("/schedules", { hours }), { on: (change) => change.dags.size > 0, gap: 5000 });
+  const isTimeline = place.query.get("view") === "timeline";
+  const firings = useItems<Firing>(isTimeline ? null : query("/schedules", { hours }), { on: (change) => change.dags.size > 0, gap: 5000 });
   return (
     <>
-      <Head title={texts.places.schedules} name={texts.places.schedules} sentence={texts.schedules.sentence} />
-      <Shown of={firings}>
+      <Head
+        title={texts.places.schedules}
+        name={texts.places.schedules}
+        sentence={isTimeline ? texts.history.timelineSentence : texts.schedules.sentence}
+        tabs={
+          <TabBar
+            label={texts.places.schedules}
+            at={isTimeline ? "timeline" : "upcoming"}
+            tabs={[
+              { key: "upcoming", name: texts.history.upcoming, href: "/schedules" },
+              { key: "timeline", name: texts.history.timeline, href: "/schedules?view=timeline" },
+            ]}
+          />
+        }
+      />
+      {isTimeline && <Timeline />}
+      {!isTimeline && (
+        <Shown of={firings}>
         {(rows) => (
           <Table
             name="schedules"
@@ -43,6 +64,7 @@ export function Schedules() {
           />
         )}
       </Shown>
+      )}
     </>
   );
 }

@@ -1,15 +1,18 @@
 import type { ComponentChildren } from "preact";
 
-import { fire, unquarantine } from "../actions";
+import { unquarantine } from "../actions";
 import { query } from "../api";
 import { type Column, Table } from "../components/table";
-import { type Concerns, useData, useItems, usePages } from "../data";
+import { TabBar } from "../components/tabs";
+import { type Concerns, type Data, useData, useItems, usePages } from "../data";
+import { fire } from "../fire";
 import { Choice, DagFilter, Empty, Head, Panel, Shown, bytes, childName, dagHref, number, taskHref } from "../parts";
 import { go, usePlace, withQuery } from "../router";
 import { Glyph, named } from "../states";
 import { sentenceCase, texts } from "../texts";
 import { Next, When, span } from "../time";
-import type { Slow, Trigger, TriggerSummary } from "../types";
+import type { Overview, Slow, Trigger, TriggerSummary } from "../types";
+import { Waiting } from "../waits";
 
 const PAGE = 200;
 const ofTriggers: Concerns = (change) => change.triggers || change.runs.size > 0;
@@ -20,18 +23,39 @@ const STATES: [string, string][] = ["", "waiting", "trigger_capacity", "stopped"
 
 export function Triggers() {
   const place = usePlace();
-  const kind = place.query.get("kind") ?? "";
-  const state = place.query.get("state") ?? "";
-  const dag = place.query.get("dag") ?? "";
+  const isHealth = place.query.get("tab") === "health";
   const summary = useData<TriggerSummary>("/triggers/summary", { on: ofTriggers, gap: 1000, every: 5000 });
-  const kinds: [string, string][] = (summary.data?.kinds ?? []).map((one) => [one.kind, one.kind]);
+  const troubles = summary.data?.quarantined.length ?? 0;
+  const tabs = [
+    { key: "waits", name: texts.triggers.waits, href: withQuery({ tab: null }) },
+    { key: "health", name: texts.triggers.health, href: withQuery({ tab: "health" }), badge: troubles > 0 ? troubles : undefined },
+  ];
   return (
     <>
       <Head title={texts.places.triggers} name={texts.places.triggers} sentence={texts.triggers.sentence} />
+      <TabBar label={texts.triggers.views} at={isHealth ? "health" : "waits"} tabs={tabs} replace />
+      {isHealth ? <Health summary={summary} /> : <Waits summary={summary} />}
+    </>
+  );
+}
+
+function Waits({ summary }: { summary: Data<TriggerSummary> }) {
+  const place = usePlace();
+  const kind = place.query.get("kind") ?? "";
+  const state = place.query.get("state") ?? "";
+  const dag = place.query.get("dag") ?? "";
+  const overview = useData<Overview>("/overview", { gap: 1000, every: 10_000 });
+  const kinds: [string, string][] = (summary.data?.kinds ?? []).map((one) => [one.kind, one.kind]);
+  return (
+    <>
+      {overview.data && overview.data.waiting_longest.length > 0 && (
+        <Panel title={texts.triggers.byCause}>
+          <Waiting rows={overview.data.waiting_longest} />
+        </Panel>
+      )}
       <Shown of={summary} optional>
         {(data) => <Summary data={data} />}
       </Shown>
-      <Stalls />
       <List
         kind={kind}
         state={state}
@@ -47,6 +71,62 @@ export function Triggers() {
         }
       />
     </>
+  );
+}
+
+/** What held up the event loop, what is in quarantine for that, and the processes that run triggers. */
+function Health({ summary }: { summary: Data<TriggerSummary> }) {
+  return (
+    <>
+      <Stalls />
+      <Shown of={summary} optional>
+        {(data) => (
+          <>
+            {data.quarantined.length > 0 && <Quarantined paths={data.quarantined} />}
+            <Panel title={texts.triggers.hosts}>
+              <Hosts hosts={data.hosts} />
+            </Panel>
+          </>
+        )}
+      </Shown>
+    </>
+  );
+}
+
+function Quarantined({ paths }: { paths: string[] }) {
+  return (
+    <Panel title={texts.triggers.quarantine}>
+      <p class="soft">{texts.triggers.whyQuarantine}</p>
+      <ul class="rows">
+        {paths.map((path) => (
+          <li key={path} class="row">
+            <code class="grow break">{path}</code>
+            <button type="button" data-needs="operator" class="small" onClick={() => unquarantine(path)}>
+              {texts.triggers.endQuarantine}
+            </button>
+          </li>
+        ))}
+      </ul>
+    </Panel>
+  );
+}
+
+function Hosts({ hosts }: { hosts: TriggerSummary["hosts"] }) {
+  const shown = hosts.filter((host) => host.name !== "quarantine" || host.triggers > 0);
+  if (shown.length === 0) return <Empty>{texts.triggers.noHosts}</Empty>;
+  return (
+    <ul class="rows">
+      {shown.map((host) => (
+        <li key={host.name} class="row">
+          <span class="grow">
+            <b>{host.name}</b> <span class="soft">{named(host.state)}</span>
+          </span>
+          <span class="num">{number(host.triggers)} triggers</span>
+          <span class="num soft">{host.loop_lag_seconds === null ? "" : `loop at most ${span(host.loop_lag_seconds * 1000)} late`}</span>
+          <span class="num soft">{host.rss_bytes === null ? "" : bytes(host.rss_bytes)}</span>
+        </li>
+      ))}
+    </ul>
   );
 }
 
@@ -86,7 +166,7 @@ function List({ kind, state, dag, toolbar }: { kind: string; state: string; dag:
   );
 }
 
-const nameOf = (row: Trigger): string => (row.task_id === null ? `starts runs of ${row.dag_id}` : childName(row.task_id, row.map_index, row.round));
+const nameOf = (row: Trigger): string => (row.task_id === null ? `starts runs of ${row.dag_id}` : childName(row.task_id, row.map_index, row.round, row.map_label));
 
 const hrefOf = (row: Trigger): string => (row.run_id !== null && row.task_id !== null ? taskHref(row.run_id, row.task_id, row.map_index, row.round) : dagHref(row.dag_id));
 
@@ -100,7 +180,8 @@ const COLUMNS: Column<Trigger>[] = [
     phone: "second",
     cell: (row) => (
       <>
-        {row.detail} {row.state !== "waiting" && <span class="soft">{named(row.state)}</span>}
+        {row.label && <b>{row.label}: </b>}
+        {(row.text ?? row.detail).replace(/^for /, "")} {row.state !== "waiting" && <span class="soft">{named(row.state)}</span>}
         {row.shared_with !== null && row.shared_with > 0 && <span class="tag">{texts.triggers.shared(row.shared_with + 1)}</span>}
       </>
     ),
@@ -117,7 +198,7 @@ const COLUMNS: Column<Trigger>[] = [
     isInteractive: true,
     cell: (row) =>
       row.run_id !== null && (
-        <button type="button" data-needs="operator" class="small" aria-label={`${texts.actions.fire} ${nameOf(row)}`} onClick={() => fire(row.trigger_id, nameOf(row))}>
+        <button type="button" data-needs="operator" class="small" aria-label={`${texts.actions.fire} ${nameOf(row)}`} onClick={() => void fire(row.trigger_id, nameOf(row))}>
           {texts.actions.fire}
         </button>
       ),
@@ -126,7 +207,8 @@ const COLUMNS: Column<Trigger>[] = [
 
 function Summary({ data }: { data: TriggerSummary }) {
   const deferred = data.kinds.reduce((all, kind) => all + kind.count, 0);
-  const most = Math.max(1, ...data.ages.map((age) => age.count));
+  // A logarithmic axis: one old wait is to be seen beside thousands of young ones.
+  const most = Math.log(1 + Math.max(1, ...data.ages.map((age) => age.count)));
   return (
     <div class="columns">
       <Panel title={`${number(deferred)} deferred${data.capacity ? ` of at most ${number(data.capacity)}` : ""}`}>
@@ -184,45 +266,28 @@ function Summary({ data }: { data: TriggerSummary }) {
               <tr key={index}>
                 <th scope="row">{age.upto_seconds === null ? "Longer" : `Up to ${span(age.upto_seconds * 1000)}`}</th>
                 <td>
-                  <i class="b-deferred" style={{ width: `${(100 * age.count) / most}%` }} />
+                  <i class="b-deferred" style={{ width: `${(100 * Math.log(1 + age.count)) / most}%` }} />
                 </td>
                 <td class="num">{number(age.count)}</td>
               </tr>
             ))}
           </tbody>
         </table>
-        {data.hosts
-          .filter((host) => host.name !== "quarantine" || host.triggers > 0)
-          .map((host) => (
-            <p key={host.name} class="soft">
-              Host <b>{host.name}</b> is {named(host.state)}: {number(host.triggers)} triggers
-              {host.loop_lag_seconds !== null && `, loop ${span(host.loop_lag_seconds * 1000)} late at most`}
-              {host.rss_bytes !== null && `, ${bytes(host.rss_bytes)}`}
-            </p>
-          ))}
       </Panel>
-      {data.quarantined.length > 0 && (
-        <Panel title="In quarantine" class="wide">
-          <p class="soft">They blocked the event loop they shared, and now run in a process of their own.</p>
-          <ul class="rows">
-            {data.quarantined.map((path) => (
-              <li key={path} class="row">
-                <code class="grow break">{path}</code>
-                <button type="button" data-needs="operator" class="small" onClick={() => unquarantine(path)}>
-                  {texts.triggers.endQuarantine}
-                </button>
-              </li>
-            ))}
-          </ul>
-        </Panel>
-      )}
     </div>
   );
 }
 
 function Stalls() {
   const slow = useItems<Slow>("/triggers/slow", { gap: 5000, every: 15_000 });
-  if (!slow.data || slow.data.length === 0) return null;
+  if (!slow.data) return null;
+  if (slow.data.length === 0) {
+    return (
+      <Panel title={texts.triggers.stalls}>
+        <Empty>{texts.triggers.noStalls}</Empty>
+      </Panel>
+    );
+  }
   return (
     <Panel title={texts.triggers.stalls}>
       <div class="scroll-x" tabIndex={0} role="region" aria-label={texts.triggers.stalls}>

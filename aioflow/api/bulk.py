@@ -1,0 +1,200 @@
+"""Actions on all runs that match a filter, in slices.
+
+A request acts on one slice of the matching runs, from the newest on, and returns the cursor of the
+next slice. So a request is bounded, however many runs match, and the client knows how far it is. A
+run that an earlier request has acted on is not changed again, and a slice may be repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Literal, TypeAlias
+
+import anyio
+import msgspec
+
+from aioflow.api.paging import encode_cursor, number_after
+from aioflow.api.run_filters import (
+    COUNTED_RUNS,
+    RunQuery,
+    as_text,
+    run_filter,
+)
+from aioflow.api.service import Api
+from aioflow.errors import AioflowError, RequestError, UnknownRun
+from aioflow.model.access import audit_entry
+from aioflow.model.rows import RunRow
+from aioflow.model.run_filter import RunFilter
+from aioflow.model.states import RunState
+
+__all__ = ("SLICE_RUNS", "BulkAction", "BulkView", "act_on_slice", "preview")
+
+SLICE_RUNS = 200
+"""Maximum number of runs that a request acts on."""
+
+_CONCURRENT_REQUESTS = 20
+_ERRORS_SHOWN = 10
+
+BulkAction: TypeAlias = Literal["cancel", "clear_failed", "mark_success", "mark_failed", "delete"]
+
+_LIVE = frozenset(state for state in RunState if state.is_live)
+_ENDED = frozenset(RunState) - _LIVE
+_ACTS_ON: Mapping[BulkAction, frozenset[RunState]] = {
+    "cancel": _LIVE,
+    "clear_failed": frozenset({RunState.FAILED, RunState.PARTIAL, RunState.CANCELLED}),
+    "mark_success": frozenset(RunState) - {RunState.SUCCESS},
+    "mark_failed": frozenset(RunState) - {RunState.FAILED},
+    "delete": _ENDED,
+}
+"""The states of runs that an action changes. Other matching runs are left as they are."""
+
+
+class BulkErrorView(msgspec.Struct, frozen=True, kw_only=True):
+    """A run on which an action failed, and the reason."""
+
+    run_id: str
+    code: str
+    detail: str
+
+
+class BulkView(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of an action, or its preview.
+
+    Attributes:
+        matching: Number of runs that match the filter; 0 unless it is a preview.
+        states: Number of runs that the action changes, by state; in a preview of all slices.
+        done: Number of runs that the action has changed.
+        failed: Number of runs on which it failed; ``errors`` has the first ten of the slice.
+        next: The cursor of the next slice; ``None`` after the last one.
+        is_complete: Whether a preview has counted all runs, not only the newest 200,000.
+    """
+
+    action: str
+    matching: int
+    states: dict[str, int]
+    done: int
+    failed: int
+    errors: list[BulkErrorView]
+    next: str | None
+    is_complete: bool
+
+
+async def preview(api: Api, action: BulkAction, query: RunQuery) -> BulkView:
+    """Count the runs that an action would change."""
+    wanted = await run_filter(api, query)
+    found = await api.store.count_matching_runs(wanted, limit=COUNTED_RUNS)
+    states: dict[str, int] = {}
+    for one in found:
+        if one.state in _ACTS_ON[action]:
+            states[one.state.label] = states.get(one.state.label, 0) + one.count
+    matching = sum(one.count for one in found)
+    return BulkView(
+        action=action,
+        matching=matching,
+        states=states,
+        done=0,
+        failed=0,
+        errors=[],
+        next=None,
+        is_complete=matching < COUNTED_RUNS,
+    )
+
+
+async def act_on_slice(
+    api: Api, action: BulkAction, query: RunQuery, *, key: str, cursor: str | None
+) -> BulkView:
+    """Act on the next runs that match a filter.
+
+    Args:
+        api: Acts for the caller, who is named in one audit entry for the slice.
+        key: Identifies the action over all of its slices: a repeated slice clears nothing more.
+        cursor: ``next`` of the previous slice.
+    """
+    wanted = await run_filter(api, query)
+    narrowed = _narrowed(wanted, action)
+    if narrowed is None:
+        return _acted(action, [], {}, None)
+    name = f"bulk_{action}"
+    before = number_after(name, cursor)
+    found = await api.store.find_matching_runs(narrowed, limit=SLICE_RUNS + 1, before=before)
+    rows = found[:SLICE_RUNS]
+    if api.actor is not None and rows:
+        what = f"{len(rows)} runs of: {as_text(query)}"
+        await api.note(audit_entry(api.actor, f"runs.{action}", what))
+    failed = await _act_on_each(rows, _single(api.by(None), action, key))
+    is_last = len(found) <= SLICE_RUNS
+    return _acted(
+        action, rows, failed, None if is_last else encode_cursor(name, (rows[-1].run_no,))
+    )
+
+
+def _narrowed(wanted: RunFilter, action: BulkAction) -> RunFilter | None:
+    """Return the filter for runs that an action changes; ``None`` if there are none."""
+    states = _ACTS_ON[action].intersection(wanted.states or RunState)
+    return msgspec.structs.replace(wanted, states=tuple(sorted(states))) if states else None
+
+
+def _single(api: Api, action: BulkAction, key: str) -> Callable[[str], Awaitable[object]]:
+    """Return the function that acts on one run."""
+    match action:
+        case "cancel":
+            return api.cancel
+        case "clear_failed":
+            return lambda run_id: api.clear(run_id, failed=True, key=f"bulk:{key}")
+        case "mark_success":
+            return lambda run_id: api.mark(run_id, "success")
+        case "mark_failed":
+            return lambda run_id: api.mark(run_id, "failed")
+        case "delete":
+            return api.delete_run
+
+
+async def _act_on_each(
+    rows: list[RunRow], act: Callable[[str], Awaitable[object]]
+) -> dict[str, AioflowError]:
+    """Act on runs. Return the errors by run id. A run that was deleted meanwhile is no error.
+
+    Raises:
+        AioflowError: If nothing can be done at present, for example without a database.
+    """
+    limiter = anyio.Semaphore(_CONCURRENT_REQUESTS)
+    failed: dict[str, AioflowError] = {}
+
+    async def one(run_id: str) -> None:
+        async with limiter:
+            try:
+                await act(run_id)
+            except UnknownRun:
+                pass
+            except AioflowError as exc:
+                failed[run_id] = exc
+
+    async with anyio.create_task_group() as group:
+        for row in rows:
+            group.start_soon(one, row.run_id)
+    for exc in failed.values():
+        if not isinstance(exc, RequestError):
+            raise exc
+    return failed
+
+
+def _acted(
+    action: BulkAction, rows: list[RunRow], failed: dict[str, AioflowError], following: str | None
+) -> BulkView:
+    states: dict[str, int] = {}
+    for row in rows:
+        states[row.state.label] = states.get(row.state.label, 0) + 1
+    shown = [
+        BulkErrorView(run_id=run_id, code=exc.code, detail=str(exc))
+        for run_id, exc in list(failed.items())[:_ERRORS_SHOWN]
+    ]
+    return BulkView(
+        action=action,
+        matching=0,
+        states=states,
+        done=len(rows) - len(failed),
+        failed=len(failed),
+        errors=shown,
+        next=following,
+        is_complete=True,
+    )

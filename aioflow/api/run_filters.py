@@ -1,0 +1,192 @@
+"""Filters of runs as clients name them, and the number of runs by DAG, state and cause."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from aioflow.api.queries import RunReader
+from aioflow.api.schemas import instant
+from aioflow.errors import RequestError
+from aioflow.model.run_filter import CAUSES, RunCount, RunFilter
+from aioflow.model.states import RunState
+from aioflow.store.run_filters import MAX_DAGS
+
+__all__ = (
+    "COUNTED_RUNS",
+    "FacetsView",
+    "RunQuery",
+    "as_text",
+    "count_runs",
+    "query_of",
+    "run_filter",
+)
+
+COUNTED_RUNS = 200_000
+"""Maximum number of runs that a count covers, the newest first."""
+
+_TEXT_LENGTH = 500
+_DAGS_SHOWN = 100
+_NO_DAG = ("",)
+"""The id of no DAG: a filter with it matches no run."""
+
+Key = TypeVar("Key")
+
+
+class RunQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """A filter as clients name it. An empty property matches every run; see ``RunFilter``.
+
+    Attributes:
+        dags, tags: The DAG is one of these, and has one of these tags.
+        states, causes: Names; the run has one of them.
+        first, last: When the run was created: from ``first`` on, and before ``last``.
+    """
+
+    dags: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    states: tuple[str, ...] = ()
+    causes: tuple[str, ...] = ()
+    first: str | None = None
+    last: str | None = None
+    search: str = ""
+    prefix: str = ""
+    params: str = ""
+
+
+def query_of(named: Mapping[str, Any]) -> RunQuery:
+    """Return the filter that the parameters of a request name."""
+    return RunQuery(
+        dags=tuple(named.get("dag") or ()),
+        tags=tuple(named.get("tag") or ()),
+        states=tuple(named.get("state") or ()),
+        causes=tuple(named.get("cause") or ()),
+        first=named.get("from"),
+        last=named.get("to"),
+        search=named.get("search") or "",
+        prefix=named.get("prefix") or "",
+        params=named.get("params") or "",
+    )
+
+
+class FacetsView(msgspec.Struct, frozen=True, kw_only=True):
+    """Numbers of runs that match a filter.
+
+    Attributes:
+        total: Number of runs that match the whole filter.
+        states, causes, dags: Number of runs by state, cause and DAG. Each ignores its own part of
+            the filter, so that it shows what another choice would find. ``dags`` has the DAGs with
+            most runs only.
+        is_complete: Whether all runs were counted, not only the newest 200,000.
+    """
+
+    total: int
+    states: dict[str, int]
+    causes: dict[str, int]
+    dags: dict[str, int]
+    is_complete: bool
+
+
+async def run_filter(reader: RunReader, query: RunQuery) -> RunFilter:
+    """Return the filter that a client asks for.
+
+    Raises:
+        RequestError: If there is no such state or cause, or if the filter is too large.
+    """
+    for text in (query.search, query.prefix, query.params):
+        if len(text) > _TEXT_LENGTH:
+            raise RequestError(f"the text of a filter has at most {_TEXT_LENGTH} characters")
+    dag_ids = tuple(dict.fromkeys(query.dags))
+    if query.tags:
+        tagged = await _with_tags(reader, frozenset(query.tags))
+        dag_ids = tuple(one for one in tagged if not dag_ids or one in dag_ids) or _NO_DAG
+    if len(dag_ids) > MAX_DAGS:
+        raise RequestError(f"the filter selects more than {MAX_DAGS} DAGs; name fewer")
+    return RunFilter(
+        dag_ids=dag_ids,
+        states=tuple(_state(name) for name in query.states),
+        causes=tuple(_cause(name) for name in query.causes),
+        first=None if query.first is None else instant(query.first, "from"),
+        last=None if query.last is None else instant(query.last, "to"),
+        search=query.search,
+        prefix=query.prefix,
+        params=query.params,
+    )
+
+
+async def _with_tags(reader: RunReader, tags: frozenset[str]) -> list[str]:
+    """Return the DAGs whose current version has one of these tags."""
+    known = await reader.catalogue.known()
+    found = []
+    for row in known.dags.values():
+        spec = await reader.known_spec(row.version, row.dag_id)
+        if not tags.isdisjoint(spec.tags):
+            found.append(row.dag_id)
+    return found
+
+
+def _state(name: str) -> RunState:
+    for state in RunState:
+        if state.label == name:
+            return state
+    known = ", ".join(state.label for state in RunState)
+    raise RequestError(f"there is no run state {name!r}; there are {known}")
+
+
+def _cause(name: str) -> str:
+    if name not in CAUSES:
+        raise RequestError(f"there is no cause {name!r}; there are {', '.join(CAUSES)}")
+    return name
+
+
+async def count_runs(reader: RunReader, wanted: RunFilter) -> FacetsView:
+    """Count the runs that match a filter, by state, cause and DAG."""
+    # One query serves all facets: the properties that facets vary are compared here.
+    common = msgspec.structs.replace(wanted, states=(), causes=(), dag_ids=())
+    if wanted.dag_ids == _NO_DAG:
+        common = wanted
+    found = await reader.store.count_matching_runs(common, limit=COUNTED_RUNS)
+
+    def matching(*, ignored: str = "") -> list[RunCount]:
+        return [
+            one
+            for one in found
+            if (ignored == "state" or not wanted.states or one.state in wanted.states)
+            and (ignored == "cause" or not wanted.causes or one.cause in wanted.causes)
+            and (ignored == "dag" or not wanted.dag_ids or one.dag_id in wanted.dag_ids)
+        ]
+
+    dags = _sum((one.dag_id, one.count) for one in matching(ignored="dag"))
+    return FacetsView(
+        total=sum(one.count for one in matching()),
+        states=dict(_sum((one.state.label, one.count) for one in matching(ignored="state"))),
+        causes=dict(_sum((one.cause, one.count) for one in matching(ignored="cause"))),
+        dags=dict(dags.most_common(_DAGS_SHOWN)),
+        is_complete=sum(one.count for one in found) < COUNTED_RUNS,
+    )
+
+
+def _sum(counts: Iterable[tuple[Key, int]]) -> Counter[Key]:
+    total: Counter[Key] = Counter()
+    for key, count in counts:
+        total[key] += count
+    return total
+
+
+def as_text(query: RunQuery) -> str:
+    """Return a filter as one line, for the audit."""
+    named: dict[str, Sequence[str]] = {
+        "dag": query.dags,
+        "tag": query.tags,
+        "state": query.states,
+        "cause": query.causes,
+        "from": (query.first or "",),
+        "to": (query.last or "",),
+        "search": (query.search,),
+        "prefix": (query.prefix,),
+        "params": (query.params,),
+    }
+    parts = [f"{name}={value}" for name, values in named.items() for value in values if value]
+    return " ".join(parts) or "all runs"

@@ -1,0 +1,46 @@
+"""The selection of runs by their properties, for lists, counts and bulk actions."""
+
+from __future__ import annotations
+
+import msgspec
+
+from aioflow.model.states import RunState
+from aioflow.model.timestamps import Timestamp
+
+__all__ = ("CAUSES", "EVERY_RUN", "RunCount", "RunFilter")
+
+CAUSES = ("manual", "schedule", "backfill", "event", "task")
+"""What may have created a run; ``task`` for a run that a task of another run started."""
+
+
+class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Properties that a run must have. An empty property matches every run.
+
+    Attributes:
+        dag_ids, states, causes: The run has one of them.
+        first, last: The run was created at or after ``first``, and before ``last``.
+        search: A part of the id of the run or of its DAG.
+        prefix: The beginning of the id of the run.
+        params: A part of a name or of a text among its parameters. Numbers are not searched.
+    """
+
+    dag_ids: tuple[str, ...] = ()
+    states: tuple[RunState, ...] = ()
+    causes: tuple[str, ...] = ()
+    first: Timestamp | None = None
+    last: Timestamp | None = None
+    search: str = ""
+    prefix: str = ""
+    params: str = ""
+
+
+EVERY_RUN = RunFilter()
+
+
+class RunCount(msgspec.Struct, frozen=True):
+    """The number of runs of a DAG in a state and with a cause."""
+
+    dag_id: str
+    state: RunState
+    cause: str
+    count: int

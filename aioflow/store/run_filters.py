@@ -1,0 +1,186 @@
+"""Queries of runs by their properties.
+
+A list reads runs from the newest on, and ends at its limit. A count covers at most ``limit`` runs.
+What no index covers is compared row by row, which the time limit of queries bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    ColumnElement,
+    Select,
+    bindparam,
+    func,
+    literal_column,
+    or_,
+    select,
+)
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
+
+from aioflow.model.ids import RunNo
+from aioflow.model.rows import RunRow
+from aioflow.model.run_filter import CAUSES, RunCount, RunFilter
+from aioflow.model.states import RunState
+from aioflow.store import rows, tables
+from aioflow.store.query_protocol import QueryInterface
+
+__all__ = ("MAX_DAGS", "RunFilterReader")
+
+MAX_DAGS = 500
+"""Maximum number of DAGs in a filter."""
+
+_WIDTHS = (1, 8, 64, MAX_DAGS)
+_GROUPS = 20_000
+
+_run = tables.run
+
+
+class _Contains(FunctionElement[bool]):
+    """Whether a text or a blob contains another one."""
+
+    type = Boolean()
+    inherit_cache = True
+
+
+@compiles(_Contains, "sqlite")  # type: ignore[no-untyped-call,untyped-decorator]
+def _contains_on_sqlite(element: Any, compiler: Any, **options: Any) -> str:
+    whole, part = (compiler.process(one, **options) for one in element.clauses)
+    return f"instr({whole}, {part}) > 0"
+
+
+@compiles(_Contains, "postgresql")  # type: ignore[no-untyped-call,untyped-decorator]
+def _contains_on_postgresql(element: Any, compiler: Any, **options: Any) -> str:
+    whole, part = list(element.clauses)
+    # Parameters are compiled in the order in which they appear in the statement.
+    part_text = compiler.process(part, **options)
+    return f"position({part_text} IN {compiler.process(whole, **options)}) > 0"
+
+
+def _number(name: str) -> Any:
+    return bindparam(name, type_=BigInteger())
+
+
+def _text(name: str) -> Any:
+    return bindparam(name, type_=_run.c.run_id.type)
+
+
+def _literals(numbers: Sequence[int]) -> list[ColumnElement[int]]:
+    """Return numbers as literal SQL: with parameters, the planner ignores partial indexes."""
+    return [literal_column(str(number)) for number in numbers]
+
+
+@cache
+def _conditions(
+    dags: int,
+    states: tuple[RunState, ...],
+    causes: tuple[str, ...],
+    given: frozenset[str],
+) -> tuple[ColumnElement[bool], ...]:
+    """Return the conditions of a kind of filter.
+
+    Args:
+        dags: Number of DAG parameters; 0 for any DAG.
+        given: The other properties of the filter that are not empty.
+    """
+    found: list[ColumnElement[bool]] = [tables.not_deleted]
+    if dags:
+        found.append(_run.c.dag_id.in_([_text(f"dag_{at}") for at in range(dags)]))
+    if states:
+        found.append(_run.c.state.in_(_literals([int(state) for state in states])))
+        # Redundant, but makes the planner use the partial indexes.
+        if all(state.is_live for state in states):
+            found.append(_run.c.ended_at.is_(None))
+        elif not dags and all(state > RunState.SUCCESS for state in states):
+            found.append(tables.unsuccessful)
+    if causes:
+        found.append(_run.c.cause.in_([literal_column(f"'{cause}'") for cause in causes]))
+    if "first" in given:
+        found.append(_run.c.created_at >= _number("first"))
+    if "last" in given:
+        found.append(_run.c.created_at < _number("last"))
+    if "search" in given:
+        of_run, of_dag = (_Contains(one, _text("search")) for one in (_run.c.run_id, _run.c.dag_id))
+        found.append(or_(of_run, of_dag))
+    if "prefix" in given:
+        begin = func.substr(_run.c.run_id, literal_column("1"), func.length(_text("prefix")))
+        found.append(begin == _text("prefix"))
+    if "params" in given:
+        found.append(_Contains(_run.c.conf, bindparam("params", type_=_run.c.conf.type)))
+    if "before" in given:
+        found.append(_run.c.run_no < _number("before"))
+    return tuple(found)
+
+
+@cache
+def _page(*kind: Any) -> Select[Any]:
+    return (
+        select(_run)
+        .where(*_conditions(*kind))
+        .order_by(_run.c.run_no.desc())
+        .limit(_number("limit"))
+    )
+
+
+@cache
+def _counts(*kind: Any) -> Select[Any]:
+    newest = (
+        select(_run.c.dag_id, _run.c.state, _run.c.cause)
+        .where(*_conditions(*kind))
+        .order_by(_run.c.run_no.desc())
+        .limit(_number("limit"))
+        .subquery()
+    )
+    keys = (newest.c.dag_id, newest.c.state, newest.c.cause)
+    counted = select(*keys, func.count()).group_by(*keys).order_by(*keys)
+    return counted.limit(literal_column(str(_GROUPS)))
+
+
+def _parameters(wanted: RunFilter, before: RunNo | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the kind of a filter, and the parameters of its statements."""
+    named: dict[str, Any] = {
+        "first": wanted.first,
+        "last": wanted.last,
+        "search": wanted.search or None,
+        "prefix": wanted.prefix or None,
+        "params": wanted.params.encode("utf-8", "surrogatepass") or None,
+        "before": before,
+    }
+    given = {name: value for name, value in named.items() if value is not None}
+    dags = list(dict.fromkeys(wanted.dag_ids))
+    width = next(width for width in (0, *_WIDTHS) if width >= len(dags))
+    dags += dags[-1:] * (width - len(dags))
+    kind = (
+        width,
+        tuple(sorted(set(wanted.states))),
+        tuple(cause for cause in CAUSES if cause in wanted.causes),
+        frozenset(given),
+    )
+    return kind, given | {f"dag_{at}": dag_id for at, dag_id in enumerate(dags)}
+
+
+class RunFilterReader(QueryInterface):
+    """The part of a store that finds runs by their properties."""
+
+    async def find_matching_runs(
+        self, wanted: RunFilter, *, limit: int, before: RunNo | None = None
+    ) -> list[RunRow]:
+        """See ``Store``."""
+        kind, given = _parameters(wanted, before)
+        return await self._all(rows.run_row, _page(*kind), limit=limit, **given)
+
+    async def count_matching_runs(self, wanted: RunFilter, *, limit: int) -> list[RunCount]:
+        """See ``Store``."""
+        kind, given = _parameters(wanted, None)
+        return await self._all(_run_count, _counts(*kind), limit=limit, **given)
+
+
+def _run_count(row: Any) -> RunCount:
+    dag_id, state, cause, count = row
+    return RunCount(dag_id, RunState(state), cause, count)

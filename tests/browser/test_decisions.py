@@ -1,0 +1,97 @@
+"""Decisions on the page: from a signed link, in the task's pane, and in the view of all."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from playwright.sync_api import expect
+
+from aioflow.api.decisions import link_token
+from aioflow.clock import SystemClock
+from aioflow.core.state.accounts import Accounts
+from aioflow.crypto import Vault
+from aioflow.model.decisions import DecisionRow
+from benchmarks.daemon import eventually
+from tests.browser.watched import BROWSER_TESTS, serious, stranger, watched
+
+pytestmark = [*BROWSER_TESTS]
+
+
+def asked(daemon, dag, run_id):
+    """Start a run, and return the decision that its task waits for."""
+    daemon.trigger(dag, run_id=run_id)
+
+    def found():
+        _, page = daemon.request("GET", f"/api/v1/decisions?run={run_id}")
+        return page["items"][0] if page["items"] else None
+
+    return eventually(found, describe=lambda: f"{run_id} asks nothing")
+
+
+def link(daemon, decision, assignee="finance"):
+    """Return the signed link of a decision, as a message has it."""
+    row = DecisionRow(
+        decision_no=decision["decision_id"],
+        run_no=0,
+        task_no=0,
+        question=msgspec.msgpack.encode({"question": "?", "assignees": [assignee]}),
+        asked_at=0,
+    )
+    vault = Vault.open(daemon.home / "key")
+    return "/decide#" + link_token(row, assignee, Accounts(), vault, SystemClock().now())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def known(daemon):
+    daemon.knows("released")
+
+
+def test_an_approval_takes_two_clicks_from_the_link_and_starts_no_session(browser, daemon):
+    decision = asked(daemon, "released", "by-link")
+    with stranger(browser, daemon) as page:
+        page.page.goto(page.base + link(daemon, decision))  # the first click, in the message
+        page.see("Release the payment?")
+        assert daemon.get(f"/api/v1/decisions/{decision['decision_id']}")[1]["state"] == "open"
+        page.page.get_by_role("button", name="Approve").click()
+        page.see("The task continues")
+        assert page.page.context.cookies() == []
+        assert serious(page.page) == []
+        page.clean()
+    assert daemon.wait("by-link")["state"] == "success"
+    _, shown = daemon.get(f"/api/v1/decisions/{decision['decision_id']}")
+    assert [(vote["person"], vote["by_link"]) for vote in shown["votes"]] == [("finance", True)]
+    with stranger(browser, daemon) as page:
+        page.page.goto(page.base + link(daemon, decision))
+        page.see("Answered")
+        expect(page.page.get_by_role("button", name="Approve")).to_have_count(0)
+
+
+def test_the_view_shows_what_is_asked_and_its_form_says_what_does_not_fit(browser, daemon):
+    decision = asked(daemon, "filled", "by-form")
+    with watched(browser, daemon, refusals=(422,)) as page:
+        page.go("/decisions")
+        page.see("Which payment?", within="main")
+        page.page.locator("main").get_by_text("Which payment?").first.click()
+        page.page.get_by_label("amount").fill("ten")
+        page.page.get_by_label("currency").select_option(label="CHF")
+        page.page.get_by_role("button", name="Answer", exact=True).click()
+        page.see("must be a decimal")
+        page.page.get_by_label("amount").fill("10.50")
+        page.page.get_by_role("button", name="Answer", exact=True).click()
+        page.see("The task continues")
+        page.clean()
+    assert daemon.wait("by-form")["state"] == "success"
+    _, shown = daemon.get(f"/api/v1/decisions/{decision['decision_id']}")
+    assert shown["answer"] == {"amount": "10.50", "currency": "CHF"}
+
+
+def test_the_pane_of_the_task_asks_too(browser, daemon):
+    asked(daemon, "released", "by-pane")
+    with watched(browser, daemon) as page:
+        page.go("/runs/by-pane?task=release")
+        page.see("waits for finance")
+        page.page.get_by_role("button", name="Reject").click()
+        page.see("no", within=".drawer")
+        assert page.complaints == []
+        page.clean()
+    assert daemon.wait("by-pane")["state"] == "success"

@@ -1,0 +1,178 @@
+"""The history over the API: by hour and day, in a zone, per DAG and task, and on the time line."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from aioflow.api import Api
+from aioflow.api.history import history_faults, slow_after_ms
+from aioflow.api.home import home
+from aioflow.api.past_fire_times import past_fire_times
+from aioflow.clock import SystemClock
+from aioflow.errors import RequestError, UnknownDag
+from aioflow.maintenance.retention import RetentionDays
+from aioflow.model.dag import RetryPolicy, TaskSpec
+from aioflow.model.history import HOUR_US, bucket_of, day_of, hour_of
+from aioflow.model.states import Failure, RunState
+from aioflow.protocol.reports import Failed
+from aioflow.telemetry.task_log import TaskLog
+from tests.journal_replay import compare_with_replay
+from tests.test_engine import Node, node
+from tests.test_retention import cleaner
+
+pytestmark = pytest.mark.timeout(60)
+
+A = TaskSpec(task_id="a", retry=RetryPolicy(tries=1, delay_us=1))
+MERGED = RetentionDays(
+    runs_days=0, events_days=0, journal_days=0, logs_days=0, hourly_history_days=30, history_days=90
+)
+
+
+def api_of(n: Node, folder: Path) -> Api:
+    clock = SystemClock()
+    return Api(n.engine, n.store, TaskLog(folder / "logs", clock), clock=clock)
+
+
+async def one_of_each(n: Node) -> None:
+    """A run that succeeded, and one that failed."""
+    await n.load(A)
+    good = await n.trigger()
+    n.succeed(await n.effects.next_start())
+    assert await n.ended(good) is RunState.SUCCESS
+    bad = await n.trigger()
+    start = (await n.effects.next_start()).start
+    failure = Failure(type="E", message="no", reason="raised")
+    n.engine.report([Failed(start.task_no, start.start_no, 1, 2, failure)])
+    assert await n.ended(bad) is RunState.FAILED
+
+
+async def test_what_ended_is_in_the_history_of_the_runs_the_dag_and_its_task(store_url, tmp_path):
+    async with node(store_url) as n:
+        await one_of_each(n)
+        history = api_of(n, tmp_path).history
+        span = history.span(None, None, "hour", None)
+
+        runs = await history.runs(span)
+        dag = await history.dag("dag", span)
+        tasks = await history.tasks("dag", span)
+        (in_short,) = (await history.dags(span)).items
+        line = await history.timeline(span)
+
+    ends = {"success": 1, "failed": 1}
+    assert sum((Counter(one.ends) for one in runs.items), Counter()) == ends
+    assert (dag.total.ends, dag.total.failure_rate) == (ends, 0.5)
+    assert (dag.total.duration.count, dag.total.queue.count) == (1, 2)
+    assert [(one.task_id, one.ends) for one in tasks.items] == [("a", ends)]
+    assert (in_short.dag_id, in_short.ends, in_short.slow_after_seconds) == ("dag", ends, None)
+    assert {one.state for one in line.items} == {"success", "failed"}
+
+
+async def test_the_first_view_shows_failures_by_dag_and_what_is_in_flight(store_url, tmp_path):
+    async with node(store_url) as n:
+        await one_of_each(n)
+        api = api_of(n, tmp_path)
+        failed = await home(api, api.history, api.clock, [])
+        live = await n.trigger()
+        effect = await n.effects.next_start()
+        in_flight = (await home(api, api.history, api.clock, [])).in_flight
+        n.succeed(effect)
+        await n.ended(live)
+        recovered = await home(api, api.history, api.clock, [])
+
+    (group,) = failed.attention
+    assert (group.dag_id, group.count, group.state, group.is_recovered) == (
+        "dag",
+        1,
+        "failed",
+        False,
+    )
+    assert [(one.run.run_id, sum(one.counts.values())) for one in in_flight] == [(live, 1)]
+    assert [one.is_recovered for one in recovered.attention] == [True]
+
+
+async def test_the_journal_and_a_check_agree_with_the_history(store_url):
+    async with node(store_url) as n:
+        await one_of_each(n)
+
+        assert await compare_with_replay(n.store) == []
+        assert await history_faults(n.store) == []
+
+
+async def test_old_hours_become_days_and_old_days_go(store_url, tmp_path):
+    async with node(store_url) as n:
+        await one_of_each(n)
+        every = {"since": 0, "until": 2**60}
+        before = await n.store.list_history("dag", **every)
+
+        await cleaner(n, tmp_path, days=1, kept=MERGED).clean()
+        assert await n.store.list_history("dag", **every) == before
+        await cleaner(n, tmp_path, days=40, kept=MERGED).clean()
+        merged = await n.store.list_history("dag", **every)
+        again = await cleaner(n, tmp_path, days=40, kept=MERGED).clean()
+
+        assert {row.start for row in merged} == {day_of(row.start) for row in before}
+        assert sum(row.occurrences for row in merged) == sum(row.occurrences for row in before)
+        assert sum(row.total_ms for row in merged) == sum(row.total_ms for row in before)
+        assert (again.history, await n.store.list_history("dag", **every)) == (0, merged)
+        gone = await cleaner(n, tmp_path, days=100, kept=MERGED).clean()
+        assert gone.history > 0
+        assert await n.store.list_history("dag", **every) == []
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "zone", "problem"),
+    [
+        (5, 5, None, "is empty"),
+        (0, 2**52, None, "longer than 800 days"),
+        (None, None, "Mars/Olympus", "zone 'Mars/Olympus' is unknown"),
+        (None, None, "../../etc/passwd", "is unknown"),
+    ],
+)
+async def test_a_period_that_makes_no_sense_is_refused(
+    store_url, tmp_path, since, until, zone, problem
+):
+    async with node(store_url) as n:
+        history = api_of(n, tmp_path).history
+
+        with pytest.raises(RequestError, match=problem):
+            history.span(since, until, "day", zone)
+        with pytest.raises(UnknownDag):
+            await history.dag("never", history.span(None, None, "day", None))
+
+
+async def test_days_begin_at_midnight_of_the_zone(store_url, tmp_path):
+    async with node(store_url) as n:
+        await one_of_each(n)
+        history = api_of(n, tmp_path).history
+        now = history.span(None, None, "day", "Asia/Kolkata")
+
+        (day,) = (await history.runs(now)).items
+
+    assert day.start.endswith("18:30:00Z")
+
+
+async def test_a_manual_run_has_no_fire_time(store_url, tmp_path):
+    async with node(store_url) as n:
+        await one_of_each(n)
+        now = SystemClock().now()
+
+        found = await past_fire_times(api_of(n, tmp_path), hour_of(now) - HOUR_US, now + HOUR_US)
+
+    assert (found.items, found.more) == ([], False)
+
+
+@pytest.mark.parametrize(
+    ("durations", "expected"),
+    [
+        pytest.param([1000] * 9, None, id="too-few"),
+        pytest.param([1000] * 20, 1500, id="half-longer-than-the-median"),
+        pytest.param([1000] * 18 + [60_000] * 4, 60_000, id="the-95th-percentile"),
+    ],
+)
+def test_when_a_run_is_slower_than_usual(durations, expected):
+    found = slow_after_ms(Counter(map(bucket_of, durations)))
+
+    assert found == (None if expected is None else pytest.approx(expected, rel=0.1))

@@ -1,0 +1,116 @@
+// Actions on many runs: on those that are selected, or on all that match a filter.
+
+import { Problem, enc, newKey, send } from "./api";
+import { ask, reason, tell } from "./dialog";
+import { refreshAll } from "./live";
+import { withFilter } from "./run_filters";
+
+import { stateName, texts } from "./texts";
+
+export type BulkAction = keyof typeof texts.bulk.verbs;
+
+export const BULK_ACTIONS = Object.keys(texts.bulk.verbs) as BulkAction[];
+
+interface Slice {
+  matching: number;
+  states: Record<string, number>;
+  done: number;
+  failed: number;
+  errors: { run_id: string; code: string; detail: string }[];
+  next: string | null;
+  is_complete: boolean;
+}
+
+interface Total {
+  done: number;
+  failed: number;
+  first: string;
+}
+
+/** Ask, with the numbers of what would be changed, and act on all runs that match. */
+export async function actOnMatching(action: BulkAction, filter: URLSearchParams): Promise<void> {
+  const path = `/run-actions/${action}`;
+  let expected: Slice;
+  try {
+    expected = await send<Slice>("POST", withFilter(path, filter, { dry_run: "true" }));
+  } catch (error) {
+    tell(reason(error), true);
+    return;
+  }
+  const count = Object.values(expected.states).reduce((all, some) => all + some, 0);
+  if (count === 0) {
+    tell(texts.bulk.nothing(action, expected.matching));
+    return;
+  }
+  const key = newKey();
+  ask({
+    title: texts.bulk.title(action, count),
+    verb: texts.bulk.verbs[action],
+    isGrave: true,
+    body: (
+      <>
+        <p>{texts.bulk.meanings[action]}</p>
+        <ul class="preview-counts">
+          {Object.entries(expected.states).map(([state, some]) => (
+            <li key={state}>
+              <b class="num">{some.toLocaleString("en")}</b> {stateName(state)}
+            </li>
+          ))}
+        </ul>
+        {expected.matching > count && <p class="soft">{texts.bulk.left(expected.matching - count)}</p>}
+        {count > SLICE && <p class="soft">{texts.bulk.slices}</p>}
+      </>
+    ),
+    act: async () => {
+      const total: Total = { done: 0, failed: 0, first: "" };
+      let cursor: string | null = null;
+      do {
+        const slice: Slice = await send<Slice>("POST", withFilter(path, filter, { cursor }), undefined, key).catch((error: unknown) => {
+          throw total.done > 0 && error instanceof Problem ? new Problem(error.status, error.code, `${texts.bulk.cut(total.done, count)} ${error.message}`) : error;
+        });
+        total.done += slice.done;
+        total.failed += slice.failed;
+        total.first ||= slice.errors[0]?.detail ?? "";
+        cursor = slice.next;
+        if (cursor !== null) refreshAll();
+      } while (cursor !== null);
+      return texts.bulk.done(action, total.done, total.failed, total.first);
+    },
+  });
+}
+
+const SLICE = 200;
+
+const SINGLE: Record<BulkAction, (run: string, key: string) => Promise<unknown>> = {
+  cancel: (run) => send("POST", `/runs/${enc(run)}/cancel`),
+  clear_failed: (run, key) => send("POST", `/runs/${enc(run)}/clear`, { failed: true }, key),
+  mark_success: (run) => send("POST", `/runs/${enc(run)}/mark`, { state: "success" }),
+  mark_failed: (run) => send("POST", `/runs/${enc(run)}/mark`, { state: "failed" }),
+  delete: (run) => send("DELETE", `/runs/${enc(run)}`),
+};
+
+/** Ask, and act on the runs that are selected, one after another. */
+export function actOnSelected(action: BulkAction, runs: string[], then: () => void): void {
+  const key = newKey();
+  ask({
+    title: texts.bulk.title(action, runs.length),
+    verb: texts.bulk.verbs[action],
+    isGrave: true,
+    body: <p>{texts.bulk.meanings[action]}</p>,
+    act: async () => {
+      const total: Total = { done: 0, failed: 0, first: "" };
+      for (const run of runs) {
+        try {
+          await SINGLE[action](run, key);
+          total.done += 1;
+        } catch (error) {
+          if (!(error instanceof Problem) || error.status === 0 || error.status >= 500 || error.status === 401 || error.status === 403) throw error;
+          total.failed += 1;
+          total.first ||= error.message;
+        }
+      }
+      then();
+      return texts.bulk.done(action, total.done, total.failed, total.first);
+    },
+  });
+}
