@@ -96,12 +96,12 @@ def test_tries_in_remote_workers_say_where_they_ran_and_link_to_pages_of_the_web
         route.fulfill(json=shown)
 
     with watched(browser, daemon) as page:
-        page.go("/runs/loud?task=breaks&map=1")
+        page.go("/runs/loud?task=breaks&map=1&tab=tries")
         page.see("Why it ended", within=".drawer")
         assert "Ran on" not in page.text()
 
         page.page.route("**/tasks/breaks/show*", answer)
-        page.go("/runs/loud?task=breaks&map=1")
+        page.go("/runs/loud?task=breaks&map=1&tab=tries")
         page.see("Ran on", within=".drawer")
         cells = page.page.locator(".drawer tbody td:nth-child(5)")
         assert cells.all_inner_texts() == ["dask, node-7 process 4711"] * 3 + ["local"]
