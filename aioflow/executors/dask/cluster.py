@@ -81,7 +81,10 @@ class Pilot:
         distributed: Any = import_module("distributed")
         try:
             data = await self._future
-        except distributed.client.FutureCancelledError:
+        except distributed.client.FutureCancelledError as exc:
+            # Dask's frames refer to the error, and it to them: garbage that only a full collection
+            # finds. While a cluster has no room, there are many such pilots.
+            exc.__traceback__ = None
             return ""
         except distributed.scheduler.KilledWorker as exc:
             return f"the Dask worker at {exc.last_worker.address} died"

@@ -1,0 +1,50 @@
+"""Pilots that are given up before they begin."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+from distributed.client import FutureCancelledError
+
+from aioflow.executors.dask.cluster import Pilot
+
+
+class Future:
+    """A future of Dask that is cancelled: it keeps its error, and raises it from its own frame."""
+
+    def __init__(self) -> None:
+        self.released = anyio.Event()
+        self.error: FutureCancelledError | None = None
+
+    async def _result(self) -> None:
+        await self.released.wait()
+        error = self.error = FutureCancelledError("aioflow-1", "given up")
+        raise error
+
+    def __await__(self) -> Any:
+        return self._result().__await__()
+
+    def release(self) -> None:
+        self.released.set()
+
+
+async def test_a_pilot_that_was_given_up_leaves_no_garbage():
+    gc.collect()
+    gc.disable()
+    try:
+        future = Future()
+        pilot = Pilot(future)
+        async with anyio.create_task_group() as group:
+            group.start_soon(pilot.end)
+            await anyio.lowlevel.checkpoint()
+            pilot.release()
+        gone = weakref.ref(future)
+        del future, pilot, group
+        await anyio.lowlevel.checkpoint()
+        assert gone() is None
+    finally:
+        gc.enable()
