@@ -127,7 +127,7 @@ def resumed_with(world: World) -> Any:
     assert effect is not None, "the task waits"
     assert effect.resume is not None
     answer, failure = effect.resume.answer, effect.resume.failure
-    return failure.type if failure is not None else msgspec.msgpack.decode(answer)
+    return failure.type if failure is not None else msgspec.msgpack.decode(answer or b"")
 
 
 def test_decision_is_stored_with_the_wait_and_holds_no_slot_and_no_host() -> None:
@@ -244,7 +244,12 @@ def test_link_of_a_group_answers_only_what_one_person_decides() -> None:
     link = Actor(name="link:finance", role=Role.VIEWER)
     world, _ = begun()
     assert vote(world, ask(world, assignees=["finance"]), True, link).is_over is True
-    for more in ({"approvals": 2}, {"not_by": STARTER}, {"assignees": ["bob"]}):
+    others: tuple[dict[str, Any], ...] = (
+        {"approvals": 2},
+        {"not_by": STARTER},
+        {"assignees": ["bob"]},
+    )
+    for more in others:
         world, _ = begun()
         number = ask(world, **{"assignees": ["finance"], **more})
         assert isinstance(vote(world, number, True, link), NotAssigned), more
@@ -294,7 +299,9 @@ def test_replay_after_a_crash_gives_the_recorded_answer() -> None:
     again = world.started("c")
     assert again is not None
     assert again.resume is None, "it runs from the top"
-    assert [msgspec.msgpack.decode(row.answer) for row in world.rows.records.values()] == [True]
+    assert [msgspec.msgpack.decode(row.answer or b"") for row in world.rows.records.values()] == [
+        True
+    ]
 
 
 def test_operator_resumes_in_its_method_and_without_one_the_answer_is_its_result() -> None:
@@ -332,7 +339,8 @@ def test_task_that_waits_for_a_decision_says_so() -> None:
     number = ask(world, assignees=["finance"])
     asked = Explain(run_id=world.rows.runs[run_no].run_id, tasks=((0, -1),))
     (said,) = [one for one in world.turn(RequestReceived(1, asked)) if isinstance(one, Acknowledge)]
-    wait = said.answer[0, -1]
+    answer: Any = said.answer
+    wait = answer[0, -1]
     assert (wait.kind, wait.detail) == (WaitKind.DECISION, "Release the payment?")
     assert wait.checked_by == number
 
