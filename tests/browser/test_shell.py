@@ -19,6 +19,11 @@ def focused(page):
     return page.page.evaluate("document.activeElement.textContent")
 
 
+def height(page):
+    found = "document.querySelector('.virtual-row').getBoundingClientRect().height"
+    return page.page.evaluate(found)
+
+
 def test_a_task_opens_beside_its_run_and_closing_it_leaves_nothing_to_go_back_to(browser, daemon):
     run = daemon.trigger("slow")
     with watched(browser, daemon) as page:
@@ -81,15 +86,17 @@ def test_columns_and_density_are_chosen_and_stay_so(browser, daemon):
         page.go("/dags")
         title = page.page.get_by_role("columnheader", name="Next run")
         expect(title).to_be_visible()
-        tall = page.page.locator(".virtual-row").first.bounding_box()["height"]
+        page.page.locator(".virtual-row").first.wait_for()
+        tall = height(page)
         page.press("Columns and density")
         menu = page.page.get_by_role("menu")
         menu.get_by_role("menuitemcheckbox", name="Next run").click()
         menu.get_by_role("menuitemcheckbox", name="Compact rows").click()
         assert serious(page.page) == []
         page.go("/dags")
+        page.page.locator(".virtual-row").first.wait_for()
         expect(title).to_have_count(0)
-        assert page.page.locator(".virtual-row").first.bounding_box()["height"] < tall
+        assert height(page) < tall
         page.clean()
 
 
