@@ -556,6 +556,16 @@ class Chain:
         return {row.task_no: row for row in found}
 
 
+def _first_and_root(causes: Sequence[CauseView]) -> Sequence[CauseView]:
+    """Return the first cause of a chain, and the first one that waits for no upstream task."""
+    waits = (
+        cause
+        for cause in causes[1:]
+        if cause.waiting_on is not None and cause.waiting_on.kind != WaitKind.UPSTREAM
+    )
+    return [*causes[:1], next(waits, causes[-1])] if causes else causes
+
+
 def _target(wait: Wait | None) -> TargetView | None:
     """Return what is waited for: a pool, a run, or what a trigger checks."""
     if wait is None:
@@ -664,7 +674,9 @@ class Explaining(Actions):
             causes, more = await chain.of_run()
         else:
             causes, more = await chain.of_task(await self.locate(run, task_id, map_index))
-        state, texts = run_state_name(run), [cause.text for cause in causes]
+        state = run_state_name(run)
+        told = causes if task_id is None else _first_and_root(causes)
+        texts = [cause.text for cause in told]
         return ChainView(
             run_id=run_id,
             dag_id=run.dag_id,
