@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from aioflow.api import Api
-from aioflow.api.history import history_faults, slow_after_ms
-from aioflow.api.home import home
+from aioflow.api.page.history import history_faults, slow_after_ms
+from aioflow.api.page.home import home
 from aioflow.api.past_fire_times import past_fire_times
 from aioflow.clock import SystemClock
 from aioflow.errors import RequestError, UnknownDag

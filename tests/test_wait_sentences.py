@@ -15,7 +15,7 @@ from aioflow.api.trigger_details import (
     CATALOGUE_TARGETS,
     PublicFields,
 )
-from aioflow.api.wait_sentences import Waiter, actions, cause_sentence, chain_sentence
+from aioflow.api.waits.sentences import Waiter, actions, cause_sentence, chain_sentence
 from aioflow.author.codec import encode
 from aioflow.model.states import TaskState, Wait, WaitKind
 from aioflow.redaction import Masks

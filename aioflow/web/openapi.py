@@ -15,13 +15,15 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 
-from aioflow.api import history, home, page_schemas, past_fire_times, schemas
-from aioflow.api.accounts import SessionView, TokenView, UserView
-from aioflow.api.audit import AuditView
+from aioflow.api import past_fire_times, schemas
+from aioflow.api.access.accounts import SessionView, TokenView, UserView
+from aioflow.api.access.audit import AuditView
 from aioflow.api.backfills import BackfillView, FireTimeView
 from aioflow.api.bulk import BulkAction, BulkView
 from aioflow.api.decisions import AnsweredView, DecisionPage, DecisionView
 from aioflow.api.executors import ExecutorView
+from aioflow.api.page import history, home
+from aioflow.api.page import schemas as page_schemas
 from aioflow.api.paging import Page
 from aioflow.api.run_filters import FacetsView
 from aioflow.api.values import ConnectionView, RotationView, ValueView

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import pytest
 
-from aioflow.api import log_lines
+from aioflow.api.logs import lines as log_lines
 from aioflow.executors.worker_process import log_key
 from aioflow.processes import line_search
 from aioflow.web.app import create_app

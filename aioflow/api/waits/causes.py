@@ -17,7 +17,7 @@ import anyio
 import msgspec
 
 from aioflow.api.operate import Actions
-from aioflow.api.page_queries import Reads
+from aioflow.api.page.queries import Reads
 from aioflow.api.queries import Counted
 from aioflow.api.schemas import (
     CauseView,
@@ -32,7 +32,7 @@ from aioflow.api.schemas import (
 )
 from aioflow.api.task_instances import RunLayout, TaskLocation, absent_state
 from aioflow.api.triggers import NODE_NO
-from aioflow.api.wait_sentences import (
+from aioflow.api.waits.sentences import (
     Waiter,
     actions,
     cause_sentence,

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 import anyio
 
-from aioflow.api.page_schemas import AgeView, HostView, KindView, TriggersView, WokenView
+from aioflow.api.page.schemas import AgeView, HostView, KindView, TriggersView, WokenView
 from aioflow.api.queries import RunReader
 from aioflow.api.schemas import TriggerView, iso
 from aioflow.api.triggers import (

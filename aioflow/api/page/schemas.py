@@ -1,4 +1,4 @@
-"""JSON schemas of the web page's data. ``schemas`` has the schemas for scripts."""
+"""JSON schemas of the web page's data. ``api.schemas`` has the schemas for scripts."""
 
 from __future__ import annotations
 

@@ -12,12 +12,11 @@ from typing import cast
 
 from aioflow._threads import in_thread
 from aioflow.api.dags import import_errors
-from aioflow.api.gantt import gantt
-from aioflow.api.graphs import Graphs, RunStateCounts
 from aioflow.api.live_stream import Commits
-from aioflow.api.longest_waits import LongestWaits, newest_failures
 from aioflow.api.metrics import MemoryStats, MemoryStatsCollector
-from aioflow.api.page_schemas import (
+from aioflow.api.page.gantt import gantt
+from aioflow.api.page.graphs import Graphs, RunStateCounts
+from aioflow.api.page.schemas import (
     HolderView,
     ImportErrorView,
     NodeView,
@@ -30,13 +29,14 @@ from aioflow.api.page_schemas import (
     WaitersView,
     WaiterView,
 )
+from aioflow.api.page.task_detail import TaskReader
+from aioflow.api.page.triggers import TriggerStats, WaitingTriggers
 from aioflow.api.paging import Page
 from aioflow.api.queries import RunReader
 from aioflow.api.schedule_texts import schedule_text
 from aioflow.api.schemas import iso, run_state_name, summary
-from aioflow.api.task_detail import TaskReader
 from aioflow.api.triggers import NODE_NO, TriggerReader
-from aioflow.api.triggers_page import TriggerStats, WaitingTriggers
+from aioflow.api.waits.longest import LongestWaits, newest_failures
 from aioflow.clock import Clock
 from aioflow.core.scheduling import timetable
 from aioflow.core.scheduling.slots import Slots

@@ -12,15 +12,15 @@ import anyio
 import msgspec
 from anyio.abc import TaskStatus
 
-from aioflow.api.audit import AuditView, DeniedRequests, audit_view
-from aioflow.api.authentication import (
+from aioflow.api.access.audit import AuditView, DeniedRequests, audit_view
+from aioflow.api.access.authentication import (
     TOKEN_PREFIX,
     AuthCache,
     Passwords,
     checked_password,
     digest_of,
 )
-from aioflow.api.login_throttle import LoginThrottle
+from aioflow.api.access.login_throttle import LoginThrottle
 from aioflow.api.schemas import instant, iso
 from aioflow.clock import Clock
 from aioflow.errors import (

@@ -6,8 +6,8 @@ from collections import defaultdict
 
 import msgspec
 
-from aioflow.api.history import History
-from aioflow.api.page_schemas import PoolView
+from aioflow.api.page.history import History
+from aioflow.api.page.schemas import PoolView
 from aioflow.api.queries import RunReader
 from aioflow.api.schemas import RunSummary, iso, run_state_name, summary
 from aioflow.clock import Clock

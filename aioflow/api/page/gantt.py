@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TypeAlias
 
 from aioflow._threads import in_thread
-from aioflow.api.page_schemas import SpannedView, SpanView
+from aioflow.api.page.schemas import SpannedView, SpanView
 from aioflow.api.paging import Page, decode_cursor, page_of
 from aioflow.api.queries import RunReader
 from aioflow.api.schemas import TaskView, instant, iso

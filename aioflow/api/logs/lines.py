@@ -16,7 +16,7 @@ import anyio
 import msgspec
 
 from aioflow._threads import in_thread
-from aioflow.api.page_schemas import LogLinesView, LogLineView
+from aioflow.api.page.schemas import LogLinesView, LogLineView
 from aioflow.api.schemas import iso
 from aioflow.model.ids import StartNo
 from aioflow.processes.line_search import LineFinder, LineSearch

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from aioflow._threads import in_thread
-from aioflow.api.page_schemas import (
+from aioflow.api.page.schemas import (
     Cell,
     CodeFileView,
     CodeView,

@@ -14,7 +14,7 @@ import anyio
 import msgspec
 
 from aioflow._threads import in_thread
-from aioflow.api.page_schemas import RunLogLineView, RunLogView
+from aioflow.api.page.schemas import RunLogLineView, RunLogView
 from aioflow.api.schemas import iso
 from aioflow.api.task_instances import RunLayout
 from aioflow.errors import RequestError

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from aioflow.api.metrics import WAITING_STATES, MemoryStats
-from aioflow.api.page_schemas import WaitingView
+from aioflow.api.page.schemas import WaitingView
 from aioflow.api.queries import RunReader
 from aioflow.api.schemas import iso, wait_view
 from aioflow.api.task_instances import RunLayout, TaskLocation
-from aioflow.api.wait_sentences import Waiter, cause_sentence, task_name
+from aioflow.api.waits.sentences import Waiter, cause_sentence, task_name
 from aioflow.clock import Clock
 from aioflow.model.ids import TaskNo
 from aioflow.model.rows import RunRow

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from aioflow.api.page_schemas import ClearView, InputView, RecordView, TaskShownView, TryView
+from aioflow.api.page.schemas import ClearView, InputView, RecordView, TaskShownView, TryView
 from aioflow.api.paging import Page, decode_cursor, page_of
 from aioflow.api.queries import PAGE, RunReader
 from aioflow.api.schemas import (
