@@ -639,7 +639,7 @@ audit_head = Table(
 )
 
 
-HEAD_REVISION = "0006"
+HEAD_REVISION = "0005"
 """The revision that this version of aioflow needs. Revisions are numbered in order."""
 
 PRODUCT = "aioflow"

@@ -1,6 +1,6 @@
 """The column ``record.label``: what a durable call is for, in its author's words.
 
-Revision ID: 0006
+Revision ID: 0005
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from aioflow.store.tables import execute_script
 
 __all__ = ("branch_labels", "depends_on", "down_revision", "revision", "upgrade")
 
-revision = "0006"
+revision = "0005"
 down_revision = "0004"
 branch_labels = None
 depends_on = None
