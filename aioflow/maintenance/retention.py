@@ -365,7 +365,7 @@ class Cleaning:
         return count, True
 
     async def _old_history(self, *, is_daily: bool, limit: int) -> list[HistoryRow]:
-        """Return some days that have expired, or some hours that are only kept as days.
+        """Return some days that have expired, or some hours to be merged into days.
 
         The current day and the day before are never among them: more may be added to their hours.
         """

@@ -263,7 +263,7 @@ export const texts = {
     verbs: { cancel: "Cancel", clear_failed: "Clear failed", mark_success: "Mark success", mark_failed: "Mark failed", delete: "Delete" },
     meanings: {
       cancel: "Running tasks are stopped, and no more start. Cancelled runs can be cleared later.",
-      clear_failed: "Tasks that failed, did not start because of that, or were cancelled run again. Earlier tries and logs are kept.",
+      clear_failed: "Tasks that failed, did not start because of that, or were cancelled run again. Earlier tries and logs remain.",
       mark_success: "The runs end as successful. Running tasks are stopped.",
       mark_failed: "The runs end as failed. Running tasks are stopped.",
       delete: "The runs are deleted with their results and logs. This cannot be undone.",

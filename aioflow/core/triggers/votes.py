@@ -78,7 +78,7 @@ def refusal(
 
 def _is_assigned(question: DecisionQuestion, actor: Actor, person: str, accounts: Accounts) -> bool:
     if actor.name.startswith(_TOKEN) and actor.role < Role.OPERATOR:
-        return False  # a token that only reads changes nothing, whoever has created it
+        return False  # a token that only reads changes nothing, even one that an operator created
     if not question.assignees:
         return actor.role >= Role.OPERATOR
     account = accounts.account(person)
