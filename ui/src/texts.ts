@@ -260,7 +260,7 @@ export const texts = {
 
   bulk: {
     label: "Actions on the selected runs",
-    verbs: { cancel: "Cancel", clear_failed: "Clear failed", mark_success: "Mark success", mark_failed: "Mark failed", delete: "Delete" },
+    verbs: { cancel: "Cancel runs", clear_failed: "Clear failed", mark_success: "Mark success", mark_failed: "Mark failed", delete: "Delete" },
     meanings: {
       cancel: "Running tasks are stopped, and no more start. Cancelled runs can be cleared later.",
       clear_failed: "Tasks that failed, did not start because of that, or were cancelled run again. Earlier tries and logs remain.",
