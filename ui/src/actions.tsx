@@ -9,6 +9,7 @@ import { act, ask, reason, tell } from "./dialog";
 import { Conf, ConfFields, fieldsOf, parsed } from "./form";
 import { childName, runHref, shortVersion } from "./parts";
 import { go } from "./router";
+import { texts } from "./texts";
 import { shortTime } from "./time";
 import type { Dag, DagDetail, FireTime, Run } from "./types";
 
@@ -89,6 +90,7 @@ export function cancel(run: string): void {
     title: "Cancel this run?",
     verb: "Cancel run",
     isGrave: true,
+    dismiss: texts.bulk.keep,
     body: (
       <p>
         Stops the running tasks of <code>{run}</code>, and starts no more. It can be cleared later.

@@ -28,7 +28,7 @@ interface Total {
 }
 
 /** Ask, with the numbers of what would be changed, and act on all runs that match. */
-export async function actOnMatching(action: BulkAction, filter: URLSearchParams): Promise<void> {
+export async function actOnMatching(action: BulkAction, filter: URLSearchParams, then: () => void): Promise<void> {
   const path = `/run-actions/${action}`;
   let expected: Slice;
   try {
@@ -47,6 +47,7 @@ export async function actOnMatching(action: BulkAction, filter: URLSearchParams)
     title: texts.bulk.title(action, count),
     verb: texts.bulk.verbs[action],
     isGrave: true,
+    dismiss: action === "cancel" ? texts.bulk.keep : undefined,
     body: (
       <>
         <p>{texts.bulk.meanings[action]}</p>
@@ -74,6 +75,7 @@ export async function actOnMatching(action: BulkAction, filter: URLSearchParams)
         cursor = slice.next;
         if (cursor !== null) refreshAll();
       } while (cursor !== null);
+      then();
       return texts.bulk.done(action, total.done, total.failed, total.first);
     },
   });
@@ -96,6 +98,7 @@ export function actOnSelected(action: BulkAction, runs: string[], then: () => vo
     title: texts.bulk.title(action, runs.length),
     verb: texts.bulk.verbs[action],
     isGrave: true,
+    dismiss: action === "cancel" ? texts.bulk.keep : undefined,
     body: <p>{texts.bulk.meanings[action]}</p>,
     act: async () => {
       const total: Total = { done: 0, failed: 0, first: "" };

@@ -282,6 +282,7 @@ export const texts = {
 
   bulk: {
     label: "Actions on the selected runs",
+    keep: "Do not cancel",
     verbs: { cancel: "Cancel runs", clear_failed: "Clear failed", mark_success: "Mark success", mark_failed: "Mark failed", delete: "Delete" },
     meanings: {
       cancel: "Running tasks are stopped, and no more start. Cancelled runs can be cleared later.",
