@@ -29,7 +29,7 @@ from aioflow.web import (
     page_routes,
     stream,
 )
-from aioflow.web.permissions import Acting, admin, operator, viewer
+from aioflow.web.permissions import Acting, Sent, admin, operator, viewer
 from aioflow.web.routing import (
     MAX_ROW_NO,
     Count,
@@ -360,9 +360,11 @@ async def list_runs(
 
 
 @router.get("/run-facets", dependencies=[viewer("query")])
-async def count_facets(api: NodeApi, query: WantedRuns) -> Response:
+async def count_facets(api: NodeApi, query: WantedRuns, sent: Sent) -> Response:
     """Count the runs that match a filter, by state, by cause and by DAG."""
-    return Json(await count_runs(api, await run_filter(api, query)))
+    scopes = None if sent.caller is None else sent.caller.scopes
+    found = await run_filter(api, query)
+    return Json(await count_runs(api, found, None if scopes is None else frozenset(scopes)))
 
 
 def _add_bulk_route(action: BulkAction, text: str) -> None:
