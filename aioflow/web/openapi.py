@@ -17,6 +17,7 @@ from starlette.routing import BaseRoute
 
 from aioflow.api import history, home, page_schemas, past_fire_times, schemas
 from aioflow.api.accounts import SessionView, TokenView, UserView
+from aioflow.api.assets import AssetView
 from aioflow.api.audit import AuditView
 from aioflow.api.backfills import BackfillView, FireTimeView
 from aioflow.api.bulk import BulkAction, BulkView
@@ -216,6 +217,7 @@ ANSWERS: Mapping[str, Any] = {
     "rotate": RotationView,
     "overview": page_schemas.OverviewView,
     "list_nodes": Page[page_schemas.NodeView],
+    "list_assets": Page[AssetView],
     "list_executors": Page[ExecutorView],
     "drain": Drained,
     "undrain": Drained,
