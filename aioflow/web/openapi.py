@@ -18,6 +18,7 @@ from starlette.routing import BaseRoute
 from aioflow.api import past_fire_times, schemas
 from aioflow.api.access.accounts import SessionView, TokenView, UserView
 from aioflow.api.access.audit import AuditView
+from aioflow.api.assets import AssetView
 from aioflow.api.backfills import BackfillView, FireTimeView
 from aioflow.api.bulk import BulkAction, BulkView
 from aioflow.api.decisions import AnsweredView, DecisionPage, DecisionView
@@ -218,6 +219,7 @@ ANSWERS: Mapping[str, Any] = {
     "rotate": RotationView,
     "overview": page_schemas.OverviewView,
     "list_nodes": Page[page_schemas.NodeView],
+    "list_assets": Page[AssetView],
     "list_executors": Page[ExecutorView],
     "drain": Drained,
     "undrain": Drained,

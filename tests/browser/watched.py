@@ -45,6 +45,7 @@ PAGES = {
              "/dags/hostile/code", "/dags/hostile/runs", "/dags/hostile/history"),
     "runs": ("/runs", "/runs/loud", "/runs/loud/graph", "/runs/loud/gantt", "/runs/loud/tasks",
              "/runs/loud/logs", "/runs/loud?task=breaks&map=1"),
+    "assets": ("/assets", "/assets?open=orders", "/assets?view=lineage"),
     "waits": ("/triggers", "/events", "/pools"),
     "times": ("/schedules", "/schedules?view=timeline", "/backfills"),
     "node": ("/nodes", "/errors", "/settings"),
