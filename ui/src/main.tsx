@@ -197,7 +197,7 @@ function Rail({ at, me, broken, asked, fold, isFolded, help, search }: RailProps
       <button type="button" class="rail-search" title={`${texts.shell.search} (Ctrl K)`} onClick={search}>
         <Icon name="search" size={15} />
         <span class="grow">{texts.shell.search}</span>
-        <kbd>Ctrl K</kbd>
+        <kbd aria-hidden="true">Ctrl K</kbd>
       </button>
       <div class="rail-places">
         {GROUPS.map((group) => (
