@@ -25,6 +25,7 @@ __all__ = (
     "chromium",
     "serious",
     "stranger",
+    "violations",
     "watched",
 )
 
@@ -247,10 +248,20 @@ def address(daemon: DaemonProcess) -> str:
 
 def serious(page: Page) -> list[str]:
     """Return the serious and critical findings of axe-core on a page."""
+    return _findings(page, ("serious", "critical"))
+
+
+def violations(page: Page) -> list[str]:
+    """Return all findings of axe-core on a page, with the size of targets."""
+    return _findings(page, ("minor", "moderate", "serious", "critical"))
+
+
+def _findings(page: Page, impacts: tuple[str, ...]) -> list[str]:
     page.evaluate(AXE.read_text())
-    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    rules = "{'target-size': {enabled: true}, 'label-content-name-mismatch': {enabled: true}}"
+    found = page.evaluate(f"axe.run(document, {{resultTypes: ['violations'], rules: {rules}}})")
     return [
         f"{one['id']}: {json.dumps([node['html'][:160] for node in one['nodes'][:4]])}"
         for one in found["violations"]
-        if one["impact"] in {"serious", "critical"}
+        if one["impact"] in impacts
     ]

@@ -50,17 +50,29 @@ export async function trigger(dagId: string): Promise<void> {
   }
 }
 
-function askToTrigger(dagId: string, dag: DagDetail): void {
+/** A new run with the parameters of an earlier one, which can be changed before. */
+export async function runAgain(run: Run): Promise<void> {
+  try {
+    askToTrigger(run.dag_id, await get<DagDetail>(`/dags/${enc(run.dag_id)}`), run);
+  } catch (error) {
+    tell(reason(error), true);
+  }
+}
+
+function askToTrigger(dagId: string, dag: DagDetail, again?: Run): void {
   const fields = fieldsOf(dag);
-  const conf = new Conf(fields);
+  const conf = new Conf(fields, (again?.conf ?? {}) as Record<string, unknown>);
   const wanted = { run_id: "", logical_date: "" };
   const key = newKey();
   ask({
-    title: `Trigger ${dagId}`,
-    verb: "Trigger",
+    title: again ? `Run ${dagId} again` : `Trigger ${dagId}`,
+    verb: again ? "Run" : "Trigger",
     body: (
       <>
-        <p>Starts a run of the newest version now{dag.paused ? ", although the DAG is paused" : ""}.</p>
+        <p>
+          Starts a {again ? "new " : ""}run of the newest version now{dag.paused ? ", although the DAG is paused" : ""}
+          {again && <>, with the parameters of <code>{again.run_id}</code></>}.
+        </p>
         <ConfFields fields={fields} conf={conf} />
         <details>
           <summary>Advanced</summary>

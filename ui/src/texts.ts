@@ -176,6 +176,8 @@ export const texts = {
     remove: "Delete",
     fire: "Send event",
     trigger: "Trigger",
+    again: "Run again",
+    answer: "Answer",
     backfill: "Backfill",
     pause: "Pause",
     resume: "Resume",
@@ -349,7 +351,7 @@ export const texts = {
     others: (dags: number): string => `, and ${many(dags, "other DAG")}.`,
     allWell: "Nothing needs you.",
     importErrors: (files: number): string => `${many(files, "file")} cannot be imported.`,
-    load: (runs: number, tasks: number, waiting: number): string => `${many(runs, "run")} in flight, ${many(tasks, "task")} running, ${count(waiting)} waiting.`,
+    load: (runs: number, tasks: number, queued: number, waiting: number): string => `${many(runs, "run")} in flight, ${many(tasks, "task")} running, ${queued ? `${count(queued)} queued, ` : ""}${count(waiting)} waiting.`,
     slotsOf: (executor: string): string => (executor === "def" ? "Workers" : executor === "async" ? "Async tasks" : executor),
     queued: (tasks: number): string => `${count(tasks)} queued`,
     upFor: (time: string): string => `Up ${time}`,
@@ -440,7 +442,7 @@ export const texts = {
   },
 
   triggers: {
-    sentence: "What waits for a file, a time, an event or another run. It holds no slots.",
+    sentence: "What waits for a file, a time, an event, a person or another run. It holds no slots.",
     kind: "Kind",
     allKinds: "All kinds",
     run: "Run",
