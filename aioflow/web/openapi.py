@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
-from typing import Any, TypedDict, get_args
+from typing import Any, Literal, TypedDict, get_args
 
 import msgspec
 from fastapi.openapi.utils import get_openapi
@@ -83,11 +83,39 @@ class Cleared(TypedDict):
     upstream_failed: list[str]
 
 
+class Touched(TypedDict):
+    task_id: str
+    is_marked: bool
+    states: dict[str, int]
+
+
+class ClearPreview(TypedDict):
+    run_id: str
+    dag_id: str
+    state: str
+    cleared: int
+    dry_run: Literal[True]
+    tasks: list[Touched]
+    more: int
+    upstream_failed: list[str]
+
+
 class Marked(TypedDict):
     run_id: str
     dag_id: str
     state: str
     marked: int
+
+
+class MarkPreview(TypedDict):
+    run_id: str
+    dag_id: str
+    state: str
+    marked: int
+    dry_run: Literal[True]
+    tasks: list[Touched]
+    more: int
+    upstream_failed: list[str]
 
 
 class RunDeleted(TypedDict):
@@ -197,9 +225,9 @@ ANSWERS: Mapping[str, Any] = {
     "list_tasks": Page[schemas.TaskView],
     "why_run": schemas.ChainView,
     "cancel": Cancelled,
-    "clear": Cleared,
+    "clear": (Cleared, ClearPreview),
     "delete_run": RunDeleted,
-    "mark": Marked,
+    "mark": (Marked, MarkPreview),
     "why_task": schemas.ChainView,
     "list_triggers": Page[schemas.TriggerView],
     "list_slow": Page[schemas.SlowView],

@@ -164,6 +164,10 @@ class Watched:
         self.page.locator("dialog footer button[type=submit]", has_text=verb).click()
         self.page.wait_for_selector("dialog", state="detached")
 
+    def without_delay(self) -> None:
+        """Have done at once what can still be taken back."""
+        self.press("Do it now", within=".toasts")
+
     def eventually(self, look: Callable[[], Any], timeout: float = 60.0) -> Any:
         """Return the first true result. The page continues to work between the calls."""
         return eventually(look, timeout, self.text, look_seconds=0.05)

@@ -14,6 +14,9 @@ export const texts = {
     close: "Close",
     dismiss: "Dismiss",
     undo: "Undo",
+    undone: "Nothing was changed",
+    tooLate: "It has been done already",
+    now: "Do it now",
     copy: "Copy",
     copied: "Copied",
     notCopied: "The browser did not allow copying",
@@ -181,6 +184,16 @@ export const texts = {
     backfill: "Backfill",
     pause: "Pause",
     resume: "Resume",
+  },
+
+  touched: {
+    none: "No task would change.",
+    cleared: (tasks: number): string => `${many(tasks, "task")} would run again:`,
+    marked: (tasks: number, state: string): string => `${many(tasks, "task")} would become ${state}:`,
+    reset: (tasks: number): string => `Because of that, ${many(tasks, "task")} would be evaluated again:`,
+    more: (tasks: number): string => `and ${many(tasks, "more task")}`,
+    clears: (tasks: number): string => `${many(tasks, "task")} will be cleared in 10 seconds`,
+    marks: (what: string, state: string): string => `${what} will be set to ${state} in 10 seconds`,
   },
 
   access: {
