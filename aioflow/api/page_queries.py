@@ -11,6 +11,7 @@ from importlib.metadata import version
 from typing import cast
 
 from aioflow._threads import in_thread
+from aioflow.api.children import Children
 from aioflow.api.dags import import_errors
 from aioflow.api.gantt import gantt
 from aioflow.api.graphs import Graphs, RunStateCounts
@@ -270,6 +271,7 @@ class Reads:
         self.commits = Commits(clock)
         self.graphs = Graphs(reader)
         self.progress = RunStateCounts(reader, clock)
+        self.children = Children(reader, clock)
         self.trigger_reader = TriggerReader(reader, self._memory, watched)
         self.one_task = TaskReader(reader, self.trigger_reader)
         self.waiting = WaitingTriggers(

@@ -42,6 +42,7 @@ from aioflow.model.timestamps import Timestamp
 from aioflow.store import rows, selects, tables
 from aioflow.store.accounts import AccessReader, token_row
 from aioflow.store.changes import compiled
+from aioflow.store.children import ChildrenReader
 from aioflow.store.columns import read_rows, row_checker
 from aioflow.store.decisions import DecisionReader
 from aioflow.store.history import HistoryReader
@@ -176,6 +177,7 @@ class Reading(
     OwnershipReader,
     RetentionReader,
     HistoryReader,
+    ChildrenReader,
     BackfillReader,
     DagTriggerReader,
     NamedEventReader,

@@ -15,7 +15,7 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 
-from aioflow.api import history, home, page_schemas, past_fire_times, schemas
+from aioflow.api import children, history, home, page_schemas, past_fire_times, schemas
 from aioflow.api.accounts import SessionView, TokenView, UserView
 from aioflow.api.audit import AuditView
 from aioflow.api.backfills import BackfillView, FireTimeView
@@ -232,6 +232,9 @@ ANSWERS: Mapping[str, Any] = {
     "pool_holders": Page[page_schemas.HolderView],
     "pool_waiters": page_schemas.WaitersView,
     "show_home": home.HomeView,
+    "show_children": children.ChildrenView,
+    "show_cells": children.CellsView,
+    "group_errors": children.ErrorGroupsView,
     "history_of_runs": history.RunEndsView,
     "history_of_dags": history.DagsStatsView,
     "history_of_dag": history.DagHistoryView,
