@@ -15,7 +15,7 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 
-from aioflow.api import past_fire_times, schemas
+from aioflow.api import children, past_fire_times, schemas
 from aioflow.api.access.accounts import SessionView, TokenView, UserView
 from aioflow.api.access.audit import AuditView
 from aioflow.api.assets import AssetView
@@ -264,6 +264,9 @@ ANSWERS: Mapping[str, Any] = {
     "pool_holders": Page[page_schemas.HolderView],
     "pool_waiters": page_schemas.WaitersView,
     "show_home": home.HomeView,
+    "show_children": children.ChildrenView,
+    "show_cells": children.CellsView,
+    "group_errors": children.ErrorGroupsView,
     "history_of_runs": history.RunEndsView,
     "history_of_dags": history.DagsStatsView,
     "history_of_dag": history.DagHistoryView,

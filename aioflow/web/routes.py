@@ -14,6 +14,7 @@ from starlette.routing import BaseRoute
 
 from aioflow.api import instant
 from aioflow.api.bulk import BulkAction, act_on_slice, preview
+from aioflow.api.children import CLEARED_CHILDREN
 from aioflow.api.events import body_of
 from aioflow.api.paging import Page, number_after, page_of, page_of_all
 from aioflow.api.queries import PAGE, DagsWanted
@@ -202,6 +203,9 @@ class TriggerBody(BaseModel):
     key: str | None = None
 
 
+_ChildIndex = Annotated[int, Field(ge=0, le=1 << 53)]
+
+
 class ClearBody(BaseModel):
     """The tasks of a run to clear; by default all."""
 
@@ -209,6 +213,7 @@ class ClearBody(BaseModel):
 
     tasks: list[str] = []
     map_index: Annotated[int, Field(ge=-1, le=1 << 53)] = -1
+    map_indexes: Annotated[list[_ChildIndex], Field(max_length=CLEARED_CHILDREN)] = []
     downstream: bool = False
     failed: bool = False
     latest: bool = False
@@ -430,6 +435,7 @@ async def clear(
             run_id,
             wanted.tasks,
             map_index=wanted.map_index,
+            map_indexes=wanted.map_indexes,
             downstream=wanted.downstream,
             failed=wanted.failed,
             latest=wanted.latest,

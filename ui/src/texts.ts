@@ -628,7 +628,6 @@ export const texts = {
     whyEnded: "Why it ended",
     ownError: "It failed with its own error, shown above. The log has the traceback.",
     waitsForNothing: "It waits for nothing: it has ended.",
-    allOf: (children: number): string => `All ${many(children, "child", "children")}`,
   },
 
   /** Names of states. The scheduler's own names stay: they are in the API, the CLI and the docs. */
