@@ -22,6 +22,7 @@ from aioflow.api.audit import AuditView
 from aioflow.api.backfills import BackfillView, FireTimeView
 from aioflow.api.bulk import BulkAction, BulkView
 from aioflow.api.decisions import AnsweredView, DecisionPage, DecisionView
+from aioflow.api.declarations import TagView
 from aioflow.api.executors import ExecutorView
 from aioflow.api.paging import Page
 from aioflow.api.run_filters import FacetsView
@@ -181,6 +182,7 @@ ANSWERS: Mapping[str, Any] = {
     "answer_link": AnsweredView,
     "recent_runs": dict[str, list[page_schemas.RecentRunView]],
     "triggers_summary": page_schemas.TriggersView,
+    "list_dag_tags": Page[TagView],
     "list_dags": Page[schemas.DagView],
     "show_dag": schemas.DagDetailView,
     "next_fire_times": Page[str],
