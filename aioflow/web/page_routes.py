@@ -7,8 +7,8 @@ from typing import Annotated
 from fastapi import Path, Query, Response
 
 from aioflow.api import instant
-from aioflow.api.graphs import GRID_RUNS
-from aioflow.api.page_queries import UPCOMING_FIRE_TIMES
+from aioflow.api.page.graphs import GRID_RUNS
+from aioflow.api.page.queries import UPCOMING_FIRE_TIMES
 from aioflow.api.paging import page_of_all
 from aioflow.api.queries import PAGE
 from aioflow.web.permissions import Acting, admin, viewer

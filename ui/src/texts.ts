@@ -14,6 +14,9 @@ export const texts = {
     close: "Close",
     dismiss: "Dismiss",
     undo: "Undo",
+    undone: "Nothing was changed",
+    tooLate: "It has been done already",
+    now: "Do it now",
     copy: "Copy",
     copied: "Copied",
     notCopied: "The browser did not allow copying",
@@ -176,9 +179,21 @@ export const texts = {
     remove: "Delete",
     fire: "Send event",
     trigger: "Trigger",
+    again: "Run again",
+    answer: "Answer",
     backfill: "Backfill",
     pause: "Pause",
     resume: "Resume",
+  },
+
+  touched: {
+    none: "No task would change.",
+    cleared: (tasks: number): string => `${many(tasks, "task")} would run again:`,
+    marked: (tasks: number, state: string): string => `${many(tasks, "task")} would become ${state}:`,
+    reset: (tasks: number): string => `Because of that, ${many(tasks, "task")} would be evaluated again:`,
+    more: (tasks: number): string => `and ${many(tasks, "more task")}`,
+    clears: (tasks: number): string => `${many(tasks, "task")} will be cleared in 10 seconds`,
+    marks: (what: string, state: string): string => `${what} will be set to ${state} in 10 seconds`,
   },
 
   access: {
@@ -283,10 +298,11 @@ export const texts = {
 
   bulk: {
     label: "Actions on the selected runs",
+    keep: "Do not cancel",
     verbs: { cancel: "Cancel runs", clear_failed: "Clear failed", mark_success: "Mark success", mark_failed: "Mark failed", delete: "Delete" },
     meanings: {
       cancel: "Running tasks are stopped, and no more start. Cancelled runs can be cleared later.",
-      clear_failed: "Tasks that failed, did not start because of that, or were cancelled run again. Earlier tries and logs are kept.",
+      clear_failed: "Tasks that failed, did not start because of that, or were cancelled run again. Earlier tries and logs remain.",
       mark_success: "The runs end as successful. Running tasks are stopped.",
       mark_failed: "The runs end as failed. Running tasks are stopped.",
       delete: "The runs are deleted with their results and logs. This cannot be undone.",
@@ -348,7 +364,7 @@ export const texts = {
     others: (dags: number): string => `, and ${many(dags, "other DAG")}.`,
     allWell: "Nothing needs you.",
     importErrors: (files: number): string => `${many(files, "file")} cannot be imported.`,
-    load: (runs: number, tasks: number, waiting: number): string => `${many(runs, "run")} in flight, ${many(tasks, "task")} running, ${count(waiting)} waiting.`,
+    load: (runs: number, tasks: number, queued: number, waiting: number): string => `${many(runs, "run")} in flight, ${many(tasks, "task")} running, ${queued ? `${count(queued)} queued, ` : ""}${count(waiting)} waiting.`,
     slotsOf: (executor: string): string => (executor === "def" ? "Workers" : executor === "async" ? "Async tasks" : executor),
     queued: (tasks: number): string => `${count(tasks)} queued`,
     upFor: (time: string): string => `Up ${time}`,
@@ -446,7 +462,7 @@ export const texts = {
   },
 
   triggers: {
-    sentence: "What waits for a file, a time, an event or another run. It holds no slots.",
+    sentence: "What waits for a file, a time, an event, a person or another run. It holds no slots.",
     kind: "Kind",
     allKinds: "All kinds",
     run: "Run",
