@@ -22,6 +22,7 @@ from aioflow.api.assets import AssetView
 from aioflow.api.backfills import BackfillView, FireTimeView
 from aioflow.api.bulk import BulkAction, BulkView
 from aioflow.api.decisions import AnsweredView, DecisionPage, DecisionView
+from aioflow.api.declarations import TagView
 from aioflow.api.executors import ExecutorView
 from aioflow.api.page import history, home
 from aioflow.api.page import schemas as page_schemas
@@ -211,6 +212,7 @@ ANSWERS: Mapping[str, Any] = {
     "answer_link": AnsweredView,
     "recent_runs": dict[str, list[page_schemas.RecentRunView]],
     "triggers_summary": page_schemas.TriggersView,
+    "list_dag_tags": Page[TagView],
     "list_dags": Page[schemas.DagView],
     "show_dag": schemas.DagDetailView,
     "next_fire_times": Page[str],

@@ -70,7 +70,7 @@ async def test_a_cell_shows_the_child_that_needs_attention_most(store):
         Cell(2, TaskState.SUCCESS, 0, 0, 1),
         Cell(4, TaskState.SKIPPED, 0, NO_DURATION, 1),
     ]
-    assert [cell.index for cell in await store.list_cells(100, 113, size=1)] == [
+    assert [cell.position for cell in await store.list_cells(100, 113, size=1)] == [
         *range(5),
         6,
         12,
