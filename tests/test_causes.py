@@ -6,8 +6,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from aioflow.api import causes
 from aioflow.api.schemas import ShareView, TargetView
+from aioflow.api.waits import causes
 from aioflow.model.dag import DagSpec, MapSource, MapSpec, TaskSpec
 from aioflow.model.triggers import TriggerDescription
 from aioflow.protocol.requests import CountTasks, SetPool

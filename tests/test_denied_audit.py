@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from aioflow.api.audit import DENIAL_KINDS, DENIAL_SECONDS, DeniedRequests
+from aioflow.api.access.audit import DENIAL_KINDS, DENIAL_SECONDS, DeniedRequests
 from aioflow.model.access import AuditEntry
 
 STRANGER = AuditEntry(

@@ -6,8 +6,8 @@ import anyio
 import pytest
 from argon2.exceptions import VerifyMismatchError
 
-from aioflow.api.authentication import Passwords
-from aioflow.api.login_throttle import LoginThrottle
+from aioflow.api.access.authentication import Passwords
+from aioflow.api.access.login_throttle import LoginThrottle
 from aioflow.errors import TooManyLogins
 
 

@@ -13,7 +13,7 @@ import pytest
 import structlog.testing
 from msgspec.structs import replace
 
-from aioflow.api.audit import audit_faults
+from aioflow.api.access.audit import audit_faults
 from aioflow.catalog.snapshot import Snapshots
 from aioflow.clock import SystemClock
 from aioflow.errors import AioflowError, StoreUnavailable

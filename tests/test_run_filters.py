@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
+import sqlite3
+from contextlib import asynccontextmanager, closing
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.engine import make_url
 
 from aioflow.api.run_filters import RunQuery, count_runs, query_of, run_filter
 from aioflow.errors import RequestError
+from aioflow.store import run_filters
 from tests.databases import DATABASES
 from tests.web.node import CHAIN, FAN, node
 
@@ -83,6 +87,54 @@ async def test_each_facet_ignores_its_own_part_of_the_filter(tmp_path, url):
         assert sum(counted.states.values()) == 2
         assert counted.causes == {"manual": 1}
         assert counted.is_complete
+
+
+async def test_a_caller_with_scopes_learns_of_no_other_dag(tmp_path, url):
+    async with runs(tmp_path, url) as n:
+        wanted = await run_filter(n.api, RunQuery(dags=("chain",)))
+
+        scoped = await count_runs(n.api, wanted, frozenset({"chain"}))
+        everything = await count_runs(n.api, wanted)
+
+        assert scoped.dags == {"chain": 2}
+        assert set(everything.dags) == {"chain", "fan", "finance"}
+
+
+def test_the_cached_statements_of_filters_are_bounded():
+    for width in range(300):
+        run_filters._page(width, (), (), frozenset())
+
+    assert run_filters._page.cache_info().currsize <= 256
+
+
+async def test_a_count_by_the_index_and_by_rows_is_the_same(tmp_path, url, monkeypatch):
+    async with runs(tmp_path, url) as n:
+        wanted = [await run_filter(n.api, RunQuery(**query)) for query, _ in MATCHES]
+
+        async def counted(limit=10):
+            return [await n.store.count_matching_runs(one, limit=limit) for one in wanted]
+
+        by_index = await counted()
+        monkeypatch.setattr(run_filters, "_INDEXED_RUNS", 0)
+        by_rows, newest = await counted(), await counted(limit=1)
+
+    assert by_index == by_rows
+    sizes = [len(expected) for _, expected in MATCHES]
+    assert [sum(one.count for one in found.counts) for found in by_index] == sizes
+    assert [found.is_complete for found in newest] == [size == 0 for size in sizes]
+
+
+def test_runs_are_counted_by_their_index_alone(migrated_sqlite_url):
+    statement = run_filters._all_counts(0, (), (), frozenset({"first"}))
+    text = str(
+        statement.compile(dialect=sqlite.dialect(), compile_kwargs={"render_postcompile": True})
+    )
+    path = str(make_url(migrated_sqlite_url).database)
+    with closing(sqlite3.connect(path)) as raw:
+        plan = raw.execute(f"EXPLAIN QUERY PLAN {text}", (0,) * text.count("?")).fetchall()
+
+    assert any("SCAN run USING COVERING INDEX run_by_kind" in step[-1] for step in plan), plan
+    assert not any("TEMP B-TREE" in step[-1] for step in plan), plan
 
 
 async def test_a_tag_of_no_dag_counts_no_run(tmp_path, url):

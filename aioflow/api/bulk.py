@@ -66,7 +66,7 @@ class BulkView(msgspec.Struct, frozen=True, kw_only=True):
         done: Number of runs that the action has changed.
         failed: Number of runs on which it failed; ``errors`` has the first ten of the slice.
         next: The cursor of the next slice; ``None`` after the last one.
-        is_complete: Whether a preview has counted all runs, not only the newest 200,000.
+        is_complete: Whether a preview has counted all runs, not only the newest.
     """
 
     action: str
@@ -84,10 +84,10 @@ async def preview(api: Api, action: BulkAction, query: RunQuery) -> BulkView:
     wanted = await run_filter(api, query)
     found = await api.store.count_matching_runs(wanted, limit=COUNTED_RUNS)
     states: dict[str, int] = {}
-    for one in found:
+    for one in found.counts:
         if one.state in _ACTS_ON[action]:
             states[one.state.label] = states.get(one.state.label, 0) + one.count
-    matching = sum(one.count for one in found)
+    matching = sum(one.count for one in found.counts)
     return BulkView(
         action=action,
         matching=matching,
@@ -96,7 +96,7 @@ async def preview(api: Api, action: BulkAction, query: RunQuery) -> BulkView:
         failed=0,
         errors=[],
         next=None,
-        is_complete=matching < COUNTED_RUNS,
+        is_complete=found.is_complete,
     )
 
 

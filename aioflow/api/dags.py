@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
-from aioflow.api.page_schemas import ImportErrorView
+from aioflow.api.page.schemas import ImportErrorView
 from aioflow.api.schemas import DagView, iso
 from aioflow.clock import Clock
 from aioflow.core.scheduling import timetable

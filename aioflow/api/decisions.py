@@ -11,8 +11,8 @@ import anyio
 import msgspec
 from anyio import to_process
 
+from aioflow.api.access.login_throttle import LinkThrottle
 from aioflow.api.answer_check import answer_problems
-from aioflow.api.login_throttle import LinkThrottle
 from aioflow.api.queries import PAGE, RunReader
 from aioflow.api.schemas import iso
 from aioflow.api.validation import packed_payload

@@ -7,7 +7,7 @@ from typing import cast
 import msgspec
 
 from aioflow._threads import in_thread
-from aioflow.api.page_queries import merged_fire_times
+from aioflow.api.page.queries import merged_fire_times
 from aioflow.api.queries import RunReader
 from aioflow.api.schemas import instant, iso, run_state_name
 from aioflow.model.rows import RunRow

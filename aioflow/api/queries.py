@@ -20,10 +20,10 @@ from aioflow.api.dags import (
     next_run_at,
     timetable_fire_times,
 )
-from aioflow.api.log_lines import LineRange, LineReader, TriedLog
-from aioflow.api.page_schemas import LogLinesView, RunLogView
+from aioflow.api.logs.lines import LineRange, LineReader, TriedLog
+from aioflow.api.logs.run_log import RunLogRange, RunLogs
+from aioflow.api.page.schemas import LogLinesView, RunLogView
 from aioflow.api.paging import Key, Page, decode_cursor, number_after, page_of
-from aioflow.api.run_log import RunLogRange, RunLogs
 from aioflow.api.schedule_texts import schedule_text
 from aioflow.api.schemas import (
     DagDetailView,

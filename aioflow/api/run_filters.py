@@ -26,7 +26,7 @@ __all__ = (
 )
 
 COUNTED_RUNS = 200_000
-"""Maximum number of runs that a count covers, the newest first."""
+"""Maximum number of runs, the newest first, that a count covers that no index serves."""
 
 _TEXT_LENGTH = 500
 _DAGS_SHOWN = 100
@@ -79,7 +79,7 @@ class FacetsView(msgspec.Struct, frozen=True, kw_only=True):
         states, causes, dags: Number of runs by state, cause and DAG. Each ignores its own part of
             the filter, so that it shows what another choice would find. ``dags`` has the DAGs with
             most runs only.
-        is_complete: Whether all runs were counted, not only the newest 200,000.
+        is_complete: Whether all runs were counted, not only the newest.
     """
 
     total: int
@@ -141,8 +141,14 @@ def _cause(name: str) -> str:
     return name
 
 
-async def count_runs(reader: RunReader, wanted: RunFilter) -> FacetsView:
-    """Count the runs that match a filter, by state, cause and DAG."""
+async def count_runs(
+    reader: RunReader, wanted: RunFilter, scopes: frozenset[str] | None = None
+) -> FacetsView:
+    """Count the runs that match a filter, by state, cause and DAG.
+
+    Args:
+        scopes: The DAGs that the caller may read; ``None`` for all.
+    """
     # One query serves all facets: the properties that facets vary are compared here.
     common = msgspec.structs.replace(wanted, states=(), causes=(), dag_ids=())
     if wanted.dag_ids == _NO_DAG:
@@ -152,19 +158,23 @@ async def count_runs(reader: RunReader, wanted: RunFilter) -> FacetsView:
     def matching(*, ignored: str = "") -> list[RunCount]:
         return [
             one
-            for one in found
+            for one in found.counts
             if (ignored == "state" or not wanted.states or one.state in wanted.states)
             and (ignored == "cause" or not wanted.causes or one.cause in wanted.causes)
             and (ignored == "dag" or not wanted.dag_ids or one.dag_id in wanted.dag_ids)
         ]
 
-    dags = _sum((one.dag_id, one.count) for one in matching(ignored="dag"))
+    dags = _sum(
+        (one.dag_id, one.count)
+        for one in matching(ignored="dag")
+        if scopes is None or one.dag_id in scopes
+    )
     return FacetsView(
         total=sum(one.count for one in matching()),
         states=dict(_sum((one.state.label, one.count) for one in matching(ignored="state"))),
         causes=dict(_sum((one.cause, one.count) for one in matching(ignored="cause"))),
         dags=dict(dags.most_common(_DAGS_SHOWN)),
-        is_complete=sum(one.count for one in found) < COUNTED_RUNS,
+        is_complete=found.is_complete,
     )
 
 

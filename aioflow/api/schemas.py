@@ -149,7 +149,7 @@ class CauseView(msgspec.Struct, frozen=True, kw_only=True):
         total: Number of all children of the mapped task; ``None`` for a task without children.
         target: What it waits for, so that it can be linked to; ``None`` if that has no name.
         shares: The runs that use the pool that it waits for, the largest share first.
-        actions: What a person may do about it; see ``wait_sentences.actions``.
+        actions: What a person may do about it; see ``waits.sentences.actions``.
     """
 
     depth: int

@@ -11,20 +11,19 @@ from typing import Any, Self, cast
 import anyio
 import msgspec
 
-from aioflow.api.accounts import Access
-from aioflow.api.authentication import Passwords
+from aioflow.api.access.accounts import Access
+from aioflow.api.access.authentication import Passwords
+from aioflow.api.access.login_throttle import LinkThrottle
 from aioflow.api.backfills import Backfills
-from aioflow.api.causes import Explaining
 from aioflow.api.dags import Catalogue, FirstScan, Timetables
 from aioflow.api.decisions import Decisions
 from aioflow.api.events import NamedEvents
 from aioflow.api.executors import ExecutorView, executor_views
-from aioflow.api.history import History
-from aioflow.api.login_throttle import LinkThrottle
 from aioflow.api.metrics import Metrics, Sizes, Sizing, health, measured
 from aioflow.api.operate import REQUEST_SECONDS
-from aioflow.api.page_queries import Reads
-from aioflow.api.page_schemas import PoolView
+from aioflow.api.page.history import History
+from aioflow.api.page.queries import Reads
+from aioflow.api.page.schemas import PoolView
 from aioflow.api.paging import Page, encode_cursor, number_after
 from aioflow.api.queries import PAGE
 from aioflow.api.schemas import (
@@ -48,6 +47,7 @@ from aioflow.api.validation import (
     packed_conf,
 )
 from aioflow.api.values import KeyRotation, NamedValues, RotationView
+from aioflow.api.waits.causes import Explaining
 from aioflow.clock import Clock, SystemClock
 from aioflow.core.state.accounts import Accounts
 from aioflow.core.transaction import Transaction

@@ -18,9 +18,12 @@ from aioflow.author.decode import type_hints
 from aioflow.author.duration import Duration, microseconds
 from aioflow.author.node import FromContext, LiteralValue, Node, Placeholder, Source
 from aioflow.author.options import (
+    SENSOR_NAMES,
+    TASK_NAMES,
     SensorClassOptions,
     check_names,
     executor_name,
+    without_replaced,
 )
 from aioflow.author.params import Param
 from aioflow.author.schedule import Schedule, Timetable, instant, time_zone
@@ -45,6 +48,7 @@ __all__ = (
     "forget_registered",
     "open_dag",
     "registered",
+    "with_default_args",
 )
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,250}")
@@ -471,3 +475,17 @@ def dag(
         return DAG._from_function(fn, dag_id or fn.__name__, options)  # noqa: SLF001
 
     return decorate
+
+
+def with_default_args(dag: DAG, options: Mapping[str, Any], *, is_sensor: bool) -> dict[str, Any]:
+    """Return the options of a task, with defaults from ``default_args``.
+
+    The ``default_args`` of enclosing groups override those of the DAG, and those of an inner
+    group override those of an outer group.
+    """
+    known = SENSOR_NAMES if is_sensor else TASK_NAMES
+    said: dict[str, Any] = {}
+    for layer in (dag.default_args, *(group.default_args for group in dag.open_groups)):
+        concerned = {name: value for name, value in layer.items() if name in known}
+        said = {**without_replaced(said, concerned), **concerned}
+    return {**without_replaced(said, options), **options}

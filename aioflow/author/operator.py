@@ -9,8 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NoReturn, Self, TypeAlias, Unpack
 
 from aioflow.author.arguments import CallArguments, bind_call, bind_expanded, bind_spread
-from aioflow.author.dag import DAG, current_dag, open_dag
-from aioflow.author.default_args import with_default_args
+from aioflow.author.dag import DAG, current_dag, open_dag, with_default_args
 from aioflow.author.deferral import (
     BATCH_HANDLER,
     START_FROM_TRIGGER,

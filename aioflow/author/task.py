@@ -14,8 +14,7 @@ from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from aioflow.author.arguments import CallArguments, Mappable, bind_call, bind_expanded, bind_spread
 from aioflow.author.context import current
-from aioflow.author.dag import open_dag
-from aioflow.author.default_args import with_default_args
+from aioflow.author.dag import open_dag, with_default_args
 from aioflow.author.deferral import PokeReturnValue
 from aioflow.author.node import CHOOSING, Node, Part
 from aioflow.author.options import (

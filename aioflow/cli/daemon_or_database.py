@@ -286,7 +286,7 @@ class _Database:
         return found
 
     def run_log(self, run_id: str, *, cursor: str, search: str) -> Any:
-        from aioflow.api.run_log import RunLogRange
+        from aioflow.api.logs.run_log import RunLogRange
         from aioflow.worker.log_text import LineFilter
 
         wanted = RunLogRange(limit=1_000, cursor=cursor, wanted=LineFilter(search, is_case=True))

@@ -175,8 +175,8 @@ def _export(arguments: argparse.Namespace) -> int:
 def _check(arguments: argparse.Namespace) -> int:
     import anyio
 
-    from aioflow.api.audit import audit_faults
-    from aioflow.api.history import history_faults
+    from aioflow.api.access.audit import audit_faults
+    from aioflow.api.page.history import history_faults
     from aioflow.cli.offline_database import opened
     from aioflow.store.sqlite.database_file import full_check
 

@@ -1,4 +1,4 @@
-"""``aioflow pools``: limits on concurrent tasks."""
+"""``aioflow pools`` and ``executors``: limits on concurrent tasks, and where tasks run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from aioflow.cli.client import connect
 from aioflow.cli.daemon_or_database import read
 from aioflow.cli.output import print_json, print_table, say
 
-__all__ = ("add_parser",)
+__all__ = ("add_executors", "add_parser")
 
 
 _COUNTED = {False: "not counted", True: "counted"}
@@ -81,3 +81,44 @@ def _set(arguments: argparse.Namespace) -> int:
 def _delete(arguments: argparse.Namespace) -> int:
     answer = connect(arguments).delete("pools", arguments.name)
     return say(arguments, answer, f"pool {arguments.name} has no limit")
+
+
+def add_executors(nouns: Nouns) -> None:
+    """Declare ``aioflow executors`` and its command."""
+    verbs = add_group(
+        nouns,
+        "executors",
+        text="show where tasks run",
+        example="aioflow executors list",
+    )
+    add_command(
+        verbs,
+        "list",
+        _list_executors,
+        text="list the executors of the daemon, with their workers",
+        example="aioflow executors list",
+    )
+
+
+def _list_executors(arguments: argparse.Namespace) -> int:
+    executors = connect(arguments).get("executors")
+    if arguments.json:
+        print_json(executors)
+        return 0
+    print_table(
+        ("EXECUTOR", "WORKERS", "MAX", "BUSY", "LOST", "WANTED", "UNAVAILABLE"),
+        (
+            (
+                one["name"],
+                one["up"],
+                one["max_workers"],
+                one["busy"],
+                one["lost"],
+                one["wanted"],
+                "; ".join(one["unavailable"]),
+            )
+            for one in executors
+        ),
+        empty="",
+    )
+    return 0

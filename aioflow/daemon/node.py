@@ -17,7 +17,6 @@ import msgspec
 from anyio.abc import TaskGroup, TaskStatus
 
 from aioflow._threads import in_thread
-from aioflow.api.decisions import described
 from aioflow.catalog import Catalog, Limits, ParsePace
 from aioflow.catalog.folder_scan import list_loaded
 from aioflow.catalog.parse import Parser
@@ -296,7 +295,12 @@ class _Node:
         )
 
     def _describe(self, row: DecisionRow) -> Asked:
-        """Describe a decision for a message, with links that are signed now."""
+        """Describe a decision for a message, with links that are signed now.
+
+        The import is free: deliveries start after the API, see ``_open_api_server``.
+        """
+        from aioflow.api.decisions import described
+
         memory = self._engine.memory
         return described(
             row,

@@ -112,7 +112,7 @@ class HomeQueries:
             worker.asked_bytes -= _size(query)
 
     async def _sent(self, worker: Asker) -> None:
-        """Wait until most of what was sent has left, unless nobody knows when that will be."""
+        """Wait until most of what was sent has left, unless that cannot be expected."""
         while worker.is_open and not worker.is_lost and worker.backlog > PIECE_BYTES:
             await self._context.clock.sleep(_SENT_LOOK_SECONDS)
 
@@ -121,7 +121,7 @@ class HomeQueries:
         version = worker.process.version
         if msgspec.msgpack.decode(query.body, type=str) != version or not version:
             raise ValueError("it is not the version of this worker")
-        await held.enter_async_context(self._budget.taken(PIECE_BYTES))
+        await held.enter_async_context(self._budget.held(PIECE_BYTES))
         body = await in_thread(partial(read_version, self._context.code / version))
         if len(body) > MESSAGE_LIMIT:
             raise ValueError(f"it has {len(body)} bytes, {MESSAGE_LIMIT} are allowed")
@@ -140,7 +140,7 @@ class HomeQueries:
             if self._context.copied_result is not None:
                 folder = await self._context.copied_result(query.run_no, key)
             # Not earlier: the database or the storage may be away for long.
-            await held.enter_async_context(self._budget.taken(PIECE_BYTES))
+            await held.enter_async_context(self._budget.held(PIECE_BYTES))
         else:
             piece = msgspec.msgpack.decode(query.body, type=ResultPiece)
             if not worker.process.runs((piece.task_no, piece.start_no)):

@@ -7,7 +7,7 @@ import msgspec
 from aioflow.model.states import RunState
 from aioflow.model.timestamps import Timestamp
 
-__all__ = ("CAUSES", "EVERY_RUN", "RunCount", "RunFilter")
+__all__ = ("CAUSES", "EVERY_RUN", "RunCount", "RunCounts", "RunFilter")
 
 CAUSES = ("manual", "schedule", "backfill", "event", "task")
 """What may have created a run; ``task`` for a run that a task of another run started."""
@@ -44,3 +44,14 @@ class RunCount(msgspec.Struct, frozen=True):
     state: RunState
     cause: str
     count: int
+
+
+class RunCounts(msgspec.Struct, frozen=True):
+    """The runs that match a filter, by DAG, state and cause.
+
+    Attributes:
+        is_complete: Whether they are all, not only the newest ones.
+    """
+
+    counts: list[RunCount]
+    is_complete: bool

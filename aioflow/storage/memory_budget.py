@@ -26,7 +26,7 @@ class MemoryBudget:
         self._freed = anyio.Event()
 
     @asynccontextmanager
-    async def taken(self, size: int) -> AsyncIterator[None]:
+    async def held(self, size: int) -> AsyncIterator[None]:
         """Hold so many bytes, once they are free."""
         async with self._turn:
             while self.used_bytes and self.used_bytes + size > self._limit_bytes:

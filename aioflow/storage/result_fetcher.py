@@ -206,7 +206,7 @@ class ResultFetcher:
 
     async def _fetch(self, row: ResultRow) -> None:
         key, size = (row.task_no, row.start_no), result_size(row.size, row.width)
-        async with self._memory.taken(_IN_MEMORY_TIMES * size):
+        async with self._memory.held(_IN_MEMORY_TIMES * size):
             await self._fetch_whole(key, size)
 
     async def _fetch_whole(self, key: ResultKey, size: int) -> None:

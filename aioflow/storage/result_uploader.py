@@ -212,7 +212,7 @@ class ResultUploader:
         if not self.may_store:
             raise StorageUnavailable("the storage has not answered since the start")
         file = result_path(self._spool, *upload.key)
-        async with self._memory.taken(upload.size):
+        async with self._memory.held(upload.size):
             data, version = await in_thread(read_spooled, self._spool, upload.key, upload.size)
             await self._storage.put(upload.key, data)
             del data

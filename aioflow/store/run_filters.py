@@ -1,13 +1,14 @@
 """Queries of runs by their properties.
 
-A list reads runs from the newest on, and ends at its limit. A count covers at most ``limit`` runs.
-What no index covers is compared row by row, which the time limit of queries bounds.
+A list reads runs from the newest on, and ends at its limit. A count of up to a million runs by
+properties that ``run_by_kind`` contains reads that index alone. Other counts read rows, the newest
+``limit``. What no index covers is compared row by row, which the time limit of queries bounds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import (
@@ -26,7 +27,7 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from aioflow.model.ids import RunNo
 from aioflow.model.rows import RunRow
-from aioflow.model.run_filter import CAUSES, RunCount, RunFilter
+from aioflow.model.run_filter import CAUSES, RunCount, RunCounts, RunFilter
 from aioflow.model.states import RunState
 from aioflow.store import rows, tables
 from aioflow.store.query_protocol import QueryInterface
@@ -36,8 +37,13 @@ __all__ = ("MAX_DAGS", "RunFilterReader")
 MAX_DAGS = 500
 """Maximum number of DAGs in a filter."""
 
+_INDEXED = frozenset({"first", "last"})
+_INDEXED_RUNS = 1_000_000
+
 _WIDTHS = (1, 8, 64, MAX_DAGS)
 _GROUPS = 20_000
+_STATEMENTS = 256
+"""Maximum number of cached statements of a kind: clients choose the properties of a filter."""
 
 _run = tables.run
 
@@ -76,7 +82,7 @@ def _literals(numbers: Sequence[int]) -> list[ColumnElement[int]]:
     return [literal_column(str(number)) for number in numbers]
 
 
-@cache
+@lru_cache(_STATEMENTS)
 def _conditions(
     dags: int,
     states: tuple[RunState, ...],
@@ -118,7 +124,7 @@ def _conditions(
     return tuple(found)
 
 
-@cache
+@lru_cache(_STATEMENTS)
 def _page(*kind: Any) -> Select[Any]:
     return (
         select(_run)
@@ -128,8 +134,20 @@ def _page(*kind: Any) -> Select[Any]:
     )
 
 
-@cache
-def _counts(*kind: Any) -> Select[Any]:
+_size = select(func.count()).select_from(select(_run.c.dag_id).limit(_number("limit")).subquery())
+"""Counts runs up to a limit; the planner chooses the smallest index."""
+
+
+@lru_cache(_STATEMENTS)
+def _all_counts(*kind: Any) -> Select[Any]:
+    """Count all runs of a kind, in the order of the index."""
+    keys = (_run.c.dag_id, _run.c.state, _run.c.cause)
+    counted = select(*keys, func.count()).where(*_conditions(*kind))
+    return counted.group_by(*keys).order_by(*keys).limit(literal_column(str(_GROUPS)))
+
+
+@lru_cache(_STATEMENTS)
+def _newest_counts(*kind: Any) -> Select[Any]:
     newest = (
         select(_run.c.dag_id, _run.c.state, _run.c.cause)
         .where(*_conditions(*kind))
@@ -175,10 +193,23 @@ class RunFilterReader(QueryInterface):
         kind, given = _parameters(wanted, before)
         return await self._all(rows.run_row, _page(*kind), limit=limit, **given)
 
-    async def count_matching_runs(self, wanted: RunFilter, *, limit: int) -> list[RunCount]:
+    async def count_matching_runs(self, wanted: RunFilter, *, limit: int) -> RunCounts:
         """See ``Store``."""
         kind, given = _parameters(wanted, None)
-        return await self._all(_run_count, _counts(*kind), limit=limit, **given)
+        named: frozenset[str] = kind[-1]
+        if named <= _INDEXED and await self._is_indexed_count():
+            return RunCounts(await self._all(_run_count, _all_counts(*kind), **given), True)
+        found = await self._all(_run_count, _newest_counts(*kind), limit=limit, **given)
+        return RunCounts(found, sum(one.count for one in found) < limit)
+
+    async def _is_indexed_count(self) -> bool:
+        """Return whether there are few enough runs to count all of them by the index."""
+        (size,) = await self._all(_first, _size, limit=_INDEXED_RUNS + 1)
+        return size <= _INDEXED_RUNS
+
+
+def _first(row: Any) -> int:
+    return int(row[0])
 
 
 def _run_count(row: Any) -> RunCount:

@@ -206,6 +206,7 @@ Index("run_ended", run.c.dag_id, run.c.ended_at, **_only(run.c.ended_at.is_not(N
 unsuccessful = run.c.state > literal_column("2")
 """Condition for runs that ended without success. It has an index: users search for such runs."""
 Index("run_unsuccessful", run.c.state, run.c.run_no, **_only(unsuccessful))
+Index("run_by_kind", run.c.dag_id, run.c.state, run.c.cause, run.c.created_at)
 Index("run_by_backfill", run.c.backfill, run.c.run_no, **_only(run.c.backfill.is_not(None)))
 
 # There is no index on the state: no statement needs one, and it would halve the transition rate.

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 from aioflow.model.decisions import DecisionRow
 from aioflow.model.ids import RunNo, TaskNo, TriggerNo
 from aioflow.model.rows import NamedEventRow, NodeRow, RunRow, TaskRow, TriggerRow, TryRow
-from aioflow.model.run_filter import RunCount, RunFilter
+from aioflow.model.run_filter import RunCounts, RunFilter
 from aioflow.model.states import RunState, TaskState, TriggerState
 from aioflow.model.timestamps import Timestamp
 
@@ -100,10 +100,11 @@ class Browsed(Protocol):
             before: Only runs with a lower number.
         """
 
-    async def count_matching_runs(self, wanted: RunFilter, *, limit: int) -> list[RunCount]:
-        """Return the numbers of the newest ``limit`` runs that match a filter.
+    async def count_matching_runs(self, wanted: RunFilter, *, limit: int) -> RunCounts:
+        """Return the numbers of runs that match a filter, by DAG, state and cause.
 
-        They are counted by DAG, state and cause.
+        Of a filter by texts, and in a database of more than a million runs, the newest ``limit``
+        are counted.
         """
 
     async def find_live_dags(self) -> set[str]:

@@ -7,7 +7,7 @@ from typing import cast
 import msgspec
 from starlette.types import Scope
 
-from aioflow.api.authentication import Caller
+from aioflow.api.access.authentication import Caller
 from aioflow.model.access import Actor, caller_name
 
 __all__ = (

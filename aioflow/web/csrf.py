@@ -14,7 +14,7 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Scope
 
-from aioflow.api.accounts import SESSION_SECONDS
+from aioflow.api.access.accounts import SESSION_SECONDS
 from aioflow.web.problems import problem
 
 __all__ = (

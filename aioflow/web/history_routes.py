@@ -7,8 +7,8 @@ from typing import Annotated
 from fastapi import Query, Response
 
 from aioflow.api import instant
-from aioflow.api.history import Span, Step
-from aioflow.api.home import home
+from aioflow.api.page.history import Span, Step
+from aioflow.api.page.home import home
 from aioflow.api.past_fire_times import past_fire_times
 from aioflow.web.permissions import viewer
 from aioflow.web.routing import Json, NodeApi, api_router

@@ -12,10 +12,10 @@ from fastapi import Query, Response
 from starlette.types import Receive, Scope, Send
 
 from aioflow.api import Api
-from aioflow.api.log_lines import LineRange, TriedLog
-from aioflow.api.page_schemas import RunLogLineView
+from aioflow.api.logs.lines import LineRange, TriedLog
+from aioflow.api.logs.run_log import RunLogRange
+from aioflow.api.page.schemas import RunLogLineView
 from aioflow.api.queries import PAGE
-from aioflow.api.run_log import RunLogRange
 from aioflow.web.limits import BudgetedResponse, ResponseBudget
 from aioflow.web.permissions import By, viewer
 from aioflow.web.problems import problem

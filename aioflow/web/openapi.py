@@ -8,20 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
-from typing import Any, TypedDict, get_args
+from typing import Any, Literal, TypedDict, get_args
 
 import msgspec
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 
-from aioflow.api import history, home, page_schemas, past_fire_times, schemas
-from aioflow.api.accounts import SessionView, TokenView, UserView
-from aioflow.api.audit import AuditView
+from aioflow.api import past_fire_times, schemas
+from aioflow.api.access.accounts import SessionView, TokenView, UserView
+from aioflow.api.access.audit import AuditView
+from aioflow.api.assets import AssetView
 from aioflow.api.backfills import BackfillView, FireTimeView
 from aioflow.api.bulk import BulkAction, BulkView
 from aioflow.api.decisions import AnsweredView, DecisionPage, DecisionView
 from aioflow.api.executors import ExecutorView
+from aioflow.api.page import history, home
+from aioflow.api.page import schemas as page_schemas
 from aioflow.api.paging import Page
 from aioflow.api.run_filters import FacetsView
 from aioflow.api.values import ConnectionView, RotationView, ValueView
@@ -80,11 +83,39 @@ class Cleared(TypedDict):
     upstream_failed: list[str]
 
 
+class Touched(TypedDict):
+    task_id: str
+    is_marked: bool
+    states: dict[str, int]
+
+
+class ClearPreview(TypedDict):
+    run_id: str
+    dag_id: str
+    state: str
+    cleared: int
+    dry_run: Literal[True]
+    tasks: list[Touched]
+    more: int
+    upstream_failed: list[str]
+
+
 class Marked(TypedDict):
     run_id: str
     dag_id: str
     state: str
     marked: int
+
+
+class MarkPreview(TypedDict):
+    run_id: str
+    dag_id: str
+    state: str
+    marked: int
+    dry_run: Literal[True]
+    tasks: list[Touched]
+    more: int
+    upstream_failed: list[str]
 
 
 class RunDeleted(TypedDict):
@@ -194,9 +225,9 @@ ANSWERS: Mapping[str, Any] = {
     "list_tasks": Page[schemas.TaskView],
     "why_run": schemas.ChainView,
     "cancel": Cancelled,
-    "clear": Cleared,
+    "clear": (Cleared, ClearPreview),
     "delete_run": RunDeleted,
-    "mark": Marked,
+    "mark": (Marked, MarkPreview),
     "why_task": schemas.ChainView,
     "list_triggers": Page[schemas.TriggerView],
     "list_slow": Page[schemas.SlowView],
@@ -216,6 +247,7 @@ ANSWERS: Mapping[str, Any] = {
     "rotate": RotationView,
     "overview": page_schemas.OverviewView,
     "list_nodes": Page[page_schemas.NodeView],
+    "list_assets": Page[AssetView],
     "list_executors": Page[ExecutorView],
     "drain": Drained,
     "undrain": Drained,

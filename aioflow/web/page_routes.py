@@ -7,8 +7,8 @@ from typing import Annotated
 from fastapi import Path, Query, Response
 
 from aioflow.api import instant
-from aioflow.api.graphs import GRID_RUNS
-from aioflow.api.page_queries import UPCOMING_FIRE_TIMES
+from aioflow.api.page.graphs import GRID_RUNS
+from aioflow.api.page.queries import UPCOMING_FIRE_TIMES
 from aioflow.api.paging import page_of_all
 from aioflow.api.queries import PAGE
 from aioflow.web.permissions import Acting, admin, viewer
@@ -92,6 +92,19 @@ async def import_errors(api: NodeApi, limit: Count = PAGE, cursor: CursorText = 
     """List the DAG files that cannot be imported, by name."""
     found = await api.reads.import_errors()
     return Json(page_of_all("import_errors", found, limit, cursor, lambda one: (one.file,)))
+
+
+@router.get("/assets", dependencies=[viewer()])
+async def list_assets(
+    api: NodeApi,
+    search: Annotated[str, Query(max_length=250)] = "",
+    name: Annotated[str | None, Query(max_length=250)] = None,
+    limit: Count = 100,
+    cursor: CursorText = None,
+) -> Response:
+    """List the assets that DAGs update or wait for, by name, with what the DAGs still miss."""
+    found = await api.reads.assets.page(search=search, name=name, limit=limit, cursor=cursor)
+    return Json(found)
 
 
 @router.get("/schedules", dependencies=[viewer()])

@@ -14,7 +14,7 @@ from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 
 from aioflow.api import Api
-from aioflow.api.authentication import Caller
+from aioflow.api.access.authentication import Caller
 from aioflow.errors import Forbidden, OutOfScope, RequestError
 from aioflow.model.access import Actor, Role
 from aioflow.web.auth_context import RequestContext, request_context

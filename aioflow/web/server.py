@@ -30,7 +30,7 @@ from anyio.abc import TaskStatus
 from starlette.types import ASGIApp
 
 from aioflow.api import Api
-from aioflow.api.accounts import Access
+from aioflow.api.access.accounts import Access
 from aioflow.clock import Clock
 from aioflow.errors import HomeBusy, PortInUse, SettingsError
 from aioflow.filesystem import make_folder

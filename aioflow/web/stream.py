@@ -13,8 +13,8 @@ from starlette.types import Receive, Scope, Send
 
 from aioflow.api import Api
 from aioflow.api.live_stream import PER_CALLER, Commits, Topic, frame
-from aioflow.api.log_lines import LineRange, TriedLog
-from aioflow.api.page_schemas import LogLineView
+from aioflow.api.logs.lines import LineRange, TriedLog
+from aioflow.api.page.schemas import LogLineView
 from aioflow.web.permissions import By, viewer
 from aioflow.web.problems import problem
 from aioflow.web.routing import (

@@ -15,7 +15,7 @@ import argon2
 import msgspec
 
 from aioflow.api import Api
-from aioflow.api.authentication import Passwords
+from aioflow.api.access.authentication import Passwords
 from aioflow.api.schemas import CleanedView
 from aioflow.author.codec import encode
 from aioflow.clock import SystemClock

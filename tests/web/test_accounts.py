@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from aioflow.api.accounts import Access
-from aioflow.api.audit import audit_faults
-from aioflow.api.authentication import Passwords
+from aioflow.api.access.accounts import Access
+from aioflow.api.access.audit import audit_faults
+from aioflow.api.access.authentication import Passwords
 from aioflow.errors import StoreUnavailable
 from aioflow.model.access import HOME, Actor, Role
 from aioflow.web.app import create_app

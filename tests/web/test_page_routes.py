@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from aioflow.api import triggers_page
+from aioflow.api.page import triggers as triggers_page
 from aioflow.executors.host_inspection import HostLoad, WatchLoad
 from aioflow.model.dag import DagSpec, MapSource, MapSpec, RetryPolicy, ScheduleSpec, TaskSpec
 from aioflow.model.triggers import ASSETS, AssetCondition, DagTriggerSpec, TriggerDescription

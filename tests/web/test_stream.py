@@ -11,9 +11,9 @@ import anyio
 import pytest
 import structlog.testing
 
-from aioflow.api import gantt
 from aioflow.api import live_stream as telling
 from aioflow.api.live_stream import CLIENTS, PER_CALLER, QUEUED, Commits, News, Sorted, Topic
+from aioflow.api.page import gantt
 from aioflow.clock import SystemClock
 from aioflow.executors.worker_process import log_key
 from aioflow.model.access import HOME, Actor, Role

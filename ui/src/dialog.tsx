@@ -16,6 +16,8 @@ export interface Ask {
   body: ComponentChildren;
   verb: string;
   isGrave?: boolean;
+  /** The button that closes it; another word where "Cancel" could mean what is asked. */
+  dismiss?: string;
   /** Does it, and returns what to say of it, with a way to take it back where there is one. */
   act: () => Promise<string | Toast>;
 }
@@ -91,7 +93,7 @@ function Question({ wanted, close }: { wanted: Ask; close: () => void }) {
         )}
         <footer>
           <button type="button" onClick={close}>
-            {texts.common.cancel}
+            {wanted.dismiss ?? texts.common.cancel}
           </button>
           <button type="submit" class={wanted.isGrave ? "grave" : "main"} disabled={isBusy}>
             {wanted.verb}

@@ -1,5 +1,6 @@
 // The keyboard: where to go, and up and down in lists.
 
+import type { IconName } from "./components/icons";
 import { closePane, isPaneOpen } from "./pane_place";
 import { go } from "./router";
 import { texts } from "./texts";
@@ -13,6 +14,7 @@ const ALL: [string, PlaceName, string, keyof typeof texts.shell.groups][] = [
   ["t", "triggers", "/triggers", "now"],
   ["q", "decisions", "/decisions", "now"],
   ["d", "dags", "/dags", "build"],
+  ["o", "assets", "/assets", "build"],
   ["s", "schedules", "/schedules", "build"],
   ["b", "backfills", "/backfills", "build"],
   ["p", "pools", "/pools", "operate"],
@@ -30,6 +32,26 @@ export const GROUPS = (["now", "build", "operate", "admin"] as const).map((group
   name: texts.shell.groups[group],
   places: ALL.filter(([, , , of]) => of === group).map(([letter, name, href]): [string, string, string] => [letter, texts.places[name], href]),
 }));
+
+const ICONS: Record<string, IconName> = {
+  "/": "house",
+  "/runs": "play",
+  "/triggers": "hourglass",
+  "/decisions": "user-check",
+  "/dags": "workflow",
+  "/assets": "boxes",
+  "/schedules": "calendar-clock",
+  "/backfills": "history",
+  "/pools": "gauge",
+  "/events": "zap",
+  "/nodes": "server",
+  "/errors": "triangle-alert",
+  "/access": "users",
+  "/audit": "scroll-text",
+  "/settings": "settings",
+};
+
+export const placeIcon = (href: string): IconName => ICONS[href] ?? "chevron-right";
 
 const SECOND_MS = 1200;
 let wentAt = -Infinity;

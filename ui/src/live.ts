@@ -51,14 +51,14 @@ export function currentMode(): Mode {
   return mode;
 }
 
-/** Since when the daemon does not answer; null while it does. */
-/** How the page is told of changes, as it is now. */
+/** The current mode of updates. */
 export function useMode(): Mode {
   const [mode, setMode] = useState<Mode>(currentMode);
   useEffect(() => onMode(setMode), []);
   return mode;
 }
 
+/** Since when the daemon does not answer; null while it does. */
 export function goneSince(): number | null {
   return awaySince;
 }

@@ -5,19 +5,22 @@ import "./styles/index.css";
 import { type ComponentType, render } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 
-import { onSignedOut, query } from "./api";
-import { type Data, useData, useItems } from "./data";
+import { onSignedOut } from "./api";
+import { type Data, useData } from "./data";
 import { Dialogs } from "./dialog";
 import { Banner } from "./banner";
-import { Icon, type IconName } from "./components/icons";
+import { Icon } from "./components/icons";
+import { lazy } from "./components/lazy";
 import { Skeleton } from "./components/skeleton";
-import { GROUPS, PLACES, listenToKeys } from "./keys";
+import { GROUPS, PLACES, listenToKeys, placeIcon } from "./keys";
 import { start, useMode } from "./live";
-import { Empty, Head, dagHref, runHref } from "./parts";
-import { entryId, followLinks, go, storeScroll, storedScroll, usePlace } from "./router";
+import { Palette } from "./palette";
+import { openedPlace } from "./palette/recent";
+import { Empty, Head } from "./parts";
+import { entryId, followLinks, storeScroll, storedScroll, usePlace } from "./router";
 import { texts } from "./texts";
 import { applyTheme, isDark, setTheme } from "./theme";
-import type { Dag, Me, Overview, RunSummary } from "./types";
+import type { Me, Overview } from "./types";
 import { Access } from "./views/access";
 import { DagPage } from "./views/dag";
 import { Dags } from "./views/dags";
@@ -33,25 +36,9 @@ import { Backfills, Schedules } from "./views/schedules";
 import { Settings } from "./views/settings";
 import { Triggers } from "./views/triggers";
 
-const ICONS: Record<string, IconName> = {
-  "/": "house",
-  "/runs": "play",
-  "/triggers": "hourglass",
-  "/decisions": "user-check",
-  "/dags": "workflow",
-  "/schedules": "calendar-clock",
-  "/backfills": "history",
-  "/pools": "gauge",
-  "/events": "zap",
-  "/nodes": "server",
-  "/errors": "triangle-alert",
-  "/access": "users",
-  "/audit": "scroll-text",
-  "/settings": "settings",
-};
-
 /** Those that a phone shows without its menu. */
 const FIRST = new Set(["/", "/dags", "/runs", "/triggers"]);
+const Assets = lazy<object>(() => import("./views/assets"));
 const OF_ADMINS = new Set(["/access", "/audit"]);
 
 /** A signed link shows its question alone, also to people without an account. */
@@ -86,6 +73,7 @@ function Known({ me }: { me: Me | undefined }) {
   const key = place.parts.slice(0, 3).join("/");
   useEffect(() => listenToKeys({ search: () => setSearch(true), help: () => setHelp(true) }), []);
   useScroll(main, key);
+  useEffect(() => openedPlace(place.parts), [key]);
   function fold(): void {
     localStorage.setItem("aioflow.folded", isFolded ? "0" : "1");
     setFolded(!isFolded);
@@ -102,7 +90,7 @@ function Known({ me }: { me: Me | undefined }) {
       </main>
       <Dialogs />
       {help && <Help close={() => setHelp(false)} />}
-      {search && <Search close={() => setSearch(false)} />}
+      {search && <Palette role={me?.role} help={() => setHelp(true)} close={() => setSearch(false)} />}
     </div>
   );
 }
@@ -127,6 +115,8 @@ function Routed({ parts, me, overview }: { parts: string[]; me: Me | undefined; 
       return <Home overview={overview} />;
     case "dags":
       return id === undefined ? <Dags /> : <DagPage key={id} id={id} view={view} />;
+    case "assets":
+      return <Assets />;
     case "runs":
       return id === undefined ? <Runs /> : <RunPage key={id} id={id} view={view} />;
     case "triggers":
@@ -194,10 +184,9 @@ function Rail({ at, me, broken, asked, fold, isFolded, help, search }: RailProps
         </svg>
         <span>{texts.product}</span>
       </a>
-      <button type="button" class="rail-search" title={`${texts.shell.search} (Ctrl K)`} onClick={search}>
+      <button type="button" class="rail-search" aria-label={`${texts.shell.search} Ctrl K`} title={`${texts.shell.search} (Ctrl K)`} aria-keyshortcuts="Control+K" onClick={search}>
         <Icon name="search" size={15} />
-        <span class="grow">{texts.shell.search}</span>
-        <kbd>Ctrl K</kbd>
+        <span class="grow">{texts.shell.search}</span> <kbd>Ctrl K</kbd>
       </button>
       <div class="rail-places">
         {GROUPS.map((group) => (
@@ -207,7 +196,7 @@ function Rail({ at, me, broken, asked, fold, isFolded, help, search }: RailProps
               {group.places.map(([letter, name, href]) => (
                 <li key={href} class={FIRST.has(href) ? "first" : ""} data-needs={OF_ADMINS.has(href) ? "admin" : undefined}>
                   <a href={href} aria-current={`/${at}` === href ? "page" : undefined} title={`${name} (g ${letter})`}>
-                    <Icon name={ICONS[href]!} />
+                    <Icon name={placeIcon(href)} />
                     <span>{name}</span>
                     {href === "/errors" && broken > 0 && <b class="badge">{broken}</b>}
                     {href === "/decisions" && asked > 0 && <b class="badge calm">{asked}</b>}
@@ -270,61 +259,6 @@ function Help({ close }: { close: () => void }) {
           {texts.common.close}
         </button>
       </footer>
-    </dialog>
-  );
-}
-
-/** Find a place, a DAG, or a run by its id. */
-function Search({ close }: { close: () => void }) {
-  const box = useRef<HTMLDialogElement>(null);
-  const [text, setText] = useState("");
-  const [at, setAt] = useState(0);
-  const dags = useItems<Dag>(text ? query("/dags", { search: text, limit: 20 }) : null, { on: () => false });
-  const runs = useItems<RunSummary>(query("/runs", { search: text, limit: text ? 20 : 5 }), { on: () => false });
-  useEffect(() => box.current?.showModal(), []);
-  const wanted = text.toLowerCase();
-  const found: [string, string][] = [
-    ...PLACES.filter(([, name]) => name.toLowerCase().includes(wanted)).map(([, name, href]): [string, string] => [name, href]),
-    ...(dags.data ?? [])
-      .filter((dag) => dag.dag_id?.toLowerCase().includes(wanted))
-      .slice(0, 20)
-      .map((dag): [string, string] => [dag.dag_id ?? "", dagHref(dag.dag_id ?? "")]),
-    ...(runs.data ?? []).map((run): [string, string] => [`Run ${run.run_id}`, runHref(run.run_id)]),
-  ];
-  function submit(event: Event): void {
-    event.preventDefault();
-    const chosen = found[Math.min(at, found.length - 1)];
-    if (chosen) go(chosen[1]);
-    close();
-  }
-  function pressed(event: KeyboardEvent): void {
-    const by = event.key === "ArrowDown" ? 1 : event.key === "ArrowUp" ? -1 : 0;
-    if (by === 0) return;
-    event.preventDefault();
-    const next = Math.max(0, Math.min(found.length - 1, at + by));
-    setAt(next);
-    box.current?.querySelectorAll("li")[next]?.scrollIntoView({ block: "nearest" });
-  }
-  return (
-    <dialog ref={box} class="search" onClose={close} aria-label={texts.shell.search}>
-      <form onSubmit={submit}>
-        <input type="search" autofocus placeholder={texts.shell.searchHint} aria-label={texts.shell.searchHint} value={text}
-          onKeyDown={pressed}
-          onInput={(event) => {
-            setText(event.currentTarget.value);
-            setAt(0);
-          }}
-        />
-      </form>
-      <ul class="rows">
-        {found.map(([name, href], index) => (
-          <li key={href} class={index === at ? "chosen" : ""}>
-            <a class="row" href={href} onClick={() => setTimeout(close)}>
-              {name}
-            </a>
-          </li>
-        ))}
-      </ul>
     </dialog>
   );
 }

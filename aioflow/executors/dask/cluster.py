@@ -31,6 +31,7 @@ SWEEP_SECONDS = 5.0
 """How long the first demand waits for workers of earlier daemons to end."""
 
 CLOSE_SECONDS = 2.0
+_LOGGED_BATCHES = 10
 
 _NO_AIOFLOW = b"!"
 """First byte of the result of a pilot that found no aioflow. The rest is a sentence."""
@@ -220,6 +221,8 @@ async def open_cluster(options: DaskOptions) -> AsyncIterator[Cluster]:
 def _new_client_type() -> Any:
     """Import Dask and return the type of its client."""
     client = import_module("distributed").Client
+    # Each batch of messages stays in a log for debugging, and one may submit 100 pilots.
+    import_module("dask").config.set({"distributed.admin.low-level-log-length": _LOGGED_BATCHES})
     # Dask adds handlers of its own to these loggers: their records would bypass the daemon's log.
     for name in ("distributed", "distributed.client", "distributed.core"):
         logger = logging.getLogger(name)

@@ -1,1 +1,1 @@
-ALTER TABLE record ADD COLUMN label TEXT;
+CREATE INDEX run_by_kind ON run (dag_id, state, cause, created_at);

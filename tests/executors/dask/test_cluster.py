@@ -8,9 +8,10 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
+from distributed.batched import BatchedSend
 from distributed.client import FutureCancelledError
 
-from aioflow.executors.dask.cluster import Pilot
+from aioflow.executors.dask.cluster import Pilot, _new_client_type
 
 
 class Future:
@@ -48,3 +49,8 @@ async def test_a_pilot_that_was_given_up_leaves_no_garbage():
         assert gone() is None
     finally:
         gc.enable()
+
+
+async def test_messages_of_dask_are_not_kept_for_debugging():
+    _new_client_type()
+    assert BatchedSend(interval=1).recent_message_log.maxlen == 10

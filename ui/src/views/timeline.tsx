@@ -1,4 +1,4 @@
-// Which DAG ran when: a lane for each DAG, with its runs and the times its schedule fires.
+// Which DAG ran when: a row for each DAG, with its runs and the times its schedule fires.
 
 import { useState } from "preact/hooks";
 
@@ -129,8 +129,8 @@ function Lanes({ runs, past, due, from, to, now }: LanesProps) {
   const first = Math.ceil(from / step) * step;
   const ticks = Array.from({ length: Math.max(0, Math.ceil((to - first) / step)) }, (_, index) => first + index * step);
   return (
-    <div class="lanes" role="group" aria-label={texts.history.timeline}>
-      <div class="lane" aria-hidden="true">
+    <div class="timeline" role="group" aria-label={texts.history.timeline}>
+      <div class="timeline-row" aria-hidden="true">
         <span />
         <span class="track">
           {ticks.map((tick) => (
@@ -141,7 +141,7 @@ function Lanes({ runs, past, due, from, to, now }: LanesProps) {
         </span>
       </div>
       {dags.map((dag) => (
-        <div key={dag} class="lane">
+        <div key={dag} class="timeline-row">
           <a class="cut" href={dagHref(dag)}>
             {dag}
           </a>

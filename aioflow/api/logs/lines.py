@@ -1,0 +1,282 @@
+"""The log of a task as lines: with their numbers, times and levels, by range, and searched.
+
+Every request reads a bounded part of the log, however large the log is, and returns where to
+continue. The number of a line is counted from the beginning of the log. A log has an index, built
+as far as it was needed: the number of lines before each block. So a line is found by its number,
+and a number by its position, by reading one block.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import anyio
+import msgspec
+
+from aioflow._threads import in_thread
+from aioflow.api.page.schemas import LogLinesView, LogLineView
+from aioflow.api.schemas import iso
+from aioflow.model.ids import StartNo
+from aioflow.processes.line_search import LineFinder, LineSearch
+from aioflow.telemetry.task_log import LogSegment, OpenLog
+from aioflow.telemetry.task_log_records import LogPart, LogPiece
+from aioflow.worker.log_text import LINE_BYTES, Levels, LineFilter, shown_text
+
+__all__ = ("LineRange", "LineReader", "TriedLog", "lines_of")
+
+_BLOCK_BYTES = 256 * 1024
+_PIECE_BYTES = 1024 * 1024
+_PIECES = 64
+_INDEXED_PIECES = 64
+_INDEXES = 64
+
+_Key: TypeAlias = tuple[LogSegment, int, LogPart]
+
+
+class LineRange(msgspec.Struct, frozen=True, kw_only=True):
+    """Which lines of a log are wanted.
+
+    Attributes:
+        offset: Lines from this byte offset on, which is the start of a line.
+        before: The last lines before this byte offset. It replaces ``offset``.
+        line: Lines from this number on, counted from 1. It replaces ``offset``.
+        is_tail: The last lines of the log.
+        limit: Maximum number of lines.
+        wanted: Only lines that match.
+    """
+
+    limit: int
+    offset: int = 0
+    before: int | None = None
+    line: int | None = None
+    is_tail: bool = False
+    wanted: LineFilter = LineFilter()
+
+
+class TriedLog(msgspec.Struct, frozen=True):
+    """The log of a task, and its executions.
+
+    Attributes:
+        ended: The last execution of each try that has ended, in order.
+    """
+
+    read: OpenLog
+    ended: Sequence[StartNo] = ()
+
+    def try_number(self, start_no: StartNo) -> int:
+        """Return the number of the try of an execution, counted across clears."""
+        return bisect_left(self.ended, start_no) + 1
+
+
+class _Index:
+    """The number of lines before each block of a log."""
+
+    def __init__(self) -> None:
+        self._before = [0]
+        self._lock = anyio.Lock()
+
+    async def numbers_at(self, read: OpenLog, offsets: Sequence[int]) -> list[int | None]:
+        """Return the numbers of the lines that begin at some offsets, in order.
+
+        The number of a line is ``None`` if counting so far takes more than one request.
+        """
+        if not offsets:
+            return []
+        await self._extend(read, offsets[-1] // _BLOCK_BYTES, None)
+        found: list[int | None] = []
+        at, data = -1, b""
+        for offset in offsets:
+            block, start = divmod(offset, _BLOCK_BYTES)
+            if block >= len(self._before):
+                found.append(None)
+                continue
+            if block != at:
+                at, data = block, await read(block * _BLOCK_BYTES, _BLOCK_BYTES)
+            found.append(self._before[block] + data.count(b"\n", 0, start) + 1)
+        return found
+
+    async def offset_of(self, read: OpenLog, line: int) -> int | None:
+        """Return the offset of a line, or of the end of a shorter log; ``None`` if it is too far.
+
+        Args:
+            line: Its number, counted from 1.
+        """
+        if line <= 1:
+            return 0
+        is_whole = await self._extend(read, None, line)
+        if self._before[-1] < line - 1 and not is_whole:
+            return None
+        block = max(bisect_left(self._before, line - 1) - 1, 0)
+        missing, offset = line - 1 - self._before[block], block * _BLOCK_BYTES
+        while data := await read(offset, _PIECE_BYTES):
+            count = data.count(b"\n")
+            if count >= missing:
+                return offset + _nth_line(data, missing)
+            missing, offset = missing - count, offset + len(data)
+        return offset
+
+    async def _extend(self, read: OpenLog, block: int | None, line: int | None) -> bool:
+        """Count lines up to a block or line, within a limit. Return whether the log has no more."""
+        async with self._lock:
+            for _ in range(_INDEXED_PIECES):
+                known = self._before
+                if block is not None and block < len(known):
+                    return False
+                if line is not None and known[-1] >= line:
+                    return False
+                data = await read((len(known) - 1) * _BLOCK_BYTES, _PIECE_BYTES)
+                for start in range(0, len(data) - _BLOCK_BYTES + 1, _BLOCK_BYTES):
+                    known.append(known[-1] + data.count(b"\n", start, start + _BLOCK_BYTES))
+                if len(data) < _PIECE_BYTES:
+                    return True
+        return False
+
+
+class LineReader:
+    """Reads logs as lines.
+
+    The indexes of the logs read last are remembered: 16 numbers for each 4 MiB of a log.
+    """
+
+    def __init__(self) -> None:
+        self._search = LineSearch()
+        self._indexes: dict[_Key, _Index] = {}
+
+    async def read(self, log: TriedLog, wanted: LineRange) -> LogLinesView:
+        """Return lines of a log.
+
+        Raises:
+            BadPattern: If a pattern is not valid, or takes too long.
+        """
+        index = self._index(log.read.key)
+        async with self._search.finding(wanted.wanted) as finder:
+            if wanted.is_tail or wanted.before is not None:
+                end = await log.read.size() if wanted.before is None else wanted.before
+                found = await _read_backward(log, finder, end, wanted.limit)
+            else:
+                offset: int | None = wanted.offset
+                if wanted.line is not None:
+                    offset = await index.offset_of(log.read, wanted.line)
+                if offset is None:
+                    return LogLinesView(lines=[], next_offset=None, is_far=True)
+                found = await _read_forward(log, finder, offset, wanted.limit)
+        return await self._numbered(log, index, found, is_whole=wanted.wanted.is_empty)
+
+    def _index(self, key: _Key) -> _Index:
+        index = self._indexes.pop(key, None) or _Index()
+        self._indexes[key] = index
+        if len(self._indexes) > _INDEXES:
+            del self._indexes[next(iter(self._indexes))]
+        return index
+
+    @staticmethod
+    async def _numbered(
+        log: TriedLog, index: _Index, found: LogLinesView, *, is_whole: bool
+    ) -> LogLinesView:
+        """Add the numbers of lines: of all if they are consecutive, else of each."""
+        lines = found.lines
+        offsets = [line.offset for line in (lines[:1] if is_whole else lines)]
+        numbers = await index.numbers_at(log.read, offsets)
+        if is_whole and numbers:
+            first = numbers[0]
+            numbers = [None if first is None else first + at for at in range(len(lines))]
+        numbered = [
+            msgspec.structs.replace(line, line=number)
+            for line, number in zip(lines, numbers, strict=True)
+        ]
+        return msgspec.structs.replace(found, lines=numbered)
+
+
+async def _read_forward(log: TriedLog, finder: LineFinder, offset: int, limit: int) -> LogLinesView:
+    begin, found = offset, list[LogLineView]()
+    for _ in range(_PIECES):
+        pieces = await log.read.pieces(offset, _PIECE_BYTES)
+        data = b"".join(piece.data for piece in pieces)
+        is_all = len(data) < _PIECE_BYTES
+        data = data if is_all else data[: data.rfind(b"\n") + 1 or len(data)]
+        starts = await finder.find(data, limit - len(found))
+        found += await in_thread(lines_of, log, pieces, data, starts, offset)
+        if len(found) == limit:
+            end = _line_end(data, starts[-1])
+            is_end = is_all and end == len(data)
+            return _view(begin, found, None if is_end else offset + end, offset + end)
+        offset += len(data)
+        if is_all:
+            return _view(begin, found, None, offset)
+    return _view(begin, found, offset, offset)
+
+
+async def _read_backward(log: TriedLog, finder: LineFinder, end: int, limit: int) -> LogLinesView:
+    upto, found = end, list[LogLineView]()
+    for _ in range(_PIECES):
+        begin = max(upto - _PIECE_BYTES, 0)
+        pieces = await log.read.pieces(begin, upto - begin)
+        data = b"".join(piece.data for piece in pieces)
+        # Half a line at the beginning belongs to the next block; a very long one is divided.
+        skipped = data.find(b"\n", 0, len(data) - 1) + 1 if begin else 0
+        positions = await finder.find(data[skipped:], limit - len(found), is_backward=True)
+        starts = [skipped + one for one in positions]
+        found = await in_thread(lines_of, log, pieces, data, starts, begin) + found
+        upto = begin + skipped
+        if len(found) == limit or upto <= 0:
+            break
+    first = found[0].offset if len(found) == limit else upto
+    return _view(first, found, None, end)
+
+
+def _view(start: int, found: list[LogLineView], next_offset: int | None, end: int) -> LogLinesView:
+    return LogLinesView(
+        lines=found, next_offset=next_offset, before_offset=start or None, end_offset=end
+    )
+
+
+def lines_of(
+    log: TriedLog, pieces: Sequence[LogPiece], data: bytes, starts: Sequence[int], offset: int
+) -> list[LogLineView]:
+    """Return the lines at some positions of a block, each with the time of its first byte.
+
+    Args:
+        pieces: The block, divided where it was captured at different times.
+        data: The block, perhaps without its end.
+        starts: Positions in the block, in order.
+        offset: Offset of the block in the log.
+    """
+    found, levels, at, passed = [], Levels(), -1, 0
+    previous = 0
+    for start in starts:
+        while start >= passed and at + 1 < len(pieces):
+            at += 1
+            passed += len(pieces[at].data)
+        end = _line_end(data, start)
+        text = shown_text(data[start:end])
+        if start != previous:  # lines in between were left out
+            levels = Levels()
+        previous = end
+        piece = pieces[at]
+        found.append(
+            LogLineView(
+                offset=offset + start,
+                text=text,
+                at=iso(piece.at),
+                level=levels.of(text),
+                stream="stderr" if piece.is_stderr else None,
+                try_number=log.try_number(piece.start_no),
+                is_cut=end - start > LINE_BYTES + 2,
+                is_open=not data.endswith(b"\n", start, end),
+            )
+        )
+    return found
+
+
+def _line_end(data: bytes, start: int) -> int:
+    return data.find(b"\n", start) + 1 or len(data)
+
+
+def _nth_line(data: bytes, count: int) -> int:
+    """Return the position after a number of line ends."""
+    position = 0
+    for _ in range(count):
+        position = data.index(b"\n", position) + 1
+    return position

@@ -1,0 +1,311 @@
+"""The log of a run: the lines of all its tasks in the order of time.
+
+A request reads a bounded part of the files, see ``telemetry.run_log``, and returns a cursor: the
+last record that was read, and how much of it was returned. A line that is divided between two
+records is joined, unless another page begins between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+
+import anyio
+import msgspec
+
+from aioflow._threads import in_thread
+from aioflow.api.page.schemas import RunLogLineView, RunLogView
+from aioflow.api.schemas import iso
+from aioflow.api.task_instances import RunLayout
+from aioflow.errors import RequestError
+from aioflow.model.timestamps import Timestamp
+from aioflow.processes.line_search import LineFinder, LineSearch
+from aioflow.protocol.requests import OF_RUN
+from aioflow.telemetry.run_log import BEGIN, RunLogFiles, RunLogKey, RunPiece, RunSegment
+from aioflow.telemetry.task_log import LogSegment, TaskLog
+from aioflow.worker.log_text import LEVELS, LINE_BYTES, Levels, LineFilter, plain_text, shown_text
+
+__all__ = ("RunLogRange", "RunLogs")
+
+_READ_BYTES = 512 * 1024
+_READS = 32
+_STORED_AT_ONCE = 8
+_INTEGER_DIGITS = 19
+
+
+class RunLogRange(msgspec.Struct, frozen=True, kw_only=True):
+    """Which lines of the log of a run are wanted.
+
+    Attributes:
+        cursor: Where to continue; empty for the beginning.
+        is_tail: The last lines. It replaces ``cursor``.
+        limit: Maximum number of lines. Lines that tasks have only begun may be added.
+        tasks: Only lines of these tasks; empty for all.
+        wanted: Only lines that match.
+    """
+
+    limit: int
+    cursor: str = ""
+    is_tail: bool = False
+    tasks: Sequence[str] = ()
+    wanted: LineFilter = LineFilter()
+
+
+class _Line(msgspec.Struct):
+    """A line, and the position after it.
+
+    Attributes:
+        end: Key of the record in which it ends.
+        done: How many bytes of that record have been read after this line.
+    """
+
+    task_index: int
+    map_index: int
+    at: Timestamp
+    is_stderr: bool
+    text: str
+    level: str | None
+    is_open: bool
+    end: RunLogKey
+    done: int
+
+
+class RunLogs:
+    """Reads the logs of runs."""
+
+    def __init__(self, tasklog: TaskLog) -> None:
+        self._tasklog = tasklog
+        self._files = RunLogFiles()
+        self._search = LineSearch()
+        self._thread = anyio.CapacityLimiter(1)
+
+    async def read(self, layout: RunLayout, run_no: int, wanted: RunLogRange) -> RunLogView:
+        """Return lines of the log of a run.
+
+        Raises:
+            BadPattern: If a pattern is not valid, or takes too long.
+            RequestError: If the cursor is not one of this log.
+        """
+        await self._tasklog.catch_up()
+        segments = await self._segments(layout, run_no, wanted.tasks)
+        async with self._search.finding(wanted.wanted._replace(level=None)) as finder:
+            if wanted.is_tail and not wanted.cursor:
+                return await self._read_end(layout, segments, finder, wanted)
+            return await self._read_on(layout, segments, finder, wanted)
+
+    async def _read_end(
+        self,
+        layout: RunLayout,
+        segments: Sequence[RunSegment],
+        finder: LineFinder,
+        wanted: RunLogRange,
+    ) -> RunLogView:
+        pieces, is_all = await in_thread(self._files.read_end, segments, limiter=self._thread)
+        lines = await in_thread(_lines_of, pieces, 0)
+        found = await _matching(lines, finder, wanted.wanted)
+        resume = (pieces[-1].key, len(pieces[-1].data)) if pieces else (BEGIN, 0)
+        return RunLogView(
+            items=_views(layout, found[-wanted.limit :]),
+            next=None,
+            resume=_cursor(*resume),
+            is_first=is_all and len(found) <= wanted.limit,
+        )
+
+    async def _read_on(
+        self,
+        layout: RunLayout,
+        segments: Sequence[RunSegment],
+        finder: LineFinder,
+        wanted: RunLogRange,
+    ) -> RunLogView:
+        after, done = _parsed(wanted.cursor) if wanted.cursor else (BEGIN, 0)
+        found: list[_Line] = []
+        is_end = False
+        for _ in range(_READS):
+            read = partial(self._files.read, segments, after, _READ_BYTES, is_included=done > 0)
+            pieces, is_end = await in_thread(read, limiter=self._thread)
+            skipped = done if _is_rest(pieces, after) else 0
+            lines = await in_thread(_lines_of, pieces, skipped)
+            matching = await _matching(lines, finder, wanted.wanted)
+            missing = wanted.limit - len(found)
+            if len(matching) > missing:
+                last = matching[missing - 1]
+                after, done, is_end = last.end, last.done, False
+                # What other tasks have begun to print until then is returned as open lines.
+                lines = await in_thread(_lines_of, _upto(pieces, after, done), skipped)
+                found += await _matching(lines, finder, wanted.wanted)
+                break
+            found += matching
+            if pieces:
+                after, done = pieces[-1].key, len(pieces[-1].data)
+            if is_end or len(found) >= wanted.limit:
+                break
+        cursor = _cursor(after, done)
+        return RunLogView(
+            items=_views(layout, found),
+            next=None if is_end else cursor,
+            resume=cursor,
+            is_first=not wanted.cursor,
+        )
+
+    async def _segments(
+        self, layout: RunLayout, run_no: int, tasks: Sequence[str]
+    ) -> list[RunSegment]:
+        of_tasks = {index: task.task_id for index, task in enumerate(layout.spec.tasks)}
+        of_tasks[-1] = OF_RUN
+        wanted = [
+            segment
+            for segment in await self._tasklog.list_segments(run_no)
+            if segment.task_index in of_tasks
+            and (not tasks or of_tasks[segment.task_index] in tasks)
+        ]
+        found: list[RunSegment] = []
+        if self._tasklog.earlier is None:
+            path = self._tasklog.segment_path
+            return [RunSegment(one.task_index, one.number, 0, path(one)) for one in wanted]
+        limiter = anyio.CapacityLimiter(_STORED_AT_ONCE)
+
+        async def fetch(segment: LogSegment) -> None:
+            async with limiter:
+                files = await self._tasklog.files_of(segment)
+            for order, file in enumerate(files):
+                found.append(RunSegment(segment.task_index, segment.number, order, file))
+
+        async with anyio.create_task_group() as group:
+            for segment in wanted:
+                group.start_soon(fetch, segment)
+        return found
+
+
+def _is_rest(pieces: Sequence[RunPiece], after: RunLogKey) -> bool:
+    return bool(pieces) and pieces[0].key == after
+
+
+def _upto(pieces: Sequence[RunPiece], last: RunLogKey, done: int) -> list[RunPiece]:
+    """Return the pieces up to a byte of the record with a key."""
+    found = [piece for piece in pieces if piece.key < last]
+    found += [piece._replace(data=piece.data[:done]) for piece in pieces if piece.key == last]
+    return found
+
+
+def _lines_of(pieces: Sequence[RunPiece], skipped: int) -> list[_Line]:
+    """Return the lines of records in the order in which they end.
+
+    Args:
+        skipped: How many bytes of the first record were returned before.
+    """
+    found: list[_Line] = []
+    begun: dict[tuple[int, int], tuple[RunPiece, bytes]] = {}
+    levels: dict[tuple[int, int], Levels] = {}
+    for piece in pieces:
+        source = (piece.key.task_index, piece.map_index)
+        tracker = levels.setdefault(source, Levels())
+        data, skipped, position = piece.data[skipped:], 0, skipped
+        for part in _split(data):
+            position += len(part)
+            first, start = begun.pop(source, (piece, b""))
+            line = (start + part)[-_LONGEST:]
+            if part.endswith(b"\n"):
+                found.append(_line(source, first, line, tracker, piece.key, position))
+            else:
+                begun[source] = first, line
+    for source, (first, line) in begun.items():
+        last = pieces[-1]
+        tracker = levels[source]
+        found.append(_line(source, first, line, tracker, last.key, len(last.data), is_open=True))
+    return found
+
+
+_LONGEST = 16 * LINE_BYTES
+"""Of a line without an end so much is remembered."""
+
+
+def _split(data: bytes) -> Iterable[bytes]:
+    start = 0
+    while start < len(data):
+        end = data.find(b"\n", start) + 1 or len(data)
+        yield data[start:end]
+        start = end
+
+
+def _line(
+    source: tuple[int, int],
+    first: RunPiece,
+    line: bytes,
+    levels: Levels,
+    end: RunLogKey,
+    done: int,
+    *,
+    is_open: bool = False,
+) -> _Line:
+    text = shown_text(line)
+    return _Line(
+        task_index=source[0],
+        map_index=source[1],
+        at=first.at,
+        is_stderr=first.is_stderr,
+        text=text,
+        level=levels.of(text),
+        is_open=is_open,
+        end=end,
+        done=done,
+    )
+
+
+async def _matching(lines: list[_Line], finder: LineFinder, wanted: LineFilter) -> list[_Line]:
+    if wanted.level is not None:
+        least = LEVELS.index(wanted.level)
+        lines = [
+            line for line in lines if line.level is not None and LEVELS.index(line.level) >= least
+        ]
+    if not wanted.search:
+        return lines
+    starts: dict[int, _Line] = {}
+    size = 0
+    texts = []
+    for line in lines:
+        text = plain_text(line.text).encode() + b"\n"
+        starts[size] = line
+        size += len(text)
+        texts.append(text)
+    return [starts[at] for at in await finder.find(b"".join(texts), len(lines))]
+
+
+def _views(layout: RunLayout, lines: Iterable[_Line]) -> list[RunLogLineView]:
+    found = []
+    for line in lines:
+        task_id, map_index, round_number = OF_RUN, -1, 0
+        if line.task_index >= 0:
+            task_id = layout.spec.tasks[line.task_index].task_id
+            map_index = line.map_index
+            if layout.is_in_loop(line.task_index):
+                map_index, round_number = -1, max(map_index, 0)
+        found.append(
+            RunLogLineView(
+                task_id=task_id,
+                map_index=map_index,
+                round=round_number,
+                at=iso(line.at),
+                text=line.text,
+                level=line.level,
+                stream="stderr" if line.is_stderr else None,
+                is_open=line.is_open,
+            )
+        )
+    return found
+
+
+def _cursor(key: RunLogKey, done: int) -> str:
+    return ".".join(str(number) for number in (*key, done))
+
+
+def _parsed(cursor: str) -> tuple[RunLogKey, int]:
+    numbers = cursor.split(".")
+    digits = [number.removeprefix("-") for number in numbers]
+    if len(numbers) != len(BEGIN) + 1 or not all(
+        number.isascii() and number.isdecimal() and len(number) <= _INTEGER_DIGITS
+        for number in digits
+    ):
+        raise RequestError(f"{cursor[:80]!r} is no cursor of a log")
+    *key, done = (int(number) for number in numbers)
+    return RunLogKey(*key), max(done, 0)

@@ -1,0 +1,1 @@
+"""Queries and JSON schemas of views that the web page alone shows."""

@@ -1,0 +1,114 @@
+"""What the first view of the page shows: runs in flight, and DAGs that need attention."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import msgspec
+
+from aioflow.api.page.history import History
+from aioflow.api.page.schemas import PoolView
+from aioflow.api.queries import RunReader
+from aioflow.api.schemas import RunSummary, iso, run_state_name, summary
+from aioflow.clock import Clock
+from aioflow.model.history import DAY_US
+from aioflow.model.rows import RunRow
+from aioflow.model.states import RunState
+from aioflow.model.timestamps import Timestamp
+
+__all__ = ("AttentionView", "HomeView", "InFlightView", "home")
+
+_SHOWN = 12
+_LOOKED_AT = 200
+"""Newest unsuccessful runs of each state that are grouped by DAG."""
+
+
+class InFlightView(msgspec.Struct, frozen=True, kw_only=True):
+    """A run in flight.
+
+    Attributes:
+        counts: Number of its tasks by state.
+        slow_after_seconds: After how long it is slower than usual, if known.
+    """
+
+    run: RunSummary
+    counts: dict[str, int]
+    slow_after_seconds: float | None
+
+
+class AttentionView(msgspec.Struct, frozen=True, kw_only=True):
+    """A DAG with runs that failed in the last 24 hours, or were partly successful.
+
+    Attributes:
+        count: How many of these runs there are.
+        last: The run of these that ended last.
+        since: When the first of these ended.
+        is_recovered: Whether a run of the DAG has succeeded since.
+    """
+
+    dag_id: str
+    count: int
+    state: str
+    last: RunSummary
+    since: str | None
+    is_recovered: bool
+
+
+class HomeView(msgspec.Struct, frozen=True, kw_only=True):
+    """Runs in flight, the newest first, and DAGs that need attention, the latest failure first."""
+
+    in_flight: list[InFlightView]
+    attention: list[AttentionView]
+    pools: list[PoolView]
+
+
+async def home(
+    reader: RunReader, history: History, clock: Clock, pools: list[PoolView]
+) -> HomeView:
+    """Return what the first view of the page shows."""
+    live = await reader.store.list_runs(state=RunState.RUNNING, limit=_SHOWN)
+    counts = await reader.counts(live)
+    usual = await history.slow_after()
+    return HomeView(
+        in_flight=[
+            InFlightView(
+                run=_summary(reader, run),
+                counts=count,
+                slow_after_seconds=usual.get(run.dag_id),
+            )
+            for run, count in zip(live, counts, strict=True)
+        ],
+        attention=await _attention(reader, clock.now() - DAY_US),
+        pools=pools,
+    )
+
+
+async def _attention(reader: RunReader, since: Timestamp) -> list[AttentionView]:
+    found: defaultdict[str, list[RunRow]] = defaultdict(list)
+    for state in (RunState.FAILED, RunState.PARTIAL):
+        for run in await reader.store.list_runs(state=state, limit=_LOOKED_AT):
+            if run.ended_at is not None and run.ended_at >= since:
+                found[run.dag_id].append(run)
+    groups = []
+    for dag_id, runs in found.items():
+        runs.sort(key=lambda run: run.ended_at or 0)
+        newest = await reader.store.newest_ended_run(dag_id)
+        groups.append(
+            (
+                runs[-1].ended_at or 0,
+                AttentionView(
+                    dag_id=dag_id,
+                    count=len(runs),
+                    state=run_state_name(runs[-1]),
+                    last=_summary(reader, runs[-1]),
+                    since=iso(runs[0].ended_at),
+                    is_recovered=newest is not None and newest.state is RunState.SUCCESS,
+                ),
+            )
+        )
+    groups.sort(key=lambda group: (group[1].is_recovered, -group[0]))
+    return [view for _, view in groups[:_SHOWN]]
+
+
+def _summary(reader: RunReader, run: RunRow) -> RunSummary:
+    return summary(run, reader.store.damages.of_run(run.run_no))

@@ -1,0 +1,476 @@
+"""Queries of the web page, composed from parts that share one reader.
+
+The overview, the nodes, the pools and the next fire times of all schedules are in this module.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from importlib.metadata import version
+from typing import cast
+
+from aioflow._threads import in_thread
+from aioflow.api.assets import Assets
+from aioflow.api.dags import import_errors
+from aioflow.api.live_stream import Commits
+from aioflow.api.metrics import MemoryStats, MemoryStatsCollector
+from aioflow.api.page.gantt import gantt
+from aioflow.api.page.graphs import Graphs, RunStateCounts
+from aioflow.api.page.schemas import (
+    HolderView,
+    ImportErrorView,
+    NodeView,
+    OverviewView,
+    PoolView,
+    RecentRunView,
+    SlotView,
+    SpannedView,
+    StartView,
+    WaitersView,
+    WaiterView,
+)
+from aioflow.api.page.task_detail import TaskReader
+from aioflow.api.page.triggers import TriggerStats, WaitingTriggers
+from aioflow.api.paging import Page
+from aioflow.api.queries import RunReader
+from aioflow.api.schedule_texts import schedule_text
+from aioflow.api.schemas import iso, run_state_name, summary
+from aioflow.api.triggers import NODE_NO, TriggerReader
+from aioflow.api.waits.longest import LongestWaits, newest_failures
+from aioflow.clock import Clock
+from aioflow.core.scheduling import timetable
+from aioflow.core.scheduling.slots import Slots
+from aioflow.core.state.memory import Memory
+from aioflow.core.transaction import Transaction
+from aioflow.engine.loop import Engine
+from aioflow.errors import DaemonAway
+from aioflow.executors.host_inspection import HostLoad
+from aioflow.model.batch import Batch
+from aioflow.model.dag import DagSpec
+from aioflow.model.rows import NodeRow, PoolRow
+from aioflow.model.timestamps import Timestamp
+from aioflow.model.triggers import DescribeTriggers
+from aioflow.protocol.requests import (
+    OF_RUN,
+    Holder,
+    Request,
+    ShowHolders,
+    ShowPools,
+    ShowWaiters,
+    Waiter,
+)
+
+__all__ = (
+    "UPCOMING_FIRE_TIMES",
+    "Overview",
+    "Reads",
+    "merged_fire_times",
+    "node_view",
+    "upcoming_fire_times",
+)
+
+_DAY_US = 86_400_000_000
+_OVERVIEW_RUNS = 10
+
+
+class Overview:
+    """Summarizes the state of a node.
+
+    Args:
+        engine: The engine of this node.
+        looking: Collects statistics of the node's memory.
+        lag_seconds: Returns the recent delay of the node's event loop.
+    """
+
+    def __init__(
+        self,
+        reader: RunReader,
+        clock: Clock,
+        fires: TriggerStats,
+        engine: Engine,
+        *,
+        began_us: int,
+        looking: MemoryStatsCollector,
+        lag_seconds: Callable[[], float],
+    ) -> None:
+        self._reader = reader
+        self._clock = clock
+        self._fires = fires
+        self._engine = engine
+        self._began_us = began_us
+        self._memory_stats = looking
+        self._lag_seconds = lag_seconds
+        self._longest_waits = LongestWaits(reader, clock)
+
+    async def show(self, status: str) -> OverviewView:
+        """Return the overview."""
+        engine, slots, store = self._engine, self._engine.slots, self._reader.store
+        stats = await self._memory_stats.collect()
+        failed = await newest_failures(store)
+        shown = [summary(row, store.damages.of_run(row.run_no)) for row in failed]
+        known = await self._reader.catalogue.known()
+        used = sum(not worker.is_idle for worker in slots.workers)
+        return OverviewView(
+            status=status,
+            version=version("aioflow-engine"),
+            uptime_seconds=(self._clock.monotonic_us() - self._began_us) / 1e6,
+            is_store_away=engine.store_away_since is not None,
+            live_runs=len(engine.memory.runs),
+            states=dict(sorted(stats.states.items())),
+            slots={
+                "def": SlotView(all=len(slots.workers), used=used),
+                "async": SlotView(all=slots.coroutines, used=slots.running_coroutines),
+            },
+            deferred=dict(sorted(stats.deferred.items())),
+            failed_24h=await store.count_failed_since(self._clock.now() - _DAY_US),
+            import_errors=len(import_errors(known)),
+            decisions=await store.count_open_decisions(),
+            loop_lag_seconds=self._lag_seconds(),
+            fires_per_second=round(sum(self._fires.per_second().values()), 3),
+            waiting_longest=await self._longest_waits.find(stats, engine.memory.shift),
+            damaged=(await self._reader.damaged())[:_OVERVIEW_RUNS],
+            failed_runs=shown[:_OVERVIEW_RUNS],
+        )
+
+
+UPCOMING_FIRE_TIMES = 500
+"""Maximum number of fire times in a response."""
+
+_FIRE_TIMES_PER_DAG = 100
+"""Limit for one DAG, so that a DAG that fires every second does not crowd out others."""
+
+
+async def upcoming_fire_times(
+    reader: RunReader, *, after: Timestamp, until: Timestamp
+) -> list[StartView]:
+    """Return the next fire times of DAGs that are not paused, the earliest first.
+
+    For a custom timetable, only the fire time that it waits for is included.
+    """
+    known = await reader.catalogue.known()
+    own = {} if reader.timetables is None else reader.timetables.expected()
+    begins = {
+        row.dag_id: at
+        for row in known.dags.values()
+        if not row.paused
+        and not row.gone
+        and (at := own.get(row.dag_id, row.next_run_at)) is not None
+    }
+    first = [(max(at, after), dag_id) for dag_id, at in begins.items()]
+    soon = heapq.nsmallest(UPCOMING_FIRE_TIMES, (one for one in first if one[0] <= until))
+    chosen = [known.dags[dag_id] for _, dag_id in soon]
+    specs = {row.dag_id: await reader.known_spec(row.version, row.dag_id) for row in chosen}
+    return await in_thread(merged_fire_times, begins, specs, after, until)
+
+
+def merged_fire_times(
+    begins: Mapping[str, Timestamp],
+    specs: Mapping[str, DagSpec],
+    after: Timestamp,
+    until: Timestamp,
+) -> list[StartView]:
+    """Return the fire times of some DAGs in a period, the earliest first; at most 500.
+
+    Args:
+        begins: Where each DAG begins.
+    """
+    queue: list[tuple[Timestamp, str]] = []
+    for dag_id, spec in specs.items():
+        at: Timestamp | None = begins[dag_id]
+        if at is not None and at < after:
+            at = _next_fire_time(spec, after - 1)
+        if at is not None and at <= until:
+            queue.append((at, dag_id))
+    heapq.heapify(queue)
+    found: list[StartView] = []
+    counts: dict[str, int] = {}
+    while queue and len(found) < UPCOMING_FIRE_TIMES:
+        at, dag_id = heapq.heappop(queue)
+        spec = specs[dag_id]
+        text, zone = schedule_text(spec), spec.timezone
+        found.append(StartView(dag_id=dag_id, at=iso(at) or "", schedule=text, timezone=zone))
+        counts[dag_id] = counts.get(dag_id, 0) + 1
+        later = _next_fire_time(spec, at) if counts[dag_id] < _FIRE_TIMES_PER_DAG else None
+        if later is not None and later <= until:
+            heapq.heappush(queue, (later, dag_id))
+    return found
+
+
+def _next_fire_time(spec: DagSpec, after: Timestamp) -> Timestamp | None:
+    """Return the next fire time after a timestamp; ``None`` if it is unknown or there is none."""
+    schedule = spec.schedule
+    if schedule is None or schedule.once or schedule.gap_us is not None:
+        return None
+    at = timetable.next_fire_time(schedule, spec.timezone, after=after)
+    return None if at is None or (spec.end_date is not None and at > spec.end_date) else at
+
+
+def node_view(row: NodeRow, engine: Engine | None, now: Timestamp) -> NodeView:
+    """Return a node as JSON shows it.
+
+    Args:
+        engine: The engine of the responding node; ``None`` without a daemon.
+    """
+    is_here = engine is not None and row.node_no == NODE_NO and row.epoch == engine.memory.epoch
+    state = "away" if not is_here else "drained" if row.is_drained else "up"
+    slots = triggers = None
+    if engine is not None and is_here:
+        slots = len(engine.slots.workers) + engine.slots.coroutines
+        triggers = len(engine.memory.waits)
+    return NodeView(
+        node=row.node_no,
+        epoch=row.epoch,
+        state=state,
+        started_at=iso(row.started_at),
+        seen_at=iso(now if is_here else row.seen_at),
+        version=row.version,
+        pid=row.pid,
+        host=row.host,
+        slots=slots,
+        triggers=triggers,
+        is_here=is_here,
+    )
+
+
+_HOLDERS = 100
+_RECENT_RUNS = 20
+
+
+class Reads:
+    """The queries of the web page.
+
+    Args:
+        engine: ``None`` without a daemon.
+        send: Sends a request to the engine.
+        hosts: Returns the load of the shared hosts.
+        watched: Gets descriptions from the hosts of triggers.
+
+    Attributes:
+        fires: Events since the daemon started.
+        lag_seconds: Returns the recent delay of the event loop; set by the web server.
+    """
+
+    def __init__(
+        self,
+        reader: RunReader,
+        clock: Clock,
+        engine: Engine | None,
+        send: Callable[[Request], Awaitable[object]],
+        *,
+        hosts: Callable[[], Sequence[HostLoad]],
+        watched: DescribeTriggers,
+    ) -> None:
+        self._reader = reader
+        self._clock = clock
+        self._engine = engine
+        self._send = send
+        self._hosts = hosts
+        self.lag_seconds: Callable[[], float] = lambda: 0.0
+        self.fires = TriggerStats(clock)
+        self.commits = Commits(clock)
+        self.graphs = Graphs(reader)
+        self.progress = RunStateCounts(reader, clock)
+        self.trigger_reader = TriggerReader(reader, self._memory, watched)
+        self.one_task = TaskReader(reader, self.trigger_reader)
+        self.waiting = WaitingTriggers(
+            reader,
+            clock,
+            self.fires,
+            self.trigger_reader,
+            memory=self._memory,
+            hosts=self._list_hosts,
+        )
+        self.assets = Assets(reader, self._memory)
+        self._overview: Overview | None = None
+        self._memory_stats: MemoryStatsCollector | None = None
+        if engine is not None:
+            self._memory_stats = MemoryStatsCollector(clock, engine)
+            self._overview = Overview(
+                reader,
+                clock,
+                self.fires,
+                engine,
+                began_us=clock.monotonic_us(),
+                looking=self._memory_stats,
+                lag_seconds=self._late_seconds,
+            )
+
+    @property
+    def commit_no(self) -> int:
+        """The number of the last commit.
+
+        Raises:
+            DaemonAway: If there is no daemon.
+        """
+        if self._engine is None:
+            raise DaemonAway("")
+        return self._engine.memory.commit_no
+
+    @property
+    def slots(self) -> Slots:
+        """The slots of this node.
+
+        Raises:
+            DaemonAway: If there is no daemon.
+        """
+        if self._engine is None:
+            raise DaemonAway("")
+        return self._engine.slots
+
+    def committed(self, batch: Batch, draft: Transaction) -> None:
+        """Update the live stream, the DAG cache and the counts of events with a durable batch."""
+        self.commits.committed(batch, draft)
+        self._reader.catalogue.committed(batch)
+        if self._engine is not None:
+            self.fires.committed(draft.fires)
+
+    def _list_hosts(self) -> Sequence[HostLoad]:
+        return [host for host in self._hosts() if host.capacity]
+
+    def _late_seconds(self) -> float:
+        return self.lag_seconds()
+
+    def _memory(self) -> Memory | None:
+        return None if self._engine is None else self._engine.memory
+
+    # ── the node ────────────────────────────────────────────────────────────────────────
+
+    async def overview(self, status: str) -> OverviewView:
+        """Return the state of the node.
+
+        Raises:
+            DaemonAway: If there is no daemon.
+        """
+        if self._overview is None:
+            raise DaemonAway("")
+        return await self._overview.show(status)
+
+    async def collect(self) -> MemoryStats:
+        """Return statistics of the node's memory.
+
+        Raises:
+            DaemonAway: If there is no daemon.
+        """
+        if self._memory_stats is None:
+            raise DaemonAway("")
+        return await self._memory_stats.collect()
+
+    async def nodes(self) -> list[NodeView]:
+        """Return the nodes of this database."""
+        now, rows = self._clock.now(), await self._reader.store.list_nodes()
+        return [node_view(row, self._engine, now) for row in rows]
+
+    async def import_errors(self) -> list[ImportErrorView]:
+        """Return the files that cannot be imported now."""
+        return import_errors(await self._reader.catalogue.known())
+
+    # ── runs ────────────────────────────────────────────────────────────────────────────
+
+    async def recent(self, dag_ids: Sequence[str]) -> dict[str, list[RecentRunView]]:
+        """Return the newest runs of DAGs for bar charts, the newest first."""
+        found = await self._reader.store.list_recent_runs(dag_ids, limit=_RECENT_RUNS)
+        return {
+            dag_id: [
+                RecentRunView(
+                    run_id=row.run_id,
+                    state=run_state_name(row),
+                    started_at=iso(row.started_at),
+                    ended_at=iso(row.ended_at),
+                )
+                for row in rows
+            ]
+            for dag_id, rows in found.items()
+        }
+
+    async def gantt(
+        self, run_id: str, *, offset: int, limit: int, cursor: str | None = None
+    ) -> Page[SpannedView]:
+        """Return how the tasks of a run spent their time."""
+        return await gantt(self._reader, run_id, offset=offset, limit=limit, cursor=cursor)
+
+    async def upcoming(self, *, after: Timestamp, until: Timestamp) -> list[StartView]:
+        """Return the next fire times of schedules."""
+        return await upcoming_fire_times(self._reader, after=after, until=until)
+
+    # ── logs ────────────────────────────────────────────────────────────────────────────
+
+    async def prints_on(self, run_id: str, task_id: str, *, map_index: int) -> bool:
+        """Return whether a task has not ended and may print more."""
+        run = await self._reader.run(run_id)
+        if task_id == OF_RUN:
+            return run.state.is_live
+        location = await self._reader.locate(run, task_id, map_index)
+        rows = await self._reader.store.find_tasks([location.task_no])
+        return rows[0].state.is_live if rows else run.state.is_live
+
+    # ── pools ───────────────────────────────────────────────────────────────────────────
+
+    async def pools(self) -> list[PoolView]:
+        """Return the limited pools by name."""
+        if self._engine is None:
+            return [_pool_view(row, None, None) for row in await self._reader.store.list_pools()]
+        stats = await self.collect()
+        found = cast("list[tuple[PoolRow, int]]", await self._send(ShowPools()))
+        return [_pool_view(row, used, stats.queued[row.name]) for row, used in found]
+
+    async def holders(self, name: str) -> list[HolderView]:
+        """Return the tasks that occupy a pool, running ones first."""
+        answer = await self._send(ShowHolders(name=name, limit=_HOLDERS))
+        runs = await self._reader.store.find_runs(
+            [holder.run_id for holder in cast("list[Holder]", answer)]
+        )
+        versions = {run.run_id: run.version for run in runs}
+        found = []
+        for holder in cast("list[Holder]", answer):
+            version = versions.get(holder.run_id)
+            if version is not None:
+                spec = await self._reader.known_spec(version, holder.dag_id)
+                found.append(_holder_view(holder, spec.tasks[holder.task_index].task_id))
+        return found
+
+    async def waiters(self, name: str) -> WaitersView:
+        """Return what waits for slots of a pool, the next one first."""
+        answer = cast("list[Waiter]", await self._send(ShowWaiters(name=name, limit=_HOLDERS)))
+        runs = await self._reader.store.find_runs([waiter.run_id for waiter in answer])
+        versions = {run.run_id: run.version for run in runs}
+        items = []
+        for waiter in answer:
+            version = versions.get(waiter.run_id)
+            if version is not None:
+                spec = await self._reader.known_spec(version, waiter.dag_id)
+                items.append(_waiter_view(waiter, spec.tasks[waiter.task_index].task_id))
+        return WaitersView(items=items)
+
+
+def _waiter_view(waiter: Waiter, task_id: str) -> WaiterView:
+    return WaiterView(
+        run_id=waiter.run_id,
+        task_id=task_id,
+        map_index=waiter.map_index,
+        children=waiter.children,
+        weight=waiter.weight,
+        priority=waiter.priority,
+        since=iso(waiter.since),
+    )
+
+
+def _pool_view(row: PoolRow, used: int | None, queued: int | None) -> PoolView:
+    return PoolView(
+        name=row.name,
+        slots=row.slots,
+        include_deferred=row.include_deferred,
+        used=used,
+        queued=queued,
+    )
+
+
+def _holder_view(holder: Holder, task_id: str) -> HolderView:
+    return HolderView(
+        run_id=holder.run_id,
+        task_id=task_id,
+        map_index=holder.map_index,
+        weight=holder.weight,
+        since=iso(holder.since),
+        is_waiting=holder.is_waiting,
+    )
