@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, NoReturn, Protocol
 
 from aioflow.author import codec
@@ -160,7 +161,10 @@ class DurableCalls:
         self._awaited: Call | None = None
         self._cut_short: CallCutShort | None = None
         self._reply: asyncio.Future[tuple[bytes | None, Failure | None]] | None = None
-        self._positions = EventPositions()
+
+    @cached_property
+    def _positions(self) -> EventPositions:
+        return EventPositions()
 
     @property
     def is_suspended(self) -> bool:
