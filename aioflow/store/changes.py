@@ -89,6 +89,8 @@ class Action(Enum):
     ADD = "add"
     """Insert the row, or add its values to those of the existing row."""
     UPDATE = "update"
+    AMEND = "amend"
+    """Update the row, which may be missing."""
     DELETE = "delete"
     DISCARD = "discard"
     """Delete the row, which may have been deleted already."""
@@ -103,6 +105,7 @@ class Kind:
         columns: Columns that get new values.
         guards: Columns whose current values the change expects; the row's key comes first.
         bind: Returns the rows that a batch changes in this way.
+        empty: Columns that the change expects to be NULL.
     """
 
     name: str
@@ -111,6 +114,7 @@ class Kind:
     columns: tuple[str, ...]
     guards: tuple[str, ...]
     bind: Callable[[Batch, Vault], list[Parameters]]
+    empty: tuple[str, ...] = ()
 
     @property
     def is_journaled(self) -> bool:
@@ -120,7 +124,7 @@ class Kind:
     @property
     def is_counted(self) -> bool:
         """Whether the statement must affect exactly as many rows as the change has."""
-        return self.action not in {Action.KEEP, Action.DISCARD}
+        return self.action not in {Action.KEEP, Action.AMEND, Action.DISCARD}
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -199,10 +203,11 @@ def _kind(
     *,
     columns: tuple[str, ...] = (),
     guards: tuple[str, ...] = (),
+    empty: tuple[str, ...] = (),
 ) -> Kind:
     if not columns and not guards:
         columns = tuple(table.c.keys())
-    return Kind(name, table, action, columns, guards, bind)
+    return Kind(name, table, action, columns, guards, bind, empty)
 
 
 def _deletion(kind: str, table: Table) -> Kind:
@@ -386,12 +391,22 @@ KINDS: tuple[Kind, ...] = (
         guards=("decision_no", "vote_count"),
     ),
     _kind(
-        "decision end",
+        "decision answer",
         tables.decision,
         Action.UPDATE,
+        decisions.decision_answers,
+        columns=("outcome", "answer", "ended_at"),
+        guards=("decision_no",),
+        empty=("outcome",),
+    ),
+    _kind(
+        "decision end",
+        tables.decision,
+        Action.AMEND,
         decisions.decision_ends,
         columns=("outcome", "answer", "ended_at"),
         guards=("decision_no",),
+        empty=("outcome",),
     ),
     _kind("dag trigger", tables.dag_trigger, Action.REPLACE, run_causes.dag_triggers),
     _kind(
@@ -499,6 +514,7 @@ def _row_by_row(kind: Kind) -> Insert | Update | Delete:
     guards = [
         table.c[name] == bindparam(f"was_{name}", type_=table.c[name].type) for name in kind.guards
     ]
+    guards += [table.c[name].is_(None) for name in kind.empty]
     match kind.action:
         case Action.INSERT:
             return insert(table).values(new)
@@ -514,7 +530,7 @@ def _row_by_row(kind: Kind) -> Insert | Update | Delete:
             return upsert.on_conflict_do_update(
                 index_elements=list(kind.key), set_=_added(kind, upsert.excluded)
             )
-        case Action.UPDATE:
+        case Action.UPDATE | Action.AMEND:
             return update(table).where(*guards).ordered_values(*new.items())
         case Action.DELETE | Action.DISCARD:
             return delete(table).where(*guards)
@@ -533,6 +549,7 @@ def _all_at_once(kind: Kind) -> Insert | Update | Delete:
     ]
     given = func.unnest(*arrays).table_valued(*names).render_derived(name="given")
     guards = [table.c[name] == given.c[f"was_{name}"] for name in kind.guards]
+    guards += [table.c[name].is_(None) for name in kind.empty]
     source = select(*(given.c[f"new_{name}"] for name in kind.columns))
     match kind.action:
         case Action.INSERT:
@@ -550,7 +567,7 @@ def _all_at_once(kind: Kind) -> Insert | Update | Delete:
             return upsert.on_conflict_do_update(
                 index_elements=list(kind.key), set_=_added(kind, upsert.excluded)
             )
-        case Action.UPDATE:
+        case Action.UPDATE | Action.AMEND:
             values = {name: given.c[f"new_{name}"] for name in kind.columns}
             return update(table).where(*guards).values(values)
         case Action.DELETE | Action.DISCARD:
