@@ -58,6 +58,7 @@ from aioflow.results import (
 from aioflow.worker.code.loader import CodeMissing
 from aioflow.worker.failures import failure_of, one_line, print_traceback
 from aioflow.worker.link import packed
+from aioflow.worker.query.values import without_secrets
 from aioflow.worker.task.arguments import BadArgument, RunUnknown, spec_of
 from aioflow.worker.task.branching import BadChoice, skipped_by
 from aioflow.worker.task.items import ItemTooLarge, gathered_items
@@ -400,7 +401,7 @@ def _deferred(
         message = f"{node.task_id!r} is {kind} and cannot resume in {named}"
         failure = Failure(type="TaskDeferred", message=one_line(message), reason="no_such_method")
         return Failed(start.task_no, start.start_no, began_at, now(), failure, retryable=False)
-    class_path, kwargs = yield from serialized(wish.trigger)
+    class_path, kwargs = yield from serialized(without_secrets(wish.trigger))
     deferred = Deferred(
         start.task_no,
         start.start_no,
