@@ -33,6 +33,7 @@ from aioflow.errors import (
     UnknownRun,
     UnknownTask,
 )
+from aioflow.model.access import Actor, Role
 from aioflow.model.dag import Chooses, DagSpec, MapSource, MapSpec, RetryPolicy, TaskSpec
 from aioflow.model.rows import ExpansionRow, RunRow
 from aioflow.model.states import Failure, RunState, TaskState
@@ -618,6 +619,36 @@ async def test_the_answer_of_a_clear_says_what_stays_upstream_failed(tmp_path):
 
     assert (alone["cleared"], alone["upstream_failed"]) == (1, ["total"])
     assert of_all["upstream_failed"] == []
+
+
+async def test_a_dry_run_names_what_is_touched_and_changes_nothing(tmp_path):
+    async with node(tmp_path) as n:
+        n.define(FAN)
+        await n.api.trigger("fan", run_id="r")
+        before = n.engine.memory.commit_no
+        by_anna = n.api.by(Actor(name="anna", role=Role.ADMIN))
+        cleared = await by_anna.clear("r", ["list"], downstream=True, dry_run=True)
+        marked = await by_anna.mark("r", "failed", ["list"], dry_run=True)
+        whole = await by_anna.mark("r", "failed", dry_run=True)
+        after = n.engine.memory.commit_no
+        with pytest.raises(UnknownTask):
+            await by_anna.clear("r", ["absent"], dry_run=True)
+        audit = await n.api.access.list_audit()
+
+    assert before == after
+    assert [line.action for line in audit] == []
+    assert cleared == {
+        "run_id": "r",
+        "dag_id": "fan",
+        "state": "running",
+        "cleared": 1,
+        "dry_run": True,
+        "tasks": [{"task_id": "list", "is_marked": False, "states": {"queued": 1}}],
+        "more": 0,
+        "upstream_failed": [],
+    }
+    assert (marked["marked"], whole["marked"]) == (1, 3)
+    assert marked["tasks"] == [{"task_id": "list", "is_marked": True, "states": {"queued": 1}}]
 
 
 async def test_the_log_of_a_task_sets_tries_apart_that_a_clear_lies_between(tmp_path):

@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from aioflow.api import Api
 from aioflow.api.page.history import history_faults, slow_after_ms
@@ -99,6 +100,22 @@ async def test_the_journal_and_a_check_agree_with_the_history(store_url):
 
         assert await compare_with_replay(n.store) == []
         assert await history_faults(n.store) == []
+
+
+@pytest.mark.parametrize("hourly", [0, 120])
+async def test_hours_that_are_never_merged_expire_with_their_days(store_url, tmp_path, hourly):
+    kept = replace(MERGED, hourly_history_days=hourly)
+    async with node(store_url) as n:
+        await one_of_each(n)
+        every = {"since": 0, "until": 2**60}
+        before = await n.store.list_history("dag", **every)
+
+        await cleaner(n, tmp_path, days=40, kept=kept).clean()
+        assert await n.store.list_history("dag", **every) == before
+        gone = await cleaner(n, tmp_path, days=100, kept=kept).clean()
+
+        assert gone.history >= len(before)
+        assert await n.store.list_history("dag", **every) == []
 
 
 async def test_old_hours_become_days_and_old_days_go(store_url, tmp_path):

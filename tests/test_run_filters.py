@@ -89,6 +89,24 @@ async def test_each_facet_ignores_its_own_part_of_the_filter(tmp_path, url):
         assert counted.is_complete
 
 
+async def test_a_caller_with_scopes_learns_of_no_other_dag(tmp_path, url):
+    async with runs(tmp_path, url) as n:
+        wanted = await run_filter(n.api, RunQuery(dags=("chain",)))
+
+        scoped = await count_runs(n.api, wanted, frozenset({"chain"}))
+        everything = await count_runs(n.api, wanted)
+
+        assert scoped.dags == {"chain": 2}
+        assert set(everything.dags) == {"chain", "fan", "finance"}
+
+
+def test_the_cached_statements_of_filters_are_bounded():
+    for width in range(300):
+        run_filters._page(width, (), (), frozenset())
+
+    assert run_filters._page.cache_info().currsize <= 256
+
+
 async def test_a_count_by_the_index_and_by_rows_is_the_same(tmp_path, url, monkeypatch):
     async with runs(tmp_path, url) as n:
         wanted = [await run_filter(n.api, RunQuery(**query)) for query, _ in MATCHES]

@@ -17,6 +17,7 @@ from aioflow.api.trigger_details import (
 )
 from aioflow.api.waits.sentences import Waiter, actions, cause_sentence, chain_sentence
 from aioflow.author.codec import encode
+from aioflow.model.decisions import PERSON
 from aioflow.model.states import TaskState, Wait, WaitKind
 from aioflow.redaction import Masks
 
@@ -194,6 +195,14 @@ def test_the_fields_of_an_event_are_those_that_the_catalogue_yields(class_path):
     (payload,) = get_args(base)
 
     assert list(CATALOGUE_PAYLOADS[class_path]) == list(payload.__annotations__)
+
+
+def test_a_trigger_that_asks_a_person_is_shown_by_its_question():
+    kwargs = encode({"question": "Release the payment?", "details": "Invoice 4711"}, "f", 1_000)
+
+    said = PublicFields(Masks()).sentence(PERSON, kwargs, None)
+
+    assert said == "for a decision: Release the payment?"
 
 
 def test_a_field_of_an_event_has_the_value_that_its_trigger_waits_for():

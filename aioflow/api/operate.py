@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import anyio
 
@@ -22,6 +22,7 @@ from aioflow.protocol.requests import (
     EraseHistory,
     FireTrigger,
     Mark,
+    Preview,
     Request,
     SetPool,
     Unquarantine,
@@ -36,6 +37,8 @@ CLEAR_SECONDS = 50.0
 RUNS_AT_ONCE = 500
 _CONCURRENT_REQUESTS = 50
 _HISTORY_ROWS = 2_000
+_PREVIEWED_TASKS = 500
+"""Maximum number of tasks that a preview names. Children are counted, not named."""
 
 
 class Actions(RunReader):
@@ -70,11 +73,12 @@ class Actions(RunReader):
         downstream: bool = False,
         failed: bool = False,
         latest: bool = False,
+        dry_run: bool = False,
         key: str | None = None,
     ) -> dict[str, Any]:
         """Clear tasks of a run so that they run again, by default all; see ``ClearTasks``.
 
-        ``key`` is the idempotency key.
+        ``key`` is the idempotency key. A dry run changes nothing, and names the tasks.
 
         Raises:
             UnknownTask: If the run has no such task, or the task no such child.
@@ -88,9 +92,12 @@ class Actions(RunReader):
             downstream=downstream,
             failed=failed,
             latest=latest,
-            key=checked_idempotency_key(key),
+            dry_run=dry_run,
+            key=None if dry_run else checked_idempotency_key(key),
         )
         run = await self.run(run_id)
+        if dry_run:
+            return await self._preview(request, run.dag_id, "cleared")
         answer = await self._send(request, CLEAR_SECONDS)
         cleared, state = cast("tuple[int, RunState]", answer)
         return {
@@ -100,6 +107,30 @@ class Actions(RunReader):
             "cleared": cleared,
             **await self._versions(run_id),
             "upstream_failed": [] if downstream else self._left_failed(run_id, tasks),
+        }
+
+    async def _preview(
+        self, request: ClearTasks | Mark, dag_id: str, verb: Literal["cleared", "marked"]
+    ) -> dict[str, Any]:
+        """Return what a dry run answers: the number of tasks, and the first of them by name."""
+        found = cast(Preview, await self._send(request, CLEAR_SECONDS))
+        counted = (task for task in found.tasks if task.is_marked == (verb == "marked"))
+        return {
+            "run_id": request.run_id,
+            "dag_id": dag_id,
+            "state": found.state.label,
+            verb: sum(sum(task.states.values()) for task in counted),
+            "dry_run": True,
+            "tasks": [
+                {
+                    "task_id": task.task_id,
+                    "is_marked": task.is_marked,
+                    "states": {state.label: count for state, count in task.states.items()},
+                }
+                for task in found.tasks[:_PREVIEWED_TASKS]
+            ],
+            "more": max(0, len(found.tasks) - _PREVIEWED_TASKS),
+            "upstream_failed": found.upstream_failed,
         }
 
     async def _versions(self, run_id: str) -> dict[str, str | None]:
@@ -159,12 +190,19 @@ class Actions(RunReader):
         return {"dag_id": dag_id, "runs": min(len(found), RUNS_AT_ONCE), "more": more}
 
     async def mark(
-        self, run_id: str, state: str, tasks: Sequence[str] = (), *, map_index: int = -1
+        self,
+        run_id: str,
+        state: str,
+        tasks: Sequence[str] = (),
+        *,
+        map_index: int = -1,
+        dry_run: bool = False,
     ) -> dict[str, Any]:
         """Set the final state of tasks of a run; without tasks, that of the run. See ``Mark``.
 
         Args:
             state: ``success`` or ``failed``.
+            dry_run: Whether to change nothing, and name the tasks.
 
         Raises:
             UnknownTask: If the run has no such task, or the task no such child.
@@ -178,8 +216,11 @@ class Actions(RunReader):
             state=TaskState.SUCCESS if state == "success" else TaskState.FAILED,
             tasks=tuple(tasks),
             map_index=map_index,
+            dry_run=dry_run,
         )
         run = await self.run(run_id)
+        if dry_run:
+            return await self._preview(request, run.dag_id, "marked")
         seconds = CLEAR_SECONDS if request.tasks else REQUEST_SECONDS
         marked, stands = cast("tuple[int, RunState]", await self._send(request, seconds))
         return {"run_id": run_id, "dag_id": run.dag_id, "state": stands.label, "marked": marked}

@@ -141,8 +141,14 @@ def _cause(name: str) -> str:
     return name
 
 
-async def count_runs(reader: RunReader, wanted: RunFilter) -> FacetsView:
-    """Count the runs that match a filter, by state, cause and DAG."""
+async def count_runs(
+    reader: RunReader, wanted: RunFilter, scopes: frozenset[str] | None = None
+) -> FacetsView:
+    """Count the runs that match a filter, by state, cause and DAG.
+
+    Args:
+        scopes: The DAGs that the caller may read; ``None`` for all.
+    """
     # One query serves all facets: the properties that facets vary are compared here.
     common = msgspec.structs.replace(wanted, states=(), causes=(), dag_ids=())
     if wanted.dag_ids == _NO_DAG:
@@ -158,7 +164,11 @@ async def count_runs(reader: RunReader, wanted: RunFilter) -> FacetsView:
             and (ignored == "dag" or not wanted.dag_ids or one.dag_id in wanted.dag_ids)
         ]
 
-    dags = _sum((one.dag_id, one.count) for one in matching(ignored="dag"))
+    dags = _sum(
+        (one.dag_id, one.count)
+        for one in matching(ignored="dag")
+        if scopes is None or one.dag_id in scopes
+    )
     return FacetsView(
         total=sum(one.count for one in matching()),
         states=dict(_sum((one.state.label, one.count) for one in matching(ignored="state"))),

@@ -10,7 +10,7 @@ from aioflow.api.trigger_details import PublicFields
 from aioflow.model.dag import DagSpec, ScheduleSpec
 from aioflow.model.triggers import ASSETS, AssetCondition, DagTriggerRow, DagTriggerSpec
 
-__all__ = ("schedule_text",)
+__all__ = ("condition_text", "schedule_text")
 
 _LENGTH = 500
 """Maximum length; longer texts are cut."""
@@ -38,19 +38,20 @@ def _trigger_text(
     if own is None or own.kwargs is None or own.class_path != spec.class_path or spec.is_timetable:
         return spec.name
     if own.class_path == ASSETS:
-        return _condition_text(own.kwargs) or spec.name
+        return _decoded_text(own.kwargs) or spec.name
     return spec.name if shown is None else shown.brief(spec.name, own.class_path, own.kwargs)
 
 
-def _condition_text(packed: bytes) -> str | None:
+def _decoded_text(packed: bytes) -> str | None:
     """Return a condition over assets as an expression; ``None`` if it cannot be decoded."""
     try:
-        return _joined(msgspec.msgpack.decode(packed, type=AssetCondition))
+        return condition_text(msgspec.msgpack.decode(packed, type=AssetCondition))
     except (msgspec.DecodeError, RecursionError):
         return None
 
 
-def _joined(condition: AssetCondition) -> str:
+def condition_text(condition: AssetCondition) -> str:
+    """Return a condition over assets as an expression, as its author wrote it."""
     parts = (
         part if isinstance(part, str) else _operand(part, condition) for part in condition.parts
     )
@@ -59,7 +60,8 @@ def _joined(condition: AssetCondition) -> str:
 
 def _operand(part: AssetCondition, of: AssetCondition) -> str:
     is_plain = part.is_all == of.is_all or len(part.parts) == 1 or len(of.parts) == 1
-    return _joined(part) if is_plain else f"({_joined(part)})"
+    text = condition_text(part)
+    return text if is_plain else f"({text})"
 
 
 def _clock_text(schedule: ScheduleSpec) -> str | None:

@@ -282,6 +282,11 @@ class PublicFields:
             }
             text = wait_sentence(class_path, shown)
             text = text and self._masks.masked_text(text)
+        if text is None and class_path == PERSON:
+            fields = plain_bytes(kwargs)
+            question = fields.get("question") if isinstance(fields, dict) else None
+            text = None if question is None else f"for a decision: {_masked(question)}"
+            text = text and self._masks.masked_text(text)
         text = text or self.detail(class_path, kwargs, watched)
         note = "" if watched is None or not watched.note else f"; {self._safe(watched.note)}"
         return f"{text}{note}"[:DETAIL_LENGTH]

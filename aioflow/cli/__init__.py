@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 from aioflow.cli import (
     accounts,
     arguments,
+    assets,
     backfills,
     bench,
     daemon,
@@ -43,6 +44,7 @@ _NOUNS: tuple[Callable[[Any], None], ...] = (
     decisions.add_parser,
     events.add_parser,
     pools.add_executors,
+    assets.add_parser,
     pools.add_parser,
     daemon.add_nodes,
     values.add_parser,

@@ -119,6 +119,8 @@ def _audit_of_runs(request: Request, said: Any) -> _AuditFields | None:
             return _AuditFields("backfill.cancel", str(number))
         case CancelRun(run_id=run_id):
             return _AuditFields("run.cancel", run_id, _state_text(said))
+        case ClearTasks(dry_run=True) | Mark(dry_run=True):
+            return None
         case ClearTasks(run_id=run_id, tasks=tasks, latest=latest):
             how = f"{said[0]} cleared" + (", to run the newest version" if latest else "")
             return _AuditFields("run.clear", f"{run_id} {' '.join(tasks)}".rstrip(), how)

@@ -37,6 +37,7 @@ __all__ = (
     "TooManyAnswers",
     "TooManyLogins",
     "UnknownAccount",
+    "UnknownAsset",
     "UnknownBackfill",
     "UnknownClass",
     "UnknownDag",
@@ -97,6 +98,14 @@ class UnknownEvent(RequestError, MessageTemplate):
     code = "request.unknown_event"
     message = "there is no event {event_no}; see `aioflow events list`"
     event_no: int
+
+
+class UnknownAsset(RequestError, MessageTemplate):
+    """No DAG updates this asset, or waits for it."""
+
+    code = "request.unknown_asset"
+    message = "no DAG updates the asset {asset!r}, or waits for it; see `aioflow assets list`"
+    asset: str
 
 
 class UnknownNode(RequestError, MessageTemplate):

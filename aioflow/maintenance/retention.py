@@ -354,22 +354,30 @@ class Cleaning:
             began = self._clock.monotonic_us()
             hours = await self._old_history(is_daily=False, limit=_SLICE_ROWS)
             days = await self._old_history(is_daily=True, limit=_SLICE_ROWS)
-            if hours:
+            expired = [*days, *([] if self._merges_hours else hours)]
+            if hours and self._merges_hours:
                 await self._engine.ask(EraseHistory(rows=hours, is_merged=True))
-            if days:
-                await self._engine.ask(EraseHistory(rows=days))
-            count += len(days)
+            if expired:
+                await self._engine.ask(EraseHistory(rows=expired))
+            count += len(expired)
             if max(len(hours), len(days)) < _SLICE_ROWS:
                 return count, False
             await self._rest(began)
         return count, True
 
+    @property
+    def _merges_hours(self) -> bool:
+        """Whether hours are merged into days before they expire; else they expire as hours."""
+        hourly, daily = self._days.hourly_history_days, self._days.history_days
+        return bool(hourly) and (not daily or hourly < daily)
+
     async def _old_history(self, *, is_daily: bool, limit: int) -> list[HistoryRow]:
-        """Return some days that have expired, or some hours to be merged into days.
+        """Return some days that have expired, or some hours to be merged into days or deleted.
 
         The current day and the day before are never among them: more may be added to their hours.
         """
-        days = self._days.history_days if is_daily else self._days.hourly_history_days
+        is_merged = not is_daily and self._merges_hours
+        days = self._days.hourly_history_days if is_merged else self._days.history_days
         before = self._before(days)
         if before is None:
             return []

@@ -24,6 +24,7 @@ __all__ = (
     "ExpansionRow",
     "ItemRow",
     "NamedEventRow",
+    "NamedEventSummary",
     "NodeFacts",
     "NodeRow",
     "OutboxRow",
@@ -326,6 +327,15 @@ class NamedEventRow(msgspec.Struct, frozen=True, kw_only=True):
     at: Timestamp
     run_no: RunNo | None = None
     request: str | None = None
+
+
+class NamedEventSummary(msgspec.Struct, frozen=True, array_like=True):
+    """A named event without its data."""
+
+    event_no: int
+    name: str
+    at: Timestamp
+    run_no: RunNo | None
 
 
 class ItemRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,20 +1,19 @@
 """Searches task output for lines that match a regular expression, in a process with limits.
 
-A regular expression of a caller may take for ever, and Python neither interrupts it nor releases
-the GIL meanwhile. Therefore ``worker.log_text`` runs as a program of its own, which is killed after
-a time limit, and at once if the request is cancelled. It starts with nothing of this process: no
-environment, no packages, and no descriptors.
+A regular expression of a caller may take for ever to compile or to match, and Python neither
+interrupts it nor releases the GIL meanwhile. Therefore ``worker.log_text`` runs as a program of its
+own, which is killed after a time limit, and at once if the request is cancelled. It starts with
+nothing of this process: no environment, no packages, and no descriptors.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import struct
 import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -64,18 +63,18 @@ class _InProcess:
         self._answers = BufferedByteReceiveStream(process.stdout)
 
     async def begin(self, wanted: LineFilter) -> None:
-        await self._send(json.dumps(wanted._asdict()).encode() + b"\n")
+        with _time_limit(2 * BLOCK_SECONDS):  # the process has to start, too
+            await self._send(json.dumps(wanted._asdict()).encode() + b"\n")
+            (length,) = await self._numbers(1)
+            problem = await self._answers.receive_exactly(length) if length else b""
+        if problem:
+            raise BadPattern(f"not a regular expression: {problem.decode()}")
 
     async def find(self, data: bytes, limit: int, *, is_backward: bool = False) -> list[int]:
-        try:
-            with anyio.fail_after(BLOCK_SECONDS):
-                await self._send(struct.pack("<II?", len(data), limit, is_backward) + data)
-                count = await self._numbers(1)
-                return list(await self._numbers(count[0]))
-        except (TimeoutError, anyio.BrokenResourceError, anyio.EndOfStream) as exc:
-            raise _too_slow() from exc
-        except anyio.IncompleteRead as exc:
-            raise _too_slow() from exc
+        with _time_limit(BLOCK_SECONDS):
+            await self._send(struct.pack("<II?", len(data), limit, is_backward) + data)
+            (count,) = await self._numbers(1)
+            return list(await self._numbers(count))
 
     async def _numbers(self, count: int) -> tuple[int, ...]:
         return struct.unpack(f"<{count}I", await self._answers.receive_exactly(4 * count))
@@ -97,7 +96,8 @@ class LineSearch:
         if not wanted.is_regex or not wanted.search:
             yield _InThread(wanted)
             return
-        _check(wanted)
+        if len(wanted.search) > _PATTERN_LENGTH:
+            raise BadPattern(f"a pattern has at most {_PATTERN_LENGTH} characters")
         async with self._processes:
             process = await anyio.open_process(
                 [sys.executable, "-I", "-S", str(_PROGRAM)], stderr=subprocess.DEVNULL, env={}
@@ -112,14 +112,15 @@ class LineSearch:
                     await process.aclose()
 
 
-def _check(wanted: LineFilter) -> None:
-    """Check a pattern. The parser of Python takes a time in proportion to its length."""
-    if len(wanted.search) > _PATTERN_LENGTH:
-        raise BadPattern(f"a pattern has at most {_PATTERN_LENGTH} characters")
+@contextmanager
+def _time_limit(seconds: float) -> Iterator[None]:
     try:
-        wanted.compile()
-    except (re.error, OverflowError, RecursionError) as exc:
-        raise BadPattern(f"not a regular expression: {exc}") from None
+        with anyio.fail_after(seconds):
+            yield
+    except (TimeoutError, anyio.BrokenResourceError, anyio.EndOfStream) as exc:
+        raise _too_slow() from exc
+    except anyio.IncompleteRead as exc:
+        raise _too_slow() from exc
 
 
 def _too_slow() -> BadPattern:

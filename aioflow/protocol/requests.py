@@ -10,7 +10,7 @@ from aioflow.model.access import AuditEntry, Role
 from aioflow.model.dag import Reprocess, ValueKind
 from aioflow.model.history import HistoryRow
 from aioflow.model.ids import RunNo, TriggerNo
-from aioflow.model.states import TaskState
+from aioflow.model.states import RunState, TaskState
 from aioflow.model.timestamps import Timestamp
 
 __all__ = (
@@ -48,6 +48,7 @@ __all__ = (
     "Note",
     "NoteUse",
     "OpenSession",
+    "Preview",
     "Reencrypt",
     "Reencrypted",
     "Request",
@@ -62,6 +63,7 @@ __all__ = (
     "ShowShares",
     "ShowWaiters",
     "StartBackfill",
+    "TouchedTask",
     "Unquarantine",
     "Waiter",
 )
@@ -134,6 +136,7 @@ class ClearTasks(msgspec.Struct, frozen=True, kw_only=True, tag=True):
             cancelled.
         latest: Whether to move the run to the newest version of its DAG. If that is impossible, the
             request is refused.
+        dry_run: Whether to change nothing, and answer with a ``Preview``. It has no ``key``.
     """
 
     run_id: str
@@ -143,6 +146,7 @@ class ClearTasks(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     failed: bool = False
     key: str | None = None
     latest: bool = False
+    dry_run: bool = False
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -155,12 +159,41 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True, tag=True):
         state: ``SUCCESS`` or ``FAILED``.
         tasks: Their ids; empty for the run itself.
         map_index: The child of a mapped task; -1 for all.
+        dry_run: Whether to change nothing, and answer with a ``Preview``.
     """
 
     run_id: str
     state: TaskState
     tasks: tuple[str, ...] = ()
     map_index: int = -1
+    dry_run: bool = False
+
+
+class TouchedTask(msgspec.Struct, frozen=True, kw_only=True):
+    """A task, with all its children, of which some would be cleared or marked.
+
+    Attributes:
+        states: Number of those children by present state; one for a task that is not mapped.
+        is_marked: Whether they get the state of the mark; otherwise they are cleared.
+    """
+
+    task_id: str
+    states: dict[TaskState, int]
+    is_marked: bool = False
+
+
+class Preview(msgspec.Struct, frozen=True, kw_only=True):
+    """The response to a clear or mark with ``dry_run``.
+
+    Attributes:
+        state: The present state of the run.
+        tasks: The tasks that would be touched, in the order of the DAG.
+        upstream_failed: The tasks after them that would stay so.
+    """
+
+    state: RunState
+    tasks: list[TouchedTask]
+    upstream_failed: list[str]
 
 
 class DeleteRun(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -29,6 +29,7 @@ from aioflow.model.rows import (
     ExpansionRow,
     ItemRow,
     NamedEventRow,
+    NamedEventSummary,
     NodeFacts,
     OutboxRow,
     PoolRow,
@@ -372,6 +373,9 @@ class Store(Browsed, Protocol):
         Args:
             before: Number of the last event of the previous page.
         """
+
+    async def latest_updates(self, names: Collection[str]) -> dict[str, NamedEventSummary]:
+        """Return the newest named event of each name that has one, without its data."""
 
     async def find_named_event(self, name: str, request: str) -> NamedEventRow | None:
         """Return the event of that name that was sent with that idempotency key."""

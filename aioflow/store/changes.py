@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, TypeAlias
 
 from sqlalchemy import (
@@ -72,6 +72,9 @@ __all__ = (
     "named_by",
     "written",
 )
+
+_COMPILED = 2_048
+"""Maximum number of compiled statements. The program has some hundreds; clients choose others."""
 
 Parameters: TypeAlias = tuple[Any, ...]
 """The new values, then the values that the guards expect, in the order of the SQL."""
@@ -459,9 +462,9 @@ class Statement:
         return tuple(known[name] for name in self.names)
 
 
-@cache
+@lru_cache(_COMPILED)
 def compiled(statement: Executable, dialect: Dialect) -> Statement:
-    """Return a statement compiled for a database. It is compiled once, at its first use."""
+    """Return a statement compiled for a database. It is compiled at its first use."""
     made = statement.compile(dialect=dialect)  # type: ignore[attr-defined]
     assert isinstance(made, SQLCompiler)  # noqa: S101 - for the type checker
     constants = {name: value for name, value in made.params.items() if value is not None}

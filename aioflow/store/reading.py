@@ -25,6 +25,7 @@ from aioflow.model.rows import (
     ExpansionRow,
     ItemRow,
     NamedEventRow,
+    NamedEventSummary,
     OutboxRow,
     PoolRow,
     RecordRow,
@@ -116,6 +117,13 @@ class NamedEventReader(QueryInterface):
         """See ``Store``."""
         page = selects.latest_named_events(of_name=name is not None, before=before is not None)
         return await self._all(rows.named_event_row, page, name=name, before=before, limit=limit)
+
+    async def latest_updates(self, names: Collection[str]) -> dict[str, NamedEventSummary]:
+        """See ``Store``."""
+        found = await self._each(
+            lambda values: NamedEventSummary(*values), selects.latest_of_names, "name", names
+        )
+        return {one.name: one for one in found}
 
     async def find_named_event(self, name: str, request: str) -> NamedEventRow | None:
         """See ``Store``."""

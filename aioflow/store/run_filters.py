@@ -8,7 +8,7 @@ properties that ``run_by_kind`` contains reads that index alone. Other counts re
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import (
@@ -42,6 +42,8 @@ _INDEXED_RUNS = 1_000_000
 
 _WIDTHS = (1, 8, 64, MAX_DAGS)
 _GROUPS = 20_000
+_STATEMENTS = 256
+"""Maximum number of cached statements of a kind: clients choose the properties of a filter."""
 
 _run = tables.run
 
@@ -80,7 +82,7 @@ def _literals(numbers: Sequence[int]) -> list[ColumnElement[int]]:
     return [literal_column(str(number)) for number in numbers]
 
 
-@cache
+@lru_cache(_STATEMENTS)
 def _conditions(
     dags: int,
     states: tuple[RunState, ...],
@@ -122,7 +124,7 @@ def _conditions(
     return tuple(found)
 
 
-@cache
+@lru_cache(_STATEMENTS)
 def _page(*kind: Any) -> Select[Any]:
     return (
         select(_run)
@@ -136,7 +138,7 @@ _size = select(func.count()).select_from(select(_run.c.dag_id).limit(_number("li
 """Counts runs up to a limit; the planner chooses the smallest index."""
 
 
-@cache
+@lru_cache(_STATEMENTS)
 def _all_counts(*kind: Any) -> Select[Any]:
     """Count all runs of a kind, in the order of the index."""
     keys = (_run.c.dag_id, _run.c.state, _run.c.cause)
@@ -144,7 +146,7 @@ def _all_counts(*kind: Any) -> Select[Any]:
     return counted.group_by(*keys).order_by(*keys).limit(literal_column(str(_GROUPS)))
 
 
-@cache
+@lru_cache(_STATEMENTS)
 def _newest_counts(*kind: Any) -> Select[Any]:
     newest = (
         select(_run.c.dag_id, _run.c.state, _run.c.cause)

@@ -10,15 +10,18 @@ from sqlalchemy import (
     BindParameter,
     Select,
     Table,
+    Text,
     and_,
     bindparam,
     case,
+    column,
     func,
     literal_column,
     null,
     or_,
     select,
 )
+from sqlalchemy import values as listed
 
 from aioflow.model.states import RecordState, TaskState
 from aioflow.protocol.outbox import ENGINE_KINDS
@@ -71,6 +74,7 @@ __all__ = (
     "WIDTHS_OF_RUN",
     "expansions_of",
     "latest_named_events",
+    "latest_of_names",
     "number",
     "runs_by_date",
     "runs_by_id",
@@ -404,6 +408,28 @@ def latest_named_events(*, of_name: bool, before: bool) -> Select[Any]:
     if before:
         page = page.where(_named.c.event_no < number("before"))
     return page
+
+
+@cache
+def latest_of_names(width: int) -> Select[Any]:
+    """Return the statement for the newest event of each of ``width`` names, without its data.
+
+    Its parameters are ``name_0``, ``name_1`` and so on. A name that is passed twice is returned
+    once.
+    """
+    # One look-up in the index per name, however many events a name has.
+    asked = (
+        listed(column("name", Text), name="asked")
+        .data([(text(f"name_{n}"),) for n in range(width)])
+        .cte("asked")
+    )
+    other = _named.alias("other")
+    newest = (
+        select(func.max(other.c.event_no)).where(other.c.name == asked.c.name).scalar_subquery()
+    )
+    return select(_named.c.event_no, _named.c.name, _named.c.at, _named.c.run_no).where(
+        _named.c.event_no.in_(select(newest).select_from(asked))
+    )
 
 
 # ── everything else ─────────────────────────────────────────────────────────────────────

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from abc import abstractmethod
 from collections.abc import Collection, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, TypeVar
 
 from sqlalchemy import (
@@ -31,6 +31,9 @@ from aioflow.store.query_protocol import QueryInterface
 from aioflow.store.ui_protocol import AGE_SECONDS, AUDIT_SEARCHED, CommitsAbove, Counted, WaitCount
 
 __all__ = ("BrowsingReader",)
+
+_WIDTHS_CACHED = 64
+"""Maximum number of cached statements that differ in their number of parameters."""
 
 Row = TypeVar("Row")
 
@@ -173,13 +176,13 @@ _WAIT_COUNTS = (
 )
 
 
-@cache
+@lru_cache(_WIDTHS_CACHED)
 def _made_at(width: int) -> Select[Any]:
     names = [_text(f"version_{n}") for n in range(width)]
     return select(_version.c.version, _version.c.created_at).where(_version.c.version.in_(names))
 
 
-@cache
+@lru_cache(_WIDTHS_CACHED)
 def _runs_by_no(width: int) -> Select[Any]:
     numbers = [_number(f"no_{n}") for n in range(width)]
     return select(_run).where(_run.c.run_no.in_(numbers), tables.not_deleted)
@@ -207,7 +210,7 @@ def _started_by(paths: int) -> Select[Any]:
     )
 
 
-@cache
+@lru_cache(_WIDTHS_CACHED)
 def _waits_by_no(width: int) -> Select[Any]:
     numbers = [_number(f"no_{n}") for n in range(width)]
     return select(_wait).where(_wait.c.trigger_no.in_(numbers))
@@ -222,14 +225,15 @@ _CLEARS = (
         _audit.c.is_refused == _literal(0),
         or_(
             _audit.c.target == _text("run_id"),
-            func.substr(_audit.c.target, 1, _number("width")) == _text("of_task"),
+            func.substr(_audit.c.target, literal_column("1"), func.length(_text("of_task")))
+            == _text("of_task"),
         ),
     )
     .order_by(_audit.c.audit_no)
 )
 
 
-@cache
+@lru_cache(_WIDTHS_CACHED)
 def _oldest_waits(width: int) -> Select[Any]:
     """Return the statement for the oldest waiting triggers outside of some ranges of tasks."""
     outside = [
@@ -245,7 +249,7 @@ def _oldest_waits(width: int) -> Select[Any]:
     )
 
 
-@cache
+@lru_cache(_WIDTHS_CACHED)
 def _call_labels(width: int) -> Select[Any]:
     numbers = [_number(f"no_{n}") for n in range(width)]
     is_call = and_(_record.c.task_no == _wait.c.task_no, _record.c.ordinal == _wait.c.ordinal)
@@ -256,7 +260,7 @@ def _call_labels(width: int) -> Select[Any]:
     )
 
 
-@cache
+@lru_cache(_WIDTHS_CACHED)
 def _map_labels(width: int) -> Select[Any]:
     numbers = [_number(f"no_{n}") for n in range(width)]
     return select(_label.c.task_no, _label.c.label).where(_label.c.task_no.in_(numbers))
@@ -448,7 +452,7 @@ class BrowsingReader(QueryInterface):
 
     async def list_clears(self, run_id: str) -> list[tuple[Timestamp, str, str]]:
         """See ``Store``."""
-        named = {"run_id": run_id, "of_task": f"{run_id} ", "width": len(run_id) + 1}
+        named = {"run_id": run_id, "of_task": f"{run_id} "}
         return await self._all(tuple, _CLEARS, **named)
 
     async def find_call_labels(self, numbers: Collection[TriggerNo]) -> dict[TriggerNo, str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
-from typing import Any, TypedDict, get_args
+from typing import Any, Literal, TypedDict, get_args
 
 import msgspec
 from fastapi.openapi.utils import get_openapi
@@ -18,6 +18,7 @@ from starlette.routing import BaseRoute
 from aioflow.api import past_fire_times, schemas
 from aioflow.api.access.accounts import SessionView, TokenView, UserView
 from aioflow.api.access.audit import AuditView
+from aioflow.api.assets import AssetView
 from aioflow.api.backfills import BackfillView, FireTimeView
 from aioflow.api.bulk import BulkAction, BulkView
 from aioflow.api.decisions import AnsweredView, DecisionPage, DecisionView
@@ -82,11 +83,39 @@ class Cleared(TypedDict):
     upstream_failed: list[str]
 
 
+class Touched(TypedDict):
+    task_id: str
+    is_marked: bool
+    states: dict[str, int]
+
+
+class ClearPreview(TypedDict):
+    run_id: str
+    dag_id: str
+    state: str
+    cleared: int
+    dry_run: Literal[True]
+    tasks: list[Touched]
+    more: int
+    upstream_failed: list[str]
+
+
 class Marked(TypedDict):
     run_id: str
     dag_id: str
     state: str
     marked: int
+
+
+class MarkPreview(TypedDict):
+    run_id: str
+    dag_id: str
+    state: str
+    marked: int
+    dry_run: Literal[True]
+    tasks: list[Touched]
+    more: int
+    upstream_failed: list[str]
 
 
 class RunDeleted(TypedDict):
@@ -196,9 +225,9 @@ ANSWERS: Mapping[str, Any] = {
     "list_tasks": Page[schemas.TaskView],
     "why_run": schemas.ChainView,
     "cancel": Cancelled,
-    "clear": Cleared,
+    "clear": (Cleared, ClearPreview),
     "delete_run": RunDeleted,
-    "mark": Marked,
+    "mark": (Marked, MarkPreview),
     "why_task": schemas.ChainView,
     "list_triggers": Page[schemas.TriggerView],
     "list_slow": Page[schemas.SlowView],
@@ -218,6 +247,7 @@ ANSWERS: Mapping[str, Any] = {
     "rotate": RotationView,
     "overview": page_schemas.OverviewView,
     "list_nodes": Page[page_schemas.NodeView],
+    "list_assets": Page[AssetView],
     "list_executors": Page[ExecutorView],
     "drain": Drained,
     "undrain": Drained,

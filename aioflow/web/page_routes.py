@@ -94,6 +94,19 @@ async def import_errors(api: NodeApi, limit: Count = PAGE, cursor: CursorText = 
     return Json(page_of_all("import_errors", found, limit, cursor, lambda one: (one.file,)))
 
 
+@router.get("/assets", dependencies=[viewer()])
+async def list_assets(
+    api: NodeApi,
+    search: Annotated[str, Query(max_length=250)] = "",
+    name: Annotated[str | None, Query(max_length=250)] = None,
+    limit: Count = 100,
+    cursor: CursorText = None,
+) -> Response:
+    """List the assets that DAGs update or wait for, by name, with what the DAGs still miss."""
+    found = await api.reads.assets.page(search=search, name=name, limit=limit, cursor=cursor)
+    return Json(found)
+
+
 @router.get("/schedules", dependencies=[viewer()])
 async def schedules(
     api: NodeApi,

@@ -29,7 +29,7 @@ from aioflow.web import (
     page_routes,
     stream,
 )
-from aioflow.web.permissions import Acting, admin, operator, viewer
+from aioflow.web.permissions import Acting, Sent, admin, operator, viewer
 from aioflow.web.routing import (
     MAX_ROW_NO,
     Count,
@@ -212,6 +212,7 @@ class ClearBody(BaseModel):
     downstream: bool = False
     failed: bool = False
     latest: bool = False
+    dry_run: bool = False
 
 
 class MarkBody(BaseModel):
@@ -222,6 +223,7 @@ class MarkBody(BaseModel):
     state: Literal["success", "failed"]
     tasks: list[str] = []
     map_index: Annotated[int, Field(ge=-1, le=1 << 53)] = -1
+    dry_run: bool = False
 
 
 class PoolBody(BaseModel):
@@ -360,9 +362,11 @@ async def list_runs(
 
 
 @router.get("/run-facets", dependencies=[viewer("query")])
-async def count_facets(api: NodeApi, query: WantedRuns) -> Response:
+async def count_facets(api: NodeApi, query: WantedRuns, sent: Sent) -> Response:
     """Count the runs that match a filter, by state, by cause and by DAG."""
-    return Json(await count_runs(api, await run_filter(api, query)))
+    scopes = None if sent.caller is None else sent.caller.scopes
+    found = await run_filter(api, query)
+    return Json(await count_runs(api, found, None if scopes is None else frozenset(scopes)))
 
 
 def _add_bulk_route(action: BulkAction, text: str) -> None:
@@ -429,6 +433,7 @@ async def clear(
             downstream=wanted.downstream,
             failed=wanted.failed,
             latest=wanted.latest,
+            dry_run=wanted.dry_run,
             key=idempotency_key,
         )
     )
@@ -443,7 +448,11 @@ async def delete_run(acting: Acting, run_id: str) -> Response:
 @router.post("/runs/{run_id}/mark", dependencies=[operator("run")])
 async def mark(acting: Acting, run_id: str, body: MarkBody) -> Response:
     """Set the final state of tasks of a run, or of the run. Running tasks are stopped."""
-    return Json(await acting.mark(run_id, body.state, body.tasks, map_index=body.map_index))
+    return Json(
+        await acting.mark(
+            run_id, body.state, body.tasks, map_index=body.map_index, dry_run=body.dry_run
+        )
+    )
 
 
 @router.get("/runs/{run_id}/tasks", dependencies=[viewer("run")])

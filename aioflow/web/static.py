@@ -24,6 +24,7 @@ _INDEX = "index.html"
 _PLACES = frozenset(
     {
         "access",
+        "assets",
         "audit",
         "backfills",
         "dags",

@@ -127,6 +127,14 @@ class LineFilter(NamedTuple):
         pattern = self.search if self.is_regex else re.escape(self.search)
         return re.compile(pattern, 0 if self.is_case else re.IGNORECASE)
 
+    def problem(self) -> str:
+        """Return why the pattern is not valid; empty if it is."""
+        try:
+            self.compile()
+        except (re.error, OverflowError, RecursionError) as exc:
+            return str(exc) or type(exc).__name__
+        return ""
+
     def find(self, data: bytes, limit: int, *, is_backward: bool = False) -> list[int]:
         """Return the positions of the first matching lines of a block, or of the last ones.
 
@@ -192,14 +200,20 @@ def _lines(data: bytes) -> Iterator[tuple[int, int]]:
 
 
 def main() -> None:
-    """Search blocks from standard input until it ends."""
+    """Search blocks from standard input until it ends.
+
+    The first answer is empty, or says why the pattern is not valid.
+    """
     import resource
 
     resource.setrlimit(resource.RLIMIT_CPU, (_SECONDS, _SECONDS))
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
     source, target = sys.stdin.buffer, sys.stdout.buffer
     wanted = LineFilter(**json.loads(source.readline()))
-    while (head := source.read(9)) and len(head) == 9:
+    problem = wanted.problem().encode()
+    target.write(_NUMBER.pack(len(problem)) + problem)
+    target.flush()
+    while not problem and (head := source.read(9)) and len(head) == 9:
         size, limit, is_backward = struct.unpack("<II?", head)
         _answer(target, wanted.find(source.read(size), limit, is_backward=is_backward))
 

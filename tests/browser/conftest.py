@@ -14,7 +14,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from benchmarks.daemon import DaemonProcess
-from tests.browser.dags import ASKS, FAILS, PAYLOADS, STALLS, STEERED, WIDE, WORKS, hostile
+from tests.browser.dags import ASKS, ASSETS, FAILS, PAYLOADS, STALLS, STEERED, WIDE, WORKS, hostile
 from tests.browser.watched import chromium
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "dags" / "settlements.py"
@@ -33,6 +33,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
     dags = folder / "dags"
     dags.mkdir()
     texts = {"works": WORKS, "wide": WIDE, "steered": STEERED, "stalls": STALLS, "asks": ASKS}
+    texts["assets"] = ASSETS
     texts |= {"hostile": hostile(), "fails": FAILS}
     texts["<img src=x onerror=alert(1)>"] = "import aioflow\nimport nothing"
     for name, text in texts.items():

@@ -2,7 +2,42 @@
 
 from __future__ import annotations
 
-__all__ = ("ASKS", "FAILS", "MANY", "PAYLOADS", "STALLS", "STEERED", "WIDE", "WORKS", "hostile")
+__all__ = (
+    "ASKS",
+    "ASSETS",
+    "FAILS",
+    "MANY",
+    "PAYLOADS",
+    "STALLS",
+    "STEERED",
+    "WIDE",
+    "WORKS",
+    "hostile",
+)
+
+ASSETS = """
+from aioflow import Asset, dag, task
+
+ORDERS, STOCK = Asset("orders"), Asset("s3://warehouse/stock")
+
+
+@task(outlets=[ORDERS])
+def load() -> None: ...
+
+
+@dag
+def imports() -> None:
+    load()
+
+
+@task
+def write() -> None: ...
+
+
+@dag(schedule=ORDERS & STOCK)
+def reports() -> None:
+    write()
+"""
 
 WORKS = '''
 """Work of all sorts."""

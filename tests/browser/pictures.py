@@ -1,194 +1,145 @@
-"""Take the screenshots of README and docs again: ``python -m tests.browser.pictures``.
+"""The pictures in README and docs: ``python -m tests.browser.pictures`` takes them again.
 
-On a daemon of its own, with the settlement example and a warehouse that has trouble with one
-region. Look at them before they are committed.
+They show the data of `scene` at its time, without a daemon: the same each time they are taken.
+`test_pictures` compares the page with them every night. Look at them before they are committed.
 """
 
 from __future__ import annotations
 
-import shutil
+import io
+import json
+import mimetypes
 import sys
-import tempfile
-from datetime import date
-from functools import partial
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
 
-from benchmarks.daemon import DaemonProcess, eventually
-from examples.settlement_data import generate
-from tests.browser.watched import Watched, chromium, watched
+from PIL import Image, ImageChops
+from playwright.sync_api import Browser, Page, Route, expect
 
-ROOT = Path(__file__).parents[2]
+from tests.browser.scene import NOW, ROOT, VIEWS, answers
+from tests.browser.watched import chromium
+
+__all__ = ("FORMS", "IMAGES", "LARGEST", "difference", "replayed", "taken")
+
 IMAGES = ROOT / "docs" / "images"
-LARGEST = 160 * 1024
+STATIC = ROOT / "aioflow" / "web" / "static"
+LARGEST = 60_000
+"""The most bytes of one picture."""
 
-WAREHOUSE = '''
-"""The warehouse of the shop."""
+FORMS = {
+    "light": ("light", 1280, 760),
+    "dark": ("dark", 1280, 760),
+    "phone": ("light", 390, 844),
+}
+"""Theme, width and height."""
 
-from __future__ import annotations
+COLOURS = 128
+NEAR = 40
+"""Two pixels are the same if no channel differs by more: each picture has few colours."""
 
-import time
+_BASE = "http://aioflow.example"
 
-from aioflow import Retry, dag, sensor, task, wait
-from aioflow_triggers.files import FileTrigger
-from aioflow_triggers.temporal import TimeDeltaTrigger
-
-
-@sensor(interval="1s", timeout="2h")
-async def export_ready() -> bool:
-    """Has the shop exported its orders?"""
-    return True
-
-
-@task
-def list_regions() -> list[str]:
-    """Which regions have orders?"""
-    return ["north", "south", "east", "west", "centre"]
-
-
-@task(retry=Retry(tries=2, delay="300ms"))
-def load(region: str, trouble: str) -> int:
-    """Load the orders of one region."""
-    for batch in range(1, 6):
-        print(f"{region}: batch {batch} of 5, {batch * 431} rows loaded")
-        time.sleep(0.05)
-    if region == trouble:
-        raise ValueError(f"{region}: duplicate key 4711 in table orders")
-    return 2155
+# The stream of changes is open, and nothing changes.
+_STREAM = """
+window.EventSource = class extends EventTarget {
+  constructor() {
+    super();
+    this.readyState = 1;
+    setTimeout(() => this.dispatchEvent(new Event('open')));
+  }
+  close() {}
+};
+"""
 
 
-@task
-async def exchange_rates(folder: str) -> str:
-    """The bank's rates, once their file is there."""
-    await wait(FileTrigger(f"{folder}/rates.csv", stable=0), timeout="6h")
-    return "rates"
+@contextmanager
+def replayed(
+    browser: Browser, theme: str, width: int, height: int, missing: set[str] | None = None
+) -> Iterator[Page]:
+    """Open a page that is served by the scene; a path that it does not have is added to a set."""
+    context = browser.new_context(
+        color_scheme=theme,  # type: ignore[arg-type]
+        viewport={"width": width, "height": height},
+        reduced_motion="reduce",
+        timezone_id="UTC",
+        locale="en-GB",
+    )
+    found = answers()
+    lacks = missing if missing is not None else set()
+    try:
+        context.add_init_script(_STREAM)
+        context.route("**/*", lambda route: _serve(route, found, lacks))
+        page = context.new_page()
+        page.clock.set_fixed_time(NOW)
+        yield page
+    finally:
+        context.close()
 
 
-@task
-async def market_closes() -> str:
-    """Nothing is final before the market has closed."""
-    await wait(TimeDeltaTrigger("40m"))
-    return "closed"
+def _serve(route: Route, found: dict[str, Any], missing: set[str]) -> None:
+    url = urlsplit(route.request.url)
+    if url.path.startswith("/api/v1/"):
+        path = url.path.removeprefix("/api/v1")
+        answer = found.get(f"{path}?{url.query}" if url.query else path, found.get(f"{path}?"))
+        if answer is None:
+            missing.add(f"{path}?{url.query}")
+            route.fulfill(status=404, json={"code": "request.absent", "detail": path})
+        elif set(answer) == {"text", "type"}:
+            route.fulfill(body=answer["text"], content_type=answer["type"])
+        else:
+            route.fulfill(json=answer)
+        return
+    is_file = url.path.startswith("/static/")
+    file = STATIC / (url.path.removeprefix("/static/") if is_file else "index.html")
+    kind = mimetypes.guess_type(file.name)[0] or "font/woff2"
+    route.fulfill(body=file.read_bytes(), content_type=kind)
 
 
-@task(trigger_rule="all_done")
-def report(rows: list[int]) -> int:
-    """What came of the regions."""
-    return 4
+def shown(page: Page, path: str) -> None:
+    """Go to a view, and wait until it is drawn."""
+    page.goto(_BASE + path, wait_until="networkidle")
+    page.wait_for_selector("main h1")
+    expect(page.locator(".loading, .skeleton")).to_have_count(0)
+    page.evaluate("document.fonts.ready")
+    page.wait_for_timeout(300)
 
 
-@task
-def publish(total: int, rates: str, closed: str) -> None:
-    """Show the day to those who wait for it."""
+def taken(page: Page, path: str) -> Image.Image:
+    """Return a picture of a view with few colours, as it is stored."""
+    shown(page, path)
+    raw = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+    return raw.quantize(COLOURS, dither=Image.Dither.NONE)
 
 
-@dag(schedule="0 4 * * *", tags=("sales", "nightly"), catchup=False)
-def warehouse(folder: str = "/tmp", trouble: str = "") -> None:
-    """Loads the orders of every region, and publishes the day once rates and market are in."""
-    rows = load.partial(trouble=trouble).expand(region=list_regions().after(export_ready()))
-    publish(report(rows), exchange_rates(folder), market_closes())
+def difference(one: Image.Image, other: Image.Image) -> float:
+    """Return the share of the pixels that differ; 1 for pictures of different sizes."""
+    if one.size != other.size:
+        return 1.0
+    apart = ImageChops.difference(one.convert("RGB"), other.convert("RGB"))
+    most = [band.point(lambda value: 255 * (value > NEAR)) for band in apart.split()]
+    differs = ImageChops.lighter(ImageChops.lighter(most[0], most[1]), most[2])
+    return differs.histogram()[255] / (one.width * one.height)
 
 
-@task
-def sweep() -> int:
-    """Delete what is older than a month."""
-    time.sleep(0.1)
-    return 12
-
-
-@task(retries=0)
-def send_invoices() -> None:
-    """To everybody who bought something."""
-    raise ConnectionError("mail.example: connection refused")
-
-
-@dag(schedule="0 6 * * 1-5", catchup=False)
-def invoices() -> None:
-    """Sends what customers owe."""
-    send_invoices()
-
-
-@dag(schedule="@hourly", catchup=False)
-def housekeeping() -> None:
-    """Keeps the disk from filling up."""
-    sweep()
-'''
-
-
-def main() -> None:
-    """Take them all."""
+def main(views: list[str]) -> None:
+    """Take those that are named, or all."""
     IMAGES.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / "dags").mkdir()
-        (folder / "dags" / "warehouse.py").write_text(WAREHOUSE)
-        shutil.copy(ROOT / "examples/dags/settlements.py", folder / "dags")
-        with DaemonProcess(folder / "home", folder / "dags") as daemon, chromium() as browser:
-            _prepare(daemon, folder)
-            for theme in ("light", "dark"):
-                with watched(browser, daemon, theme=theme) as page:
-                    page.page.set_viewport_size({"width": 1280, "height": 760})
-                    _take(page, theme)
-
-
-def _prepare(daemon: DaemonProcess, folder: Path) -> None:
-    for number in range(6):
-        daemon.wait(daemon.trigger("housekeeping", run_id=f"housekeeping-{number + 1}"))
-    daemon.wait(daemon.trigger("invoices", run_id="invoices-2026-01-05"))
-    (folder / "rates.csv").write_text("eur,1.08\n")
-    for number in range(4):
-        trouble = "east" if number == 2 else ""
-        run = daemon.trigger(
-            "warehouse",
-            {"folder": str(folder), "trouble": trouble},
-            run_id=f"warehouse-2026-01-0{number + 1}",
-        )
-        eventually(partial(_waits_for_the_market_only, daemon, run))
-        if number < 3:
-            mark = {"state": "success", "tasks": ["market_closes"]}
-            daemon.request("POST", f"/api/v1/runs/{run}/mark", mark)
-            daemon.wait(run)
-    day = date(2026, 1, 1)
-    conf = {"day": day.isoformat(), "folder": str(folder)}
-    run = daemon.trigger("settlements", conf, run_id="settlements-2026-01-01")
-    generate(folder, day, merchants=1_247, transactions=30_000)
-    daemon.wait(run)
-    conf["day"] = "2026-01-02"
-    daemon.trigger("settlements", conf, run_id="settlements-2026-01-02")
-    (folder / "rates.csv").unlink()
-    for region in ("east", ""):
-        daemon.trigger("warehouse", {"folder": str(folder), "trouble": region})
-    daemon.request("PUT", "/api/v1/pools/warehouse", {"slots": 4})
-    daemon.stop()
-    daemon.start()  # delays of a busy machine must not be in the pictures
-    eventually(lambda: daemon.log.read_text().count("aioflow is up") == 2)
-
-
-def _waits_for_the_market_only(daemon: DaemonProcess, run: str) -> bool:
-    counts = daemon.run(run, limit=1)["counts"]
-    return counts.get("deferred") == 1 and counts.get("pending") == 1
-
-
-def _take(page: Watched, theme: str) -> None:
-    views = {
-        "home": "/",
-        "dags": "/dags",
-        "grid": "/dags/warehouse",
-        "graph": "/runs/warehouse-2026-01-04/graph",
-        "run": "/runs/settlements-2026-01-02",
-        "drawer": "/runs/warehouse-2026-01-03?task=load&map=2",
-        "gantt": "/runs/warehouse-2026-01-03/gantt",
-        "triggers": "/triggers",
-    }
-    for name, path in views.items():
-        page.go(path)
-        page.page.wait_for_timeout(1200)
-        target = IMAGES / f"{name}-{theme}.png"
-        page.shoot(target)
-        size = target.stat().st_size
-        sys.stdout.write(f"{target.relative_to(ROOT)}: {size / 1024:.0f} KiB\n")
-        if size > LARGEST:
-            raise SystemExit(f"{target} is too large for the docs")
+    missing: set[str] = set()
+    with chromium() as browser:
+        for form, (theme, width, height) in FORMS.items():
+            with replayed(browser, theme, width, height, missing) as page:
+                for name in views or VIEWS:
+                    target = IMAGES / f"{name}-{form}.png"
+                    taken(page, VIEWS[name]).save(target, optimize=True)
+                    size = target.stat().st_size
+                    sys.stdout.write(f"{target.relative_to(ROOT)}: {size / 1000:.0f} kB\n")
+                    if size > LARGEST:
+                        raise SystemExit(f"{target} is too large")
+    if missing:
+        raise SystemExit(f"the scene lacks {json.dumps(sorted(missing))}")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -103,6 +103,7 @@ def test_failed_tasks_are_cleared_and_run_again(browser, daemon, tmp_path):
         page.see("run again", within="dialog")
         assert page.page.get_by_label(NEWEST).count() == 0
         page.confirm("Clear")
+        page.without_delay()
 
         page.heard("Cleared 2 tasks; the run is queued. It runs version")
         page.heard(", the newest")
@@ -123,6 +124,7 @@ def test_tasks_that_stay_upstream_failed_are_named_after_a_clear_of_one_task(
         page.press("Clear", within=".drawer")
         page.page.get_by_label("With everything downstream").uncheck()
         page.confirm("Clear")
+        page.without_delay()
 
         page.heard("then stays upstream_failed; clear with everything downstream")
         page.clean()
@@ -148,10 +150,10 @@ def test_failed_tasks_are_cleared_with_the_newest_code(browser, daemon, failing_
         page.see("Newest version", within="main")
         page.press("Clear", within=".drawer")
         page.page.get_by_label(NEWEST).check()
-        page.page.locator("dialog footer button[type=submit]").click()
         page.see("task 'other' is new; clear without the newest code", within="dialog .wrong")
         page.page.get_by_label(NEWEST).uncheck()
         page.confirm("Clear")
+        page.without_delay()
 
         page.heard("Cleared 2 tasks")
         page.heard(f"It runs version {before[:12]}, not the newest, ")
@@ -162,6 +164,7 @@ def test_failed_tasks_are_cleared_with_the_newest_code(browser, daemon, failing_
         page.press("Clear", within=".drawer")
         page.page.get_by_label(NEWEST).check()
         page.confirm("Clear")
+        page.without_delay()
 
         page.heard(", the newest")
         page.see("success", within="main h1")

@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 
 from benchmarks.daemon import DaemonProcess, eventually
 from tests.browser.dags import MANY, PAYLOADS
-from tests.browser.watched import BROWSER_TESTS, PAGES, address, watched
+from tests.browser.watched import BROWSER_TESTS, PAGES, address, violations, watched
 
 # The first limit counts.
 pytestmark = [pytest.mark.timeout(600), *BROWSER_TESTS, pytest.mark.nightly]
@@ -17,6 +17,21 @@ pytestmark = [pytest.mark.timeout(600), *BROWSER_TESTS, pytest.mark.nightly]
 VIEWS = tuple(view for views in PAGES.values() for view in views)
 MOST_ELEMENTS = 1_500
 CHILDREN = 10_000
+WIDTH = 2_000
+
+FRAMES = """(node) => new Promise((done) => {
+  const began = performance.now();
+  let frames = 0;
+  const step = (now) => {
+    frames += 1;
+    node.scrollTop += 37;
+    if (now - began > 3000) done(1000 * frames / (now - began));
+    else requestAnimationFrame(step);
+  };
+  requestAnimationFrame(step);
+})"""
+FEWEST_FRAMES = 5
+"""On two busy cores without a graphics card; a person's machine shows ten times as many."""
 
 
 @pytest.mark.parametrize("size", ["phone", "wall"])
@@ -24,6 +39,15 @@ def test_no_view_is_wider_than_the_window(browser, daemon, pool, size):
     with watched(browser, daemon, size=size) as page:
         wide = {view: page.go(view).overflow() for view in VIEWS}
         assert {view: pixels for view, pixels in wide.items() if pixels > 0} == {}
+        page.clean()
+
+
+@pytest.mark.parametrize("size", ["desk", "phone", "wall"])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_no_view_violates_a_rule_of_accessibility(browser, daemon, pool, theme, size):
+    with watched(browser, daemon, theme=theme, size=size) as page:
+        found = {view: violations(page.go(view).page) for view in VIEWS}
+        assert {view: rules for view, rules in found.items() if rules} == {}
         page.clean()
 
 
@@ -70,6 +94,19 @@ def test_ten_thousand_children_scroll_smoothly(browser, daemon):
         page.go(f"/runs/{run}")
         page.see(f"{CHILDREN:,} of {CHILDREN:,}", within=".graph")
         page.clean()
+
+
+def test_a_run_at_full_speed_keeps_the_page_smooth(browser, daemon):
+    run = daemon.trigger("wide", {"count": WIDTH})
+    with watched(browser, daemon) as page:
+        page.go(f"/runs/{run}/tasks?of=each")
+        rows = page.page.locator(".virtual")
+        expect(rows).to_have_attribute("aria-rowcount", str(WIDTH + 1))
+        rate = rows.evaluate(FRAMES)
+        print(f"{rate:.0f} frames/s while {WIDTH:,} rows are scrolled")
+        assert rate > FEWEST_FRAMES
+        page.clean()
+    daemon.wait(run)
 
 
 def test_five_thousand_dags_scroll_smoothly(browser, tmp_path):

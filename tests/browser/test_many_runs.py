@@ -1,7 +1,8 @@
-"""Many runs are found and changed from the page."""
+"""Many runs are changed from the page; changes are previewed, and can be taken back."""
 
 from __future__ import annotations
 
+from benchmarks.daemon import eventually
 from tests.browser.watched import BROWSER_TESTS, watched
 
 pytestmark = [*BROWSER_TESTS]
@@ -25,3 +26,30 @@ def test_all_runs_that_match_a_search_are_cancelled(browser, daemon, tmp_path):
         page.clean()
 
     assert {daemon.run(run)["state"] for run in runs} == {"cancelled"}
+
+
+def test_a_clear_is_previewed_taken_back_and_done_when_the_page_is_closed(
+    browser, daemon, tmp_path
+):
+    flag = tmp_path / "flag"
+    run = daemon.trigger("fails", {"flag": str(flag)})
+    daemon.wait(run)
+    flag.touch()
+    with watched(browser, daemon) as page:
+        page.go(f"/runs/{run}")
+        page.press("Clear", within="main")
+        page.see("2 tasks would run again:", within="dialog .touched")
+        page.see("upstream failed", within="dialog .touched li")
+        page.confirm("Clear")
+        page.see("2 tasks will be cleared in 10 seconds", within=".toasts")
+        page.press("Undo", within=".toasts")
+        page.heard("Nothing was changed")
+        assert daemon.run(run)["state"] == "failed"
+
+        page.press("Clear", within="main")
+        page.see("2 tasks would run again:", within="dialog .touched")
+        page.confirm("Clear")
+        page.see("2 tasks will be cleared in 10 seconds", within=".toasts")
+        page.clean()
+        page.page.goto("about:blank")
+        eventually(lambda: daemon.run(run)["state"] == "success")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
 import pytest
 from playwright.sync_api import expect
 
@@ -26,6 +28,17 @@ def test_each_view_is_legible_fits_its_window_and_complains_of_nothing(
 
     assert found == {view: [] for view in views}
     assert wide == dict.fromkeys(views, 0)
+
+
+def test_home_opens_with_four_requests(browser, daemon):
+    with watched(browser, daemon) as page:
+        page.asked.clear()
+        page.go("/")
+        page.see("In flight")
+        paths = [urlsplit(url).path.removeprefix("/api/v1") for url in page.asked]
+        asked = {path for path in paths if not path.startswith("/static/")} - {"/", "/stream"}
+        assert asked == {"/me", "/overview", "/home", "/history/runs"}
+        page.clean()
 
 
 def test_a_run_is_cancelled_after_a_question_that_says_what_happens(browser, daemon):

@@ -78,6 +78,7 @@ def test_a_marked_task_lets_the_tasks_after_it_start(page, daemon):
     page.press("Set state", within=".drawer")
     page.see("running tasks are stopped", within="dialog")
     page.confirm("Set state")
+    page.without_delay()
 
     page.heard("Marked 1 task")
     page.see("success", within="main h1")
@@ -90,6 +91,7 @@ def test_a_run_is_marked_as_failed(page, daemon):
     page.press("Set state")
     field(page, "State").select_option("failed")
     page.confirm("Set state")
+    page.without_delay()
 
     page.see("failed", within="main h1")
     assert daemon.run(run)["state"] == "failed"
@@ -159,6 +161,7 @@ def test_one_child_is_cleared_and_its_siblings_stay(page, daemon, tmp_path):
     page.press("Clear", within=".drawer")
     assert field(page, "Only index 1, not all of its siblings").is_checked()
     page.confirm("Clear")
+    page.without_delay()
 
     page.heard("Cleared 1 task")
     page.see("success", within="main h1")

@@ -25,6 +25,7 @@ __all__ = (
     "chromium",
     "serious",
     "stranger",
+    "violations",
     "watched",
 )
 
@@ -45,6 +46,7 @@ PAGES = {
              "/dags/hostile/code", "/dags/hostile/runs", "/dags/hostile/history"),
     "runs": ("/runs", "/runs/loud", "/runs/loud/graph", "/runs/loud/gantt", "/runs/loud/tasks",
              "/runs/loud/logs", "/runs/loud?task=breaks&map=1"),
+    "assets": ("/assets", "/assets?open=orders", "/assets?view=lineage"),
     "waits": ("/triggers", "/events", "/pools"),
     "times": ("/schedules", "/schedules?view=timeline", "/backfills"),
     "node": ("/nodes", "/errors", "/settings"),
@@ -162,6 +164,10 @@ class Watched:
         self.page.locator("dialog footer button[type=submit]", has_text=verb).click()
         self.page.wait_for_selector("dialog", state="detached")
 
+    def without_delay(self) -> None:
+        """Have done at once what can still be taken back."""
+        self.press("Do it now", within=".toasts")
+
     def eventually(self, look: Callable[[], Any], timeout: float = 60.0) -> Any:
         """Return the first true result. The page continues to work between the calls."""
         return eventually(look, timeout, self.text, look_seconds=0.05)
@@ -246,10 +252,20 @@ def address(daemon: DaemonProcess) -> str:
 
 def serious(page: Page) -> list[str]:
     """Return the serious and critical findings of axe-core on a page."""
+    return _findings(page, ("serious", "critical"))
+
+
+def violations(page: Page) -> list[str]:
+    """Return all findings of axe-core on a page, with the size of targets."""
+    return _findings(page, ("minor", "moderate", "serious", "critical"))
+
+
+def _findings(page: Page, impacts: tuple[str, ...]) -> list[str]:
     page.evaluate(AXE.read_text())
-    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    rules = "{'target-size': {enabled: true}, 'label-content-name-mismatch': {enabled: true}}"
+    found = page.evaluate(f"axe.run(document, {{resultTypes: ['violations'], rules: {rules}}})")
     return [
         f"{one['id']}: {json.dumps([node['html'][:160] for node in one['nodes'][:4]])}"
         for one in found["violations"]
-        if one["impact"] in {"serious", "critical"}
+        if one["impact"] in impacts
     ]

@@ -136,6 +136,7 @@ def test_shapes_of_limits_nodes_and_the_database(daemon):
     check(daemon, "pools set", "pools", "set", "ledger", 4)
     check(daemon, "pools list", "pools", "list")
     check(daemon, "pools delete", "pools", "delete", "ledger")
+    check(daemon, "assets list", "assets", "list")
     check(daemon, "executors list", "executors", "list")
     check(daemon, "nodes list", "nodes", "list")
     check(daemon, "nodes drain", "nodes", "drain", 1)

@@ -9,7 +9,7 @@ import pytest
 
 from aioflow.core.repair import execution
 from aioflow.core.triggers import asset_conditions, event_runs
-from aioflow.core.triggers.asset_conditions import is_condition_met
+from aioflow.core.triggers.asset_conditions import is_condition_met, missing_assets
 from aioflow.model.dag import DagSpec, TaskSpec
 from aioflow.model.triggers import ASSETS, AssetCondition, DagTriggerSpec, EventOutcome
 from aioflow.protocol.inputs import FileDeleted, RequestReceived
@@ -47,6 +47,25 @@ def tell(world: World, *names: str) -> None:
     """Report from outside that assets were updated."""
     for name in names:
         world.ask(EmitEvent(name=f"asset:{name}", key=None, data=NOTHING))
+
+
+@pytest.mark.parametrize(
+    ("condition", "there", "missing"),
+    [
+        (A_AND_B, "", ["a", "b"]),
+        (A_AND_B, "a", ["b"]),
+        (A_AND_B, "ab", []),
+        (A_OR_B, "", ["a", "b"]),
+        (A_OR_B, "b", []),
+        (AssetCondition(True, (A_OR_B, "c")), "a", ["c"]),
+        (AssetCondition(True, (A_OR_B, "c")), "c", ["a", "b"]),
+        (AssetCondition(False, (A_AND_B, "b")), "a", ["b"]),
+    ],
+)
+def test_the_assets_that_are_missing_are_those_that_would_meet_the_condition(
+    condition, there, missing
+):
+    assert missing_assets(condition, set(there)) == missing
 
 
 def started(world: World) -> list[Any]:

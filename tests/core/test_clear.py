@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from aioflow.core.transaction import Transaction
 from aioflow.errors import RequestError, UnknownRun, UnknownTask
@@ -14,7 +15,7 @@ from aioflow.model.states import RunState, TaskState, TriggerRule
 from aioflow.protocol.effects import ReleaseTrigger, StopTry
 from aioflow.protocol.inputs import RequestReceived
 from aioflow.protocol.reports import Deferred, Succeeded, TaskStarted
-from aioflow.protocol.requests import CancelRun, ClearTasks, CreateRun
+from aioflow.protocol.requests import CancelRun, ClearTasks, CreateRun, Mark
 from tests.core.specs import mapped, task
 from tests.core.world import World
 
@@ -22,11 +23,22 @@ ONCE = RetryPolicy(tries=1)
 
 
 def clear(world: World, run: int, *tasks: str, **fields: Any) -> int:
-    """Clear tasks of a run; how many were."""
+    """Clear tasks of a run; how many were. Its preview must name as many."""
     request = ClearTasks(run_id=world.rows.runs[run].run_id, tasks=tasks, **fields)
+    expected = None if request.key else previewed(world, request)
     cleared, state = world.ask(request)
+    assert expected in (None, cleared)
     assert state.label in {world.run_state(run), "queued"}
     return int(cleared)
+
+
+def previewed(world: World, request: ClearTasks | Mark, *, marked: bool = False) -> int:
+    """How many tasks a request would clear, or mark. To ask for it changes nothing."""
+    before = world.rows.commit_no
+    preview = world.ask(replace(request, dry_run=True))
+    assert world.rows.commit_no == before
+    touched = [task for task in preview.tasks if task.is_marked == marked]
+    return sum(sum(task.states.values()) for task in touched)
 
 
 def states(world: World, run: int, names: str) -> list[str]:

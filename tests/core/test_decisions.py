@@ -196,6 +196,33 @@ def test_token_answers_for_its_creator_unless_it_only_reads() -> None:
     assert [one.person for one in votes_of(outcome(world, number))] == ["anna"]
 
 
+@pytest.mark.parametrize(
+    ("role", "assignees", "may"),
+    [
+        (Role.VIEWER, [], False),
+        (Role.VIEWER, ["viewer"], False),
+        (Role.VIEWER, ["admin"], False),
+        (Role.OPERATOR, [], True),
+        (Role.OPERATOR, ["operator"], True),
+        (Role.OPERATOR, ["admin"], False),
+        (Role.OPERATOR, ["finance"], False),
+        (Role.ADMIN, ["admin"], True),
+    ],
+)
+def test_token_that_the_home_created_answers_by_its_own_role(
+    role: Role, assignees: list[str], may: bool
+) -> None:
+    world, _ = begun()
+    number = ask(world, assignees=assignees)
+    first = token(world, "ci", HOME, role)
+    assert isinstance(vote(world, number, True, first), NotAssigned) is not may
+    world, _ = begun()
+    number = ask(world, assignees=assignees)
+    token(world, "ci", HOME, Role.ADMIN)
+    later = token(world, "of-ci", "token:ci", role)
+    assert isinstance(vote(world, number, True, later), NotAssigned) is not may
+
+
 def test_several_people_must_approve_and_one_rejects() -> None:
     world, _ = begun()
     number = ask(world, approvals=2)

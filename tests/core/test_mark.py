@@ -15,7 +15,7 @@ from aioflow.protocol.effects import ReleaseTrigger, StopTry
 from aioflow.protocol.reports import Deferred, Skipped, Succeeded
 from aioflow.protocol.requests import CancelRun, ClearTasks, Mark
 from tests.core.specs import mapped, task
-from tests.core.test_clear import ONCE, chain, fan_out, states
+from tests.core.test_clear import ONCE, chain, fan_out, previewed, states
 from tests.core.test_iterations import begin, go_round, inside
 from tests.core.test_stream_consumer import deferred, fire, handle
 from tests.core.test_stream_producer import children, give, load, pages, run_of, streaming, total
@@ -27,9 +27,12 @@ SUCCESS, FAILED = TaskState.SUCCESS, TaskState.FAILED
 def mark(
     world: World, run: int, *tasks: str, state: TaskState = SUCCESS, map_index: int = -1
 ) -> int:
-    """Mark tasks of a run, or the run; how many tasks were."""
+    """Mark tasks of a run, or the run; how many tasks were. Its preview must name as many."""
     run_id = world.rows.runs[run].run_id
-    marked, stands = world.ask(Mark(run_id=run_id, state=state, tasks=tasks, map_index=map_index))
+    request = Mark(run_id=run_id, state=state, tasks=tasks, map_index=map_index)
+    expected = previewed(world, request, marked=True)
+    marked, stands = world.ask(request)
+    assert not tasks or expected == marked
     assert isinstance(stands, RunState)
     return int(marked)
 

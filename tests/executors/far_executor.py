@@ -41,7 +41,11 @@ class _FarChannel:
 
 
 class FarExecutor:
-    """Passes everything on through a link per worker. While that is broken, all of it waits."""
+    """Passes everything on through a link per worker. While that is broken, all of it waits.
+
+    Attributes:
+        muted: Workers whose reports are lost with their machine.
+    """
 
     name = "far"
     idle_seconds = 0.5
@@ -51,6 +55,7 @@ class FarExecutor:
         self.patience_seconds = patience_seconds
         self.demands: list[Sequence[WorkerDemand]] = []
         self.lost: set[WorkerNo] = set()
+        self.muted: set[WorkerNo] = set()
         self._near = near
         self._folder = folder
         self._rng = random.Random(7)
@@ -107,7 +112,7 @@ class FarExecutor:
         self._events.worker_up(worker_no, spec, _FarChannel(self, worker_no, channel), far)
 
     def frame(self, worker_no: WorkerNo, data: bytes) -> None:
-        while data:
+        while data and worker_no not in self.muted:
             size = self._rng.randint(1, PIECE)
             self.pass_on(worker_no, self._events.frame, worker_no, data[:size])
             data = data[size:]

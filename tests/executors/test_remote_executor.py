@@ -184,6 +184,42 @@ async def test_a_killed_worker_interrupts_the_begun_try_and_returns_the_claimed_
     assert n.reports.index(WorkerGone(worker)) < n.reports.index(Recalled(((3, 1),)))
 
 
+async def test_tries_whose_reports_died_with_their_worker_return_uncounted(tmp_path):
+    begins = "open({path!r}, 'w').close(); " + SLEEPS
+    async with node(tmp_path) as n:
+        worker = await n.worker()
+        n.start(1, f"{PID}; link.send([Succeeded(1, 1, 1, 2, value)])", worker=worker)
+        await until(lambda: n.of(Succeeded, 1))
+        pid = msgspec.msgpack.decode(n.of(Succeeded, 1)[0].body)
+        n.far.muted.add(worker)
+        n.start(2, begins.format(path=str(tmp_path / "begun")), worker=worker)
+        n.start(3, worker=worker, claimed=True)
+        await until((tmp_path / "begun").exists)
+        os.kill(pid, signal.SIGKILL)
+        await n.gone(worker)
+
+    assert not n.of(Failed)
+    assert n.recalled() == [2, 3]
+
+
+async def test_a_try_that_kills_its_worker_before_its_report_is_charged_in_the_end(tmp_path):
+    async with node(tmp_path) as n:
+        for count in range(1, 5):
+            n.want(1)
+            await until(partial(n.has_seen, count))
+            worker = n.of(WorkerUp)[count - 1].worker
+            if count == 1:  # a worker that has reported an earlier try
+                n.start(1, worker=worker)
+                await until(lambda: n.of(Succeeded, 1))
+            n.far.muted.add(worker)
+            n.start(2, "os.kill(os.getpid(), signal.SIGKILL)", worker=worker)
+            await n.gone(worker)
+
+    assert n.recalled() == [2, 2, 2]
+    (failed,) = n.of(Failed)
+    assert (failed.task_no, failed.interrupted) == (2, True)
+
+
 async def test_a_worker_that_exits_charges_its_try(tmp_path):
     async with node(tmp_path) as n:
         worker = await n.worker()

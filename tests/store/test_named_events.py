@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from aioflow.errors import BatchRefused
-from aioflow.model.rows import NamedEventRow
+from aioflow.model.rows import NamedEventRow, NamedEventSummary
 from tests.journal_replay import compare_with_replay
 from tests.store.samples import NOON, RUN, batch, first_batch
 
@@ -37,6 +37,18 @@ async def test_the_latest_events_come_first_and_may_be_those_of_one_name(store):
     assert await store.latest_named_events(limit=2) == [THIRD, OTHER]
     assert await store.latest_named_events(limit=2, before=42) == [SECOND, FIRST]
     assert await store.latest_named_events(name="approved", before=43) == [SECOND, FIRST]
+
+
+async def test_the_newest_event_of_each_name_is_found_without_its_data(store):
+    await store.commit(with_events(*ALL))
+
+    found = await store.latest_updates(["approved", OTHER.name, "nobody", "approved", "\0"])
+
+    assert found == {
+        "approved": NamedEventSummary(43, "approved", NOON, 1),
+        OTHER.name: NamedEventSummary(42, OTHER.name, NOON, 1),
+    }
+    assert await store.latest_updates([]) == {}
 
 
 async def test_an_event_is_found_by_the_request_that_brought_it(store):

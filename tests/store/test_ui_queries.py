@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from sqlalchemy.engine import make_url
 
 from aioflow.errors import StoreSlow
+from aioflow.model.access import AuditEntry, AuditRow
 from aioflow.model.rows import DeletionRow, NamedEventRow, NodeFacts
 from aioflow.model.states import Failure, RunState, TaskState, TriggerState
 from aioflow.store import open_store
@@ -78,6 +79,29 @@ async def test_the_newest_runs_of_one_bad_state_are_listed(store):
     failed = await store.list_unsuccessful(RunState.FAILED, limit=10)
     assert [run.run_no for run in failed] == [5, 2]
     assert [run.run_no for run in await store.list_unsuccessful(RunState.PARTIAL, limit=1)] == [3]
+
+
+async def test_clears_of_a_run_and_its_tasks_are_found_and_none_of_a_longer_id(store):
+    await store.commit(first_batch())
+    targets = ["etl-1", "etl-1 load", "etl-10", "etl-10 load"]
+    entries = [
+        AuditRow(
+            audit_no=number,
+            at=NOON + number,
+            noted=AuditEntry(
+                actor="anna", role="operator", action="run.clear", target=target, address=""
+            ),
+            previous=b"",
+            digest=bytes([number]),
+        )
+        for number, target in enumerate(targets, start=1)
+    ]
+    await store.commit(batch(2, audit=entries))
+
+    assert await store.list_clears("etl-1") == [
+        (NOON + 1, "anna", "etl-1"),
+        (NOON + 2, "anna", "etl-1 load"),
+    ]
 
 
 async def test_the_oldest_waits_leave_out_the_tasks_that_are_known(store):

@@ -13,6 +13,7 @@ from aioflow.processes import line_search
 from aioflow.web.app import create_app
 from aioflow.web.guard import Trusted
 from aioflow.web.tokens import Token
+from aioflow.worker.log_text import LineFilter
 from tests.web.node import CHAIN, FAN, ask, node
 
 LOG = "/api/v1/runs/r/tasks/first/logs?format=lines"
@@ -125,6 +126,19 @@ async def test_a_regular_expression_that_takes_for_ever_is_stopped(tmp_path, mon
         answer = await get(f"{LOG}&regex=true&search={quote('(a+)+$')}")
 
     assert (answer.status, answer.json["code"]) == (400, "request.pattern")
+
+
+async def test_the_daemon_never_compiles_a_regular_expression_of_a_caller(tmp_path, monkeypatch):
+    def compile_here(wanted):
+        raise AssertionError(f"compiled in the daemon: {wanted}")
+
+    monkeypatch.setattr(LineFilter, "compile", compile_here)
+    async with printed(tmp_path, MANY) as (_, get, _log):
+        found = await get(f"{LOG}&regex=true&search={quote('^line 111$')}")
+        wrong = await get(f"{LOG}&regex=true&search={quote('a(')}")
+
+    assert texts(found) == ["line 111"]
+    assert "not a regular expression" in wrong.json["detail"]
 
 
 async def test_lines_of_a_level_are_found_with_their_tracebacks(tmp_path):

@@ -7,10 +7,12 @@ import { Problem, enc, filled, get, newKey, query, send } from "./api";
 import { type Page, useItems } from "./data";
 import { act, ask, reason, tell } from "./dialog";
 import { Conf, ConfFields, fieldsOf, parsed } from "./form";
+import { later } from "./later";
 import { childName, runHref, shortVersion } from "./parts";
 import { go } from "./router";
 import { texts } from "./texts";
 import { shortTime } from "./time";
+import { type Touched, TouchedTasks } from "./touched";
 import type { Dag, DagDetail, FireTime, Run } from "./types";
 
 interface Answer {
@@ -50,17 +52,29 @@ export async function trigger(dagId: string): Promise<void> {
   }
 }
 
-function askToTrigger(dagId: string, dag: DagDetail): void {
+/** A new run with the parameters of an earlier one, which can be changed before. */
+export async function runAgain(run: Run): Promise<void> {
+  try {
+    askToTrigger(run.dag_id, await get<DagDetail>(`/dags/${enc(run.dag_id)}`), run);
+  } catch (error) {
+    tell(reason(error), true);
+  }
+}
+
+function askToTrigger(dagId: string, dag: DagDetail, again?: Run): void {
   const fields = fieldsOf(dag);
-  const conf = new Conf(fields);
+  const conf = new Conf(fields, (again?.conf ?? {}) as Record<string, unknown>);
   const wanted = { run_id: "", logical_date: "" };
   const key = newKey();
   ask({
-    title: `Trigger ${dagId}`,
-    verb: "Trigger",
+    title: again ? `Run ${dagId} again` : `Trigger ${dagId}`,
+    verb: again ? "Run" : "Trigger",
     body: (
       <>
-        <p>Starts a run of the newest version now{dag.paused ? ", although the DAG is paused" : ""}.</p>
+        <p>
+          Starts a {again ? "new " : ""}run of the newest version now{dag.paused ? ", although the DAG is paused" : ""}
+          {again && <>, with the parameters of <code>{again.run_id}</code></>}.
+        </p>
         <ConfFields fields={fields} conf={conf} />
         <details>
           <summary>Advanced</summary>
@@ -138,36 +152,59 @@ export async function clear(which: Which): Promise<void> {
 
 function askToClear(which: Which, versions: Versions): void {
   const wanted = { downstream: which.task !== undefined, failed: false, map: (which.map ?? -1) >= 0, latest: false };
-  const isRound = (which.round ?? 0) > 0;
+  const path = `/runs/${enc(which.run)}/clear`;
   const key = newKey();
+  const body = () => ({
+    tasks: which.task ? [which.task] : [],
+    map_index: wanted.map ? (which.map ?? -1) : -1,
+    downstream: wanted.downstream,
+    failed: wanted.failed,
+    latest: wanted.latest,
+  });
+  const look = () => send<Touched>("POST", path, { ...body(), dry_run: true }).catch(asOfThePage);
   ask({
     title: `Clear ${nameOf(which)}?`,
     verb: "Clear",
     isGrave: true,
-    body: (
-      <>
-        <p>
-          Cleared tasks run again: their results are deleted, their tries and logs are retained. Running tasks are stopped
-          first. An ended run resumes.
-        </p>
-        {which.task && <Check label="With everything downstream" isOn onOn={(on) => (wanted.downstream = on)} />}
-        {isRound ? <p>Its whole loop restarts with the first round.</p> : <Check label="Only what failed, or was cancelled" onOn={(on) => (wanted.failed = on)} />}
-        {wanted.map && <Check label={`Only index ${which.map}, not all of its siblings`} isOn onOn={(on) => (wanted.map = on)} />}
-        <NewestCode versions={versions} onOn={(on) => (wanted.latest = on)} />
-      </>
-    ),
+    body: <ClearFields which={which} versions={versions} wanted={wanted} look={look} />,
     act: async () => {
-      const body = {
-        tasks: which.task ? [which.task] : [],
-        map_index: wanted.map ? (which.map ?? -1) : -1,
-        downstream: wanted.downstream,
-        failed: wanted.failed,
-        latest: wanted.latest,
-      };
-      const answer = await send<Cleared>("POST", `/runs/${enc(which.run)}/clear`, body, key).catch(asOfThePage);
-      return `Cleared ${many(answer.cleared, "task")}; the run is ${answer.state}. It runs version ${versionText(answer)}${leftText(answer)}`;
+      const touched = await look();
+      const asked = body();
+      return later(texts.touched.clears(touched.cleared ?? 0), async (isLeaving) => {
+        const answer = await send<Cleared>("POST", path, asked, key, { isLeaving }).catch(asOfThePage);
+        return `Cleared ${many(answer.cleared, "task")}; the run is ${answer.state}. It runs version ${versionText(answer)}${leftText(answer)}`;
+      });
     },
   });
+}
+
+interface ClearFieldsProps {
+  which: Which;
+  versions: Versions;
+  wanted: { downstream: boolean; failed: boolean; map: boolean; latest: boolean };
+  look: () => Promise<Touched>;
+}
+
+function ClearFields({ which, versions, wanted, look }: ClearFieldsProps) {
+  const [asked, setAsked] = useState(JSON.stringify(wanted));
+  const isOfChild = useState(wanted.map)[0];
+  const set = (name: keyof typeof wanted) => (on: boolean) => {
+    wanted[name] = on;
+    setAsked(JSON.stringify(wanted));
+  };
+  return (
+    <>
+      <p>
+        Cleared tasks run again: their results are deleted, their tries and logs are retained. Running tasks are stopped
+        first. An ended run resumes.
+      </p>
+      {which.task && <Check label="With everything downstream" isOn onOn={set("downstream")} />}
+      {(which.round ?? 0) > 0 ? <p>Its whole loop restarts with the first round.</p> : <Check label="Only what failed, or was cancelled" onOn={set("failed")} />}
+      {isOfChild && <Check label={`Only index ${which.map}, not all of its siblings`} isOn onOn={set("map")} />}
+      <NewestCode versions={versions} onOn={set("latest")} />
+      <TouchedTasks look={look} asked={asked} />
+    </>
+  );
 }
 
 /** The option to move a run to the newest version of its DAG, where it does not run that. */
@@ -217,25 +254,41 @@ function asOfThePage(error: unknown): never {
 
 export function mark(which: Which): void {
   const wanted = { state: "success" };
+  const path = `/runs/${enc(which.run)}/mark`;
+  const body = () => ({ state: wanted.state, tasks: which.task ? [which.task] : [], map_index: which.map ?? -1 });
+  const look = () => send<Touched>("POST", path, { ...body(), dry_run: true });
   ask({
     title: `Set the state of ${which.task ? nameOf(which) : "the run"}?`,
     verb: "Set state",
     isGrave: true,
-    body: (
-      <>
-        <p>
-          It ends in the state you choose; running tasks are stopped. It has no result.
-          {which.task ? " The tasks after it are evaluated again." : ""}
-        </p>
-        <Select label="State" value={wanted.state} options={ENDS} onValue={(state) => (wanted.state = state)} />
-      </>
-    ),
+    body: <MarkFields isOfTask={which.task !== undefined} wanted={wanted} look={look} />,
     act: async () => {
-      const body = { state: wanted.state, tasks: which.task ? [which.task] : [], map_index: which.map ?? -1 };
-      const answer = await send<Answer>("POST", `/runs/${enc(which.run)}/mark`, body);
-      return `Marked ${many(answer.marked ?? 0, "task")}; the run is ${answer.state}`;
+      await look();
+      const asked = body();
+      return later(texts.touched.marks(which.task ? nameOf(which) : which.run, asked.state), async (isLeaving) => {
+        const answer = await send<Answer>("POST", path, asked, undefined, { isLeaving });
+        return `Marked ${many(answer.marked ?? 0, "task")}; the run is ${answer.state}`;
+      });
     },
   });
+}
+
+function MarkFields({ isOfTask, wanted, look }: { isOfTask: boolean; wanted: { state: string }; look: () => Promise<Touched> }) {
+  const [state, setState] = useState(wanted.state);
+  function set(chosen: string): void {
+    wanted.state = chosen;
+    setState(chosen);
+  }
+  return (
+    <>
+      <p>
+        It ends in the state you choose; running tasks are stopped. It has no result.
+        {isOfTask ? " The tasks after it are evaluated again." : ""}
+      </p>
+      <Select label="State" value={state} options={ENDS} onValue={set} />
+      <TouchedTasks look={look} asked={state} state={state} />
+    </>
+  );
 }
 
 export function deleteRun(run: string): void {

@@ -83,11 +83,12 @@ export async function getResponse(path: string, signal?: AbortSignal): Promise<R
   return ask(path, { signal });
 }
 
-export async function send<T>(method: string, path: string, body?: unknown, key?: string): Promise<T> {
+export async function send<T>(method: string, path: string, body?: unknown, key?: string, { isLeaving = false } = {}): Promise<T> {
   const headers: Record<string, string> = {};
   if (body !== undefined) headers["content-type"] = "application/json";
   if (key !== undefined) headers["idempotency-key"] = key;
-  const answer = await ask(path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body) });
+  // With `keepalive` a request outlives the page that sends it.
+  const answer = await ask(path, { method, headers, keepalive: isLeaving, body: body === undefined ? undefined : JSON.stringify(body) });
   const text = await answer.text();
   return (text === "" ? null : JSON.parse(text)) as T;
 }

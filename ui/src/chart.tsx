@@ -30,8 +30,8 @@ interface ChartProps {
   /** A period by the clock, such as "14:00" or "11-26". */
   nameOf: (at: number) => string;
   format: (value: number) => string;
-  /** A period that opens something. */
-  hrefOf?: (at: number) => string | undefined;
+  /** What a period opens, or the part of one series in it. */
+  hrefOf?: (at: number, key?: string) => string;
   height?: number;
   empty?: ComponentChildren;
   /** Round steps for the scale; by default 1, 2, 5, 10 … */
@@ -43,13 +43,16 @@ const BOTTOM = 22;
 const TOP = 8;
 const LABEL_WIDTH = 52;
 
+/** One run must not be as tall as the chart. */
+const LOWEST = 4;
+
 /** Round numbers from 0 to at least the largest value. */
 export function niceScale(most: number, isWhole = true): number[] {
-  const rough = Math.max(most, isWhole ? 1 : 1e-3) / 4;
+  const rough = Math.max(most, isWhole ? LOWEST : 1e-3) / 4;
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((one) => one * power).find((one) => one >= rough)!;
   const used = isWhole ? Math.max(1, step) : step;
-  return steps(most, used);
+  return steps(isWhole ? Math.max(most, LOWEST) : most, used);
 }
 
 const steps = (most: number, step: number): number[] => Array.from({ length: Math.max(1, Math.ceil(most / step - 1e-9)) + 1 }, (_, index) => index * step);
@@ -198,7 +201,7 @@ function Drawing({ label, kind, series, points, nameOf, format, hrefOf, width, h
       ))}
       {at !== null && <rect class="chart-at" x={LEFT + at * place} y={TOP} width={place} height={bottom - TOP} />}
       {kind === "columns"
-        ? points.map((point, index) => <Column key={point.at} point={point} series={series} x={LEFT + index * place} width={place} y={y} href={hrefOf?.(point.at)} />)
+        ? points.map((point, index) => <Column key={point.at} point={point} series={series} x={LEFT + index * place} width={place} y={y} hrefOf={hrefOf} />)
         : series.map((one) => <Line key={one.key} one={one} points={points} x={(index) => LEFT + (index + 0.5) * place} y={y} />)}
       {points.map(
         (point, index) =>
@@ -212,7 +215,7 @@ function Drawing({ label, kind, series, points, nameOf, format, hrefOf, width, h
   );
 }
 
-function Column({ point, series, x, width, y, href }: { point: Point; series: Series[]; x: number; width: number; y: (value: number) => number; href?: string | undefined }) {
+function Column({ point, series, x, width, y, hrefOf }: { point: Point; series: Series[]; x: number; width: number; y: (value: number) => number; hrefOf?: ChartProps["hrefOf"] }) {
   const gap = width > 6 ? Math.min(4, width * 0.2) : width > 3 ? 1 : 0;
   let below = 0;
   const parts = series.map((one) => {
@@ -220,15 +223,17 @@ function Column({ point, series, x, width, y, href }: { point: Point; series: Se
     const from = y(below);
     below += value;
     const to = y(below);
-    return value > 0 && <rect key={one.key} class={one.tone} x={x + gap / 2} y={to} width={Math.max(1, width - gap)} height={Math.max(1, from - to)} />;
+    if (value <= 0) return null;
+    const part = <rect key={one.key} class={one.tone} x={x + gap / 2} y={to} width={Math.max(1, width - gap)} height={Math.max(1, from - to)} />;
+    return hrefOf ? (
+      <a key={one.key} href={hrefOf(point.at, one.key)} tabIndex={-1} aria-hidden="true">
+        {part}
+      </a>
+    ) : (
+      part
+    );
   });
-  return href ? (
-    <a href={href} tabIndex={-1} aria-hidden="true">
-      {parts}
-    </a>
-  ) : (
-    <g>{parts}</g>
-  );
+  return <g>{parts}</g>;
 }
 
 function Line({ one, points, x, y }: { one: Series; points: Point[]; x: (index: number) => number; y: (value: number) => number }) {

@@ -86,11 +86,30 @@ export function parsed(name: string, text: string): unknown {
   }
 }
 
+const isShowable = (field: Field, value: unknown): boolean =>
+  field.kind === "text" ? typeof value === "string" && value !== "" : field.kind === "number" || field.kind === "integer" ? typeof value === "number" : field.kind === "boolean" ? typeof value === "boolean" : true;
+
+/** A value as it is typed: the inverse of `valueOf`. */
+const textOf = (field: Field, value: unknown): string => (field.kind === "text" ? String(value) : JSON.stringify(value));
+
 export class Conf {
   texts: Record<string, string> = {};
   raw: string | null = null;
 
-  constructor(private readonly fields: Field[]) {}
+  /** With the values of an earlier run: as JSON if a field cannot show its value. */
+  constructor(
+    private readonly fields: Field[],
+    readonly given: Record<string, unknown> = {},
+  ) {
+    const names = Object.keys(given);
+    const known = new Map(fields.map((field) => [field.name, field]));
+    if (names.every((name) => known.has(name) && isShowable(known.get(name)!, given[name]))) this.texts = Object.fromEntries(names.map((name) => [name, textOf(known.get(name)!, given[name])]));
+    else this.raw = this.asJson();
+  }
+
+  asJson(): string {
+    return JSON.stringify(this.given, null, 2);
+  }
 
   /** The conf, or an error that says which field does not fit. */
   value(): Record<string, unknown> | null {
@@ -109,9 +128,9 @@ export class Conf {
 }
 
 export function ConfFields({ fields, conf }: { fields: Field[]; conf: Conf }) {
-  const [isRaw, setRaw] = useState(false);
+  const [isRaw, setRaw] = useState(conf.raw !== null);
   function toggle(): void {
-    conf.raw = isRaw ? null : "{}";
+    conf.raw = isRaw ? null : conf.asJson();
     setRaw(!isRaw);
   }
   return (
@@ -124,7 +143,7 @@ export function ConfFields({ fields, conf }: { fields: Field[]; conf: Conf }) {
       </legend>
       {isRaw ? (
         <textarea aria-label="Conf as JSON" rows={6} spellcheck={false} onInput={(event) => (conf.raw = event.currentTarget.value)}>
-          {"{}"}
+          {conf.asJson()}
         </textarea>
       ) : fields.length === 0 ? (
         <p class="soft">This DAG has no parameters.</p>
@@ -132,7 +151,7 @@ export function ConfFields({ fields, conf }: { fields: Field[]; conf: Conf }) {
         fields.map((field) => (
           <label key={field.name}>
             <span>{field.schema.title ?? field.name}</span>
-            <Input field={field} onValue={(text) => (conf.texts[field.name] = text)} />
+            <Input field={field} value={conf.texts[field.name]} onValue={(text) => (conf.texts[field.name] = text)} />
             <small class="soft">{field.schema.description ?? field.hint}</small>
           </label>
         ))
@@ -143,12 +162,14 @@ export function ConfFields({ fields, conf }: { fields: Field[]; conf: Conf }) {
 
 interface InputProps {
   field: Field;
+  /** What it holds at first. */
+  value?: string;
   onValue: (text: string) => void;
   describedBy?: string;
   isWrong?: boolean;
 }
 
-export function Input({ field, onValue, describedBy, isWrong }: InputProps) {
+export function Input({ field, value: first, onValue, describedBy, isWrong }: InputProps) {
   const options =
     field.kind === "choice"
       ? (field.schema.enum ?? []).map((value): [string, string] => [JSON.stringify(value), String(value)])
@@ -161,7 +182,7 @@ export function Input({ field, onValue, describedBy, isWrong }: InputProps) {
       <select required={field.isRequired} aria-describedby={describedBy} aria-invalid={isWrong || undefined} onChange={(event) => onValue(event.currentTarget.value)}>
         <option value="">{field.isRequired ? "choose" : field.hint}</option>
         {options.map(([value, name]) => (
-          <option key={value} value={value}>
+          <option key={value} value={value} selected={value === first}>
             {name}
           </option>
         ))}
@@ -176,6 +197,7 @@ export function Input({ field, onValue, describedBy, isWrong }: InputProps) {
       min={isNumber ? field.schema.minimum : undefined}
       max={isNumber ? field.schema.maximum : undefined}
       required={field.isRequired}
+      defaultValue={first}
       placeholder={field.hint}
       aria-describedby={describedBy}
       aria-invalid={isWrong || undefined}

@@ -18,6 +18,8 @@ const LARGE = 600;
 const MANY = 60;
 const ZOOMS = { least: 0.04, most: 2.5, usual: 1.15 };
 const WIDTHS = { least: 120, most: 300, around: 46 };
+/** On a phone a graph from left to right is too small to be read. */
+const NARROW = 720;
 const KEY = "aioflow.graph.way";
 
 const texts = {
@@ -39,7 +41,7 @@ const texts = {
   large: (count: number): string => `A graph of ${number(count)} tasks takes a while to draw. The list of tasks shows the same.`,
   draw: "Draw it",
   region: "Graph of tasks",
-  unexpanded: "Not expanded yet",
+  unexpanded: "Not expanded",
 };
 
 /** The graph as the tasks of a DAG tell it, for a daemon that has no better one. */
@@ -125,7 +127,7 @@ interface Seen {
 function Drawn({ graph, counts, times, hrefOf, picked }: Props) {
   const hasGroups = graph.groups.length > 0;
   const [collapsed, setCollapsed] = useState<ReadonlySet<string>>(() => new Set(graph.nodes.length > MANY ? graph.groups.map((group) => group.group_id) : []));
-  const [way, setWay] = useState<Way>(() => (localStorage.getItem(KEY) === "TB" ? "TB" : "LR"));
+  const [way, setWay] = useState<Way>(() => (localStorage.getItem(KEY) as Way | null) ?? (innerWidth <= NARROW ? "TB" : "LR"));
   const [isRelated, setRelated] = useState(false);
   const [isCritical, setCritical] = useState(false);
   const [search, setSearch] = useState("");

@@ -41,6 +41,19 @@ export function heights(runs: { started_at: string | null; ended_at: string | nu
   return long.map((one) => Math.max(3, Math.round((most * one) / longest)));
 }
 
+/** Columns that a date needs. */
+const DATE = 2;
+
+/** The date at the first run of a day, where there is room after the date before. */
+export function shownDays(days: string[]): (string | null)[] {
+  let last = -DATE;
+  return days.map((day, index) => {
+    if (day === "" || day === days[index - 1] || index - last < DATE) return null;
+    last = index;
+    return day;
+  });
+}
+
 interface Cell {
   counts: Counts;
   from: string | null;
@@ -114,7 +127,7 @@ export function GridView({ grid }: { grid: Grid }) {
   const rows = useMemo(() => rowsOf(grid.tasks, collapsed), [grid, collapsed]);
   if (runs.length === 0) return <p class="empty">No runs yet. Trigger one, or wait for the schedule.</p>;
   const tall = heights(runs, TALL);
-  const days = runs.map((run) => local(run.logical_date ?? run.started_at).slice(5, 10));
+  const days = shownDays(runs.map((run) => local(run.logical_date ?? run.started_at).slice(5, 10)));
   const hasMany = grid.runs.some((run) => run.cells?.some(([, counts]) => sum(counts) > 1));
   const columns = { gridTemplateColumns: `minmax(130px, 260px) repeat(${runs.length}, 26px)` };
   function toggle(group: string): void {
@@ -153,7 +166,7 @@ export function GridView({ grid }: { grid: Grid }) {
             <span class="soft">{texts.task.name}</span>
             {runs.map((run, index) => (
               <a key={run.run_id} data-box="" tabIndex={index === runs.length - 1 ? 0 : -1} href={runHref(run.run_id)} title={runTitle(run)} aria-label={runTitle(run)}>
-                {days[index] !== "" && days[index] !== days[index - 1] && (
+                {days[index] && (
                   <small class="grid-day" aria-hidden="true">
                     {days[index]}
                   </small>

@@ -47,6 +47,8 @@ export function startOf(period: Period): string {
   return new Date(Math.floor(at / HOUR_MS) * HOUR_MS).toISOString().replace(".000Z", "Z");
 }
 
+const instant = (at: number): string => new Date(at).toISOString().replace(".000Z", "Z");
+
 export function PeriodChoice({ value, onValue }: { value: string; onValue: (key: string) => void }) {
   return (
     <span class="segmented" role="group" aria-label={texts.history.range}>
@@ -97,6 +99,7 @@ export function RunsChart() {
             points={endsOf(data.items, from, period)}
             nameOf={periodName(period.step)}
             format={(value) => number(value)}
+            hrefOf={(at, state) => query("/runs", { state, from: instant(at), to: instant(at + period.step * HOUR_MS) })}
             empty={texts.history.noRuns}
           />
         )}

@@ -10,6 +10,7 @@ import { type Data, useData } from "./data";
 import { Dialogs } from "./dialog";
 import { Banner } from "./banner";
 import { Icon } from "./components/icons";
+import { lazy } from "./components/lazy";
 import { Skeleton } from "./components/skeleton";
 import { GROUPS, PLACES, listenToKeys, placeIcon } from "./keys";
 import { start, useMode } from "./live";
@@ -37,6 +38,7 @@ import { Triggers } from "./views/triggers";
 
 /** Those that a phone shows without its menu. */
 const FIRST = new Set(["/", "/dags", "/runs", "/triggers"]);
+const Assets = lazy<object>(() => import("./views/assets"));
 const OF_ADMINS = new Set(["/access", "/audit"]);
 
 /** A signed link shows its question alone, also to people without an account. */
@@ -113,6 +115,8 @@ function Routed({ parts, me, overview }: { parts: string[]; me: Me | undefined; 
       return <Home overview={overview} />;
     case "dags":
       return id === undefined ? <Dags /> : <DagPage key={id} id={id} view={view} />;
+    case "assets":
+      return <Assets />;
     case "runs":
       return id === undefined ? <Runs /> : <RunPage key={id} id={id} view={view} />;
     case "triggers":

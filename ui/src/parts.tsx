@@ -5,6 +5,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 
 import { type Problem, query } from "./api";
 import { type Data, useItems } from "./data";
+import { Icon } from "./components/icons";
 import { Skeleton } from "./components/skeleton";
 import { here, usePlace } from "./router";
 import { texts } from "./texts";
@@ -67,10 +68,31 @@ export function Head({ title, name, sentence, tabs, children }: HeadProps) {
           </h1>
         </nav>
         {tabs}
-        {children && <div class="actions">{children}</div>}
+        {children && tabs && <More />}
+        {children && (
+          <div id="head-actions" class="actions">
+            {children}
+          </div>
+        )}
       </header>
       {sentence && <p class="sentence">{sentence}</p>}
     </>
+  );
+}
+
+/** Shows the actions of a head on a phone, where they have no room beside its name. */
+function More() {
+  const [isOpen, setOpen] = useState(false);
+  useEffect(() => {
+    if (!isOpen) return undefined;
+    const close = () => setOpen(false);
+    document.addEventListener("click", close);
+    return () => document.removeEventListener("click", close);
+  }, [isOpen]);
+  return (
+    <button type="button" class="plain icon-only head-more" data-needs="operator" aria-label={texts.common.actions} aria-expanded={isOpen} aria-controls="head-actions" onClick={() => setOpen(!isOpen)}>
+      <Icon name="ellipsis" />
+    </button>
   );
 }
 

@@ -38,6 +38,25 @@ export interface Dag {
   import_error: string | null;
 }
 
+export interface AssetConsumer {
+  dag_id: string;
+  paused: boolean;
+  condition: string;
+  /** How many updates it holds, by asset. */
+  received: Record<string, number>;
+  missing: string[];
+  run_id: string | null;
+}
+
+export interface Asset {
+  name: string;
+  producers: { dag_id: string; task_id: string }[];
+  producer_count: number;
+  consumers: AssetConsumer[];
+  consumer_count: number;
+  last_update: { event_id: number; at: string; run_id: string | null } | null;
+}
+
 export interface TaskSpec {
   task_id: string;
   body: string;

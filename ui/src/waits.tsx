@@ -17,7 +17,7 @@ export function Waiting({ rows }: { rows: Overview["waiting_longest"] }) {
           <a
             class="home-row"
             data-row
-            href={row.count > 1 ? `${runHref(row.run_id)}/tasks?task=${enc(row.task_id)}&state=${row.state}` : taskHref(row.run_id, row.task_id, row.map_index, row.round)}
+            href={row.count > 1 ? `${runHref(row.run_id)}/tasks?of=${enc(row.task_id)}&state=${row.state}` : taskHref(row.run_id, row.task_id, row.map_index, row.round)}
           >
             <Glyph state={row.state} />
             <span class="why-text">{row.text}</span>

@@ -85,7 +85,7 @@ function pace(causes: Cause[]): number {
 /** The daemon's sentence, with links at the names in it. */
 function Sentence({ cause, run }: { cause: Cause; run: string }) {
   const name = childName(cause.task_id, cause.map_index, cause.round, cause.map_label);
-  const href = cause.count > 1 ? `${runHref(cause.run_id)}/tasks?task=${enc(cause.task_id)}&state=${cause.state}` : taskHref(cause.run_id, cause.task_id, cause.map_index, cause.round);
+  const href = cause.count > 1 ? `${runHref(cause.run_id)}/tasks?of=${enc(cause.task_id)}&state=${cause.state}` : taskHref(cause.run_id, cause.task_id, cause.map_index, cause.round);
   const who = cause.count > 1 ? cause.text.slice(0, cause.text.indexOf(` of ${cause.task_id} `) + ` of ${cause.task_id}`.length) : name;
   const links: [string, string][] = cause.shares.map((share) => [share.run_id, runHref(share.run_id)]);
   const target = cause.target && targetHref(cause.target);
@@ -102,7 +102,7 @@ function Sentence({ cause, run }: { cause: Cause; run: string }) {
 function targetHref(target: Target): string | null {
   switch (target.type) {
     case "pool":
-      return `/pools?pool=${enc(target.name)}`;
+      return `/pools?open=${enc(target.name)}`;
     case "run":
       return target.run_id && (target.task_id ? taskHref(target.run_id, target.task_id) : runHref(target.run_id));
     case "dag":
@@ -133,7 +133,8 @@ export function linked(text: string, links: [name: string, href: string][]): Com
 function Times({ cause, zone }: { cause: Cause; zone: string }) {
   const wait = cause.waiting_on;
   if (!wait) return null;
-  const isNext = wait.kind === "retry_at" || wait.kind === "interval";
+  const isNext = wait.kind === "retry_at";
+  const isDeadline = wait.kind === "interval";
   return (
     <p class="why-times soft">
       {wait.since && (
@@ -143,7 +144,7 @@ function Times({ cause, zone }: { cause: Cause; zone: string }) {
       )}
       {wait.until && (
         <span>
-          {isNext ? "next " : "until "}
+          {isNext ? "next " : isDeadline ? "deadline " : "until "}
           <Both at={wait.until} zone={zone} />, <When at={wait.until} />
         </span>
       )}

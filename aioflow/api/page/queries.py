@@ -11,6 +11,7 @@ from importlib.metadata import version
 from typing import cast
 
 from aioflow._threads import in_thread
+from aioflow.api.assets import Assets
 from aioflow.api.dags import import_errors
 from aioflow.api.live_stream import Commits
 from aioflow.api.metrics import MemoryStats, MemoryStatsCollector
@@ -280,6 +281,7 @@ class Reads:
             memory=self._memory,
             hosts=self._list_hosts,
         )
+        self.assets = Assets(reader, self._memory)
         self._overview: Overview | None = None
         self._memory_stats: MemoryStatsCollector | None = None
         if engine is not None:

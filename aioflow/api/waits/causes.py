@@ -604,7 +604,7 @@ class Explaining(Actions):
 
     def _left_failed(self, run_id: str, tasks: Sequence[str]) -> list[str]:
         run = self._running.memory.find_run(run_id)
-        return [] if run is None else left_failed(run, tasks)
+        return [] if run is None else left_failed(run, tasks, run.clearing)
 
     @property
     def _patience(self) -> float:

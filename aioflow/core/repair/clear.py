@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from aioflow.core.repair import execution, mark, selection
+from aioflow.core.repair.preview import preview
 from aioflow.core.runs import version_upgrade
 from aioflow.core.state.graph import DagVersion
 from aioflow.core.state.memory import Memory
@@ -20,7 +21,7 @@ from aioflow.model.ids import TaskNo
 from aioflow.model.states import RunState
 from aioflow.protocol.inputs import ContinueRun, Input, RequestReceived
 from aioflow.protocol.outbox import Clearing
-from aioflow.protocol.requests import ClearTasks, DeleteRun, Mark
+from aioflow.protocol.requests import ClearTasks, DeleteRun, Mark, Preview
 
 __all__ = ("asks", "clear", "has_to_wait", "key_of", "needed", "portion")
 
@@ -96,8 +97,10 @@ def has_to_wait(request: ClearTasks | Mark, memory: Memory) -> bool:
     return run.clearing is not None and run.row.quarantine is None
 
 
-def clear(request: ClearTasks, tx: Transaction) -> tuple[int, RunState]:
+def clear(request: ClearTasks, tx: Transaction) -> tuple[int, RunState] | Preview:
     """Clear tasks. Return how many were cleared, and the state of their run.
+
+    A dry run changes nothing, and returns what would be cleared.
 
     Raises:
         RequestError: If there is no such run or task, if the run is being cancelled, or if it
@@ -118,6 +121,8 @@ def clear(request: ClearTasks, tx: Transaction) -> tuple[int, RunState]:
         raise RequestError(f"run {request.run_id!r} is held still while it is being cleared")
     chosen = selection.choose(request, run, memory.prefetched_tasks)
     dag_version = _newest(run, chosen, memory) if request.latest else None
+    if request.dry_run:
+        return preview(run, chosen, None if request.downstream else request.tasks)
     count = execution.count(run, chosen)
     if request.key is not None:
         tx.batch.new_clears.append((run.run_no, request.key, count))

@@ -18,6 +18,7 @@ from typing import TypeAlias
 
 from aioflow.core.repair import execution, selection
 from aioflow.core.repair.mark_apply import consumers
+from aioflow.core.repair.preview import preview, preview_of_run
 from aioflow.core.repair.selection import Chosen, exclude_child, named
 from aioflow.core.runs import previous
 from aioflow.core.runs.cancel import mark_ended, mark_live
@@ -33,7 +34,7 @@ from aioflow.model.rows import TaskRow
 from aioflow.model.states import RunState, TaskState
 from aioflow.protocol.inputs import Input, RequestReceived
 from aioflow.protocol.outbox import Clearing, Marking
-from aioflow.protocol.requests import DeleteRun, Mark
+from aioflow.protocol.requests import DeleteRun, Mark, Preview
 
 __all__ = ("asks", "is_row_needed", "mark", "needed")
 
@@ -100,18 +101,18 @@ def _children(
 # ── requests ────────────────────────────────────────────────────────────────────────────────
 
 
-def mark(request: Mark, tx: Transaction) -> tuple[int, RunState]:
+def mark(request: Mark, tx: Transaction) -> tuple[int, RunState] | Preview:
     """Mark tasks of a run, or the run itself.
 
     Returns:
-        How many tasks are marked, and the state of their run.
+        How many tasks are marked, and the state of their run; for a dry run, what would be marked.
 
     Raises:
         RequestError: If there is no such run or task, if the run is being ended, or if the task is
             one of a loop or stream.
     """
     if not request.tasks:
-        return 0, _mark_run(request, tx)
+        return _preview_of_run(request, tx) if request.dry_run else (0, _mark_run(request, tx))
     memory = tx.memory
     loaded = memory.loaded.pop((request.run_id, None), UnknownRun(request.run_id))
     run = memory.find_run(request.run_id) or loaded
@@ -125,11 +126,24 @@ def mark(request: Mark, tx: Transaction) -> tuple[int, RunState]:
     for task_index, _, _ in ranges:
         _check_markable(run, task_index)
     count = sum(_count(run, task_range, request.state) for task_range in ranges)
+    if request.dry_run:
+        chosen = _choose(run, ranges, request.state, memory.prefetched_tasks)
+        return preview(run, chosen, None)
     if count:
         chosen = _choose(run, ranges, request.state, memory.prefetched_tasks)
         execution.suspend(run, chosen, tx)
         execution.begin_mark(run, tx)
     return count, run.state
+
+
+def _preview_of_run(request: Mark, tx: Transaction) -> Preview:
+    active = tx.memory.find_run(request.run_id)
+    if active is not None:
+        return preview_of_run(active)
+    row = tx.memory.prefetched_runs.get(request.run_id)
+    if row is None or row.ended_at is None:
+        raise UnknownRun(request.run_id)
+    return Preview(state=row.state, tasks=[], upstream_failed=[])
 
 
 def _check_markable(run: Run, task_index: int) -> None:

@@ -163,12 +163,12 @@ def choose(request: ClearTasks, run: Run, rows: Mapping[TaskNo, TaskRow]) -> Cle
     )
 
 
-def left_failed(run: Run, tasks: Iterable[str]) -> list[str]:
-    """Return the ``upstream_failed`` tasks downstream of these that are not being cleared."""
+def left_failed(run: Run, tasks: Iterable[str], clearing: Clearing | None) -> list[str]:
+    """Return the ``upstream_failed`` tasks downstream of these that ``clearing`` leaves so."""
     graph = run.graph
     known = (graph.index_of[task_id] for task_id in tasks if task_id in graph.index_of)
     first = {child for task_index in known for child in graph.children[task_index]}
-    chosen = () if run.clearing is None else (*run.clearing.whole, *run.clearing.failed)
+    chosen = () if clearing is None else (*clearing.whole, *clearing.failed)
     return [
         run.spec.tasks[task_index].task_id
         for task_index in sorted(reached(first, graph.children) - set(chosen))

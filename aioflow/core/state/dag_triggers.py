@@ -127,6 +127,10 @@ class DagTriggers:
         """Return the trigger of a DAG; ``None`` if it has none."""
         return self._by_dag.get(dag_id)
 
+    def assets(self) -> list[str]:
+        """Return the assets that conditions name, in no order."""
+        return list(self._takers)
+
     def consumers(self, asset: str) -> list[DagTrigger]:
         """Return the triggers whose condition names the asset."""
         return list(self._takers.get(asset, {}).values())

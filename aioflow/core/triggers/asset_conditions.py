@@ -25,6 +25,7 @@ from aioflow.model.triggers import (
 __all__ = (
     "awaited_assets",
     "is_condition_met",
+    "missing_assets",
     "record_asset_event",
 )
 
@@ -52,6 +53,23 @@ def is_condition_met(condition: AssetCondition, there: set[str]) -> bool:
         for part in condition.parts
     )
     return all(found) if condition.is_all else any(found)
+
+
+def missing_assets(condition: AssetCondition, there: set[str]) -> list[str]:
+    """Return the assets whose events may meet a condition, in its order; none if it is met.
+
+    Args:
+        there: The assets with pending events.
+    """
+    if is_condition_met(condition, there):
+        return []
+    found: list[str] = []
+    for part in condition.parts:
+        if isinstance(part, AssetCondition):
+            found += missing_assets(part, there)
+        elif part not in there:
+            found.append(part)
+    return list(dict.fromkeys(found))
 
 
 def awaited_assets(one: DagTrigger) -> str:

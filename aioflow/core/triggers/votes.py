@@ -68,7 +68,9 @@ def refusal(
     if actor.name.startswith(LINK):
         if not takes_links(question, actor.name.removeprefix(LINK), accounts):
             return "this link does not answer it any more; log in"
-    elif person != HOME and not _is_assigned(question, actor, person, accounts):
+    elif actor.name.startswith(_TOKEN) and actor.role < Role.OPERATOR:
+        return "a token with the role viewer answers nothing"
+    elif actor.name != HOME and not _is_assigned(question, actor, person, accounts):
         who = ", ".join(question.assignees) or Role.OPERATOR.label
         return f"it waits for {who}"
     if question.not_by == STARTER and started_by is not None and person == started_by:
@@ -77,8 +79,6 @@ def refusal(
 
 
 def _is_assigned(question: DecisionQuestion, actor: Actor, person: str, accounts: Accounts) -> bool:
-    if actor.name.startswith(_TOKEN) and actor.role < Role.OPERATOR:
-        return False  # a token that only reads changes nothing, even one that an operator created
     if not question.assignees:
         return actor.role >= Role.OPERATOR
     account = accounts.account(person)

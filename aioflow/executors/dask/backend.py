@@ -54,6 +54,10 @@ END_SECONDS = 5.0
 _FORGOTTEN_US = 600_000_000
 """Time after its delay after which the failures of a spec are forgotten."""
 
+_KEPT_PART = 0.5
+"""How long a pilot waits without demand, as a part of ``idle_seconds``. It must be gone when the
+workers free their threads that are idle since then."""
+
 _CONSUMED_BYTES = 64 * 1024
 """Number of bytes of output from which their receipt is acknowledged."""
 
@@ -69,13 +73,18 @@ def create(name: str, table: Mapping[str, object]) -> ExecutorBackend:
 
 
 class _Worker:
-    """A worker from the submission of its pilot until it is dead."""
+    """A worker from the submission of its pilot until it is dead.
+
+    Attributes:
+        unwanted_since: Since when its pilot waits without demand, on the monotonic clock.
+    """
 
     def __init__(self, worker_no: WorkerNo, spec: WorkerSpec, pilot: Pilot, at_us: int) -> None:
         self.no = worker_no
         self.spec = spec
         self.pilot = pilot
         self.submitted_at = at_us
+        self.unwanted_since: int | None = None
         self.link: AgentLink | None = None
         self.output: MemoryObjectSendStream[bytes | Failure] | None = None
         self.is_ending = False
@@ -251,9 +260,9 @@ class DaskBackend:
         while True:
             self._changed = anyio.Event()
             fitting = await self._fitting_workers(cluster)
+            self._give_up_pilots()
             for demand in self._demands:
-                self._adjust(demand, cluster, session, fitting)
-            self._drop_undemanded()
+                self._submit_missing(demand, cluster, session, fitting)
             with anyio.move_on_after(self._seconds_to_next()):
                 await self._changed.wait()
             await self._explain(cluster)
@@ -268,14 +277,43 @@ class DaskBackend:
             return None
         return frozenset(await cluster.workers()) - self._refusing.keys()
 
-    def _adjust(
+    def _give_up_pilots(self) -> None:
+        """Give up pilots that wait without demand, the last ones first.
+
+        Each is kept for a while, because the next run may demand it, unless another spec lacks
+        workers: Dask would begin these pilots first.
+        """
+        now = self._clock.monotonic_us()
+        counts = {demand.spec: demand.count for demand in self._demands}
+        lacking = {spec for spec, count in counts.items() if self._count_up(spec) < count}
+        until_now = now - round(self.idle_seconds * _KEPT_PART * 1e6)
+        for spec in {worker.spec for worker in self._workers.values()}:
+            mine = self._expected(spec)
+            waiting = [one for one in mine if not one.is_up]
+            wanted = max(0, len(waiting) - max(0, len(mine) - counts.get(spec, 0)))
+            for worker in waiting[:wanted]:
+                worker.unwanted_since = None
+            for worker in waiting[wanted:]:
+                if worker.unwanted_since is None:
+                    worker.unwanted_since = now
+                if worker.unwanted_since <= until_now or lacking - {spec}:
+                    self._forget(worker)
+
+    def _expected(self, spec: WorkerSpec) -> list[_Worker]:
+        """Return the workers of a spec that are up or waited for."""
+        return [one for one in self._workers.values() if one.spec == spec and not one.is_ending]
+
+    def _count_up(self, spec: WorkerSpec) -> int:
+        return sum(worker.is_up for worker in self._expected(spec))
+
+    def _submit_missing(
         self,
         demand: WorkerDemand,
         cluster: Cluster,
         session: TaskGroup,
         fitting: frozenset[str] | None,
     ) -> None:
-        """Submit the missing pilots of a spec, or give up those that are too many and wait."""
+        """Submit the missing pilots of a spec."""
         spec = demand.spec
         if spec.interpreter:
             self._tell(spec, f"executor {self.name!r} has no interpreter {spec.interpreter!r}")
@@ -283,20 +321,11 @@ class DaskBackend:
         if fitting is not None and not fitting:
             self._tell(spec, next(iter(self._refusing.values()))[0])
             return
-        mine = [one for one in self._workers.values() if one.spec == spec and not one.is_ending]
-        for worker in [one for one in mine if not one.is_up][: max(0, len(mine) - demand.count)]:
-            self._forget(worker)
         if self._failures.get(spec, (0, 0))[1] > self._clock.monotonic_us():
             return
         room = self.max_workers - len(self._workers)
-        for _ in range(min(demand.count - len(mine), room)):
+        for _ in range(min(demand.count - len(self._expected(spec)), room)):
             self._submit(demand, cluster, session, fitting or ())
-
-    def _drop_undemanded(self) -> None:
-        wanted = {demand.spec for demand in self._demands}
-        for worker in list(self._workers.values()):
-            if worker.spec not in wanted and not worker.is_up:
-                self._forget(worker)
 
     def _submit(
         self,
@@ -381,10 +410,13 @@ class DaskBackend:
                 self._tell(spec, why)
 
     def _waiting_since(self, at_us: int) -> set[WorkerSpec]:
-        return {
+        demanded = {demand.spec for demand in self._demands}
+        return demanded & {
             worker.spec
             for worker in self._workers.values()
-            if worker.link is None and worker.submitted_at <= at_us
+            if worker.link is None
+            and worker.submitted_at <= at_us
+            and worker.unwanted_since is None
         }
 
     def _forget(self, worker: _Worker) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import random
 import signal
+import sqlite3
 import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import date, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -82,8 +84,25 @@ class Day:
         lines = ledger.read_text().splitlines()
         return Counter(line.split()[1] for line in lines if line.startswith("begin "))
 
+    def starts(self) -> dict[str, int]:
+        """Return how often the task of each merchant was sent to a worker."""
+        query = (
+            "SELECT map_index, start_no FROM task JOIN run USING (run_no) "
+            "WHERE run_id = ? AND map_index >= 0 ORDER BY map_index"
+        )
+        with closing(sqlite3.connect(self._daemon.home / "aioflow.db")) as database:
+            rows = database.execute(query, (self.run_id,)).fetchall()
+        parts = self.folder / "parts" / self.day.isoformat()
+        merchants = sorted(path.name for path in parts.iterdir())
+        assert len(merchants) == len(rows)
+        return {merchants[map_index]: start_no for map_index, start_no in rows}
+
     def judge(self) -> tuple[int, int]:
-        """Assert the total, and that no try was charged. Return interruptions and repeats."""
+        """Assert the total, and that no try was charged. Return interruptions and repeats.
+
+        The reports that a killed worker has not sent are lost with it, on a busy machine those of
+        several tries. So a body may be repeated although no interruption was counted.
+        """
         run = self._daemon.wait(self.run_id, 300)
         assert run["state"] == "success", run
         tasks = list(self.tasks())
@@ -91,8 +110,11 @@ class Day:
         assert {task["try_number"] for task in tasks} == {1}
         (total,) = [task for task in tasks if task["task_id"] == "daily_total"]
         assert Decimal(total["result"]) == self.total
-        begun = self.begun()
-        assert len(begun) == MERCHANTS
+        begun, starts = self.begun(), self.starts()
+        assert begun.keys() == starts.keys()
+        assert len(starts) == MERCHANTS
+        often = {name: count for name, count in begun.items() if count > starts[name]}
+        assert not often, "a body begins at most once for each start of its task"
         # A try has begun before the first line of its body, so an interruption may repeat no body.
         return sum(task["interruptions"] for task in tasks), begun.total() - MERCHANTS
 
@@ -126,7 +148,6 @@ def test_killed_dask_workers_cost_no_try_and_no_amount(own_cluster, tmp_path):
                 killed += 1
             found, repeated = day.judge()
             assert found <= killed, "a killed worker interrupts at most the try that it had begun"
-            assert repeated <= found, "a body is repeated only if its try was interrupted"
             kills, days, total = kills + killed, days + 1, total + day.total
             interruptions, repeats = interruptions + found, repeats + repeated
         seconds = time.monotonic() - began

@@ -10,6 +10,8 @@ export interface Toast {
   isBad?: boolean;
   /** Takes back what was done, and says so; offered for ten seconds. */
   undo?: () => Promise<string>;
+  /** Does at once what can still be taken back. */
+  now?: () => void;
   /** Where to see it. */
   link?: { name: string; href: string };
 }
@@ -63,6 +65,18 @@ export function Toasts({ reason }: { reason: (error: unknown) => string }) {
             <a href={one.link.href} onClick={() => drop(one.id)}>
               {one.link.name}
             </a>
+          )}
+          {one.now && (
+            <button
+              type="button"
+              class="plain"
+              onClick={() => {
+                drop(one.id);
+                one.now!();
+              }}
+            >
+              {texts.common.now}
+            </button>
           )}
           {one.undo && (
             <button type="button" class="plain" onClick={() => void takeBack(one)}>

@@ -104,7 +104,7 @@ const columns = (recent: Record<string, RecentRun[]>): Column<Dag>[] => [
         <span class="soft">{zoned(dag) ?? texts.dags.noSchedule}</span>
       ),
   },
-  { id: "recent", title: texts.dags.recent, meaning: texts.dags.recentMeaning, width: "150px", phone: "end", isInteractive: true, cell: (dag) => dag.dag_id !== null && <Recent dag={dag.dag_id} runs={recent[dag.dag_id] ?? []} /> },
+  { id: "recent", title: texts.dags.recent, meaning: texts.dags.recentMeaning, width: "150px", isNumber: true, phone: "end", isInteractive: true, cell: (dag) => dag.dag_id !== null && <Recent dag={dag.dag_id} runs={recent[dag.dag_id] ?? []} /> },
   { id: "next", title: texts.dags.next, width: "104px", isNumber: true, isWideOnly: true, cell: (dag) => (dag.paused ? <span class="soft">–</span> : <When at={dag.next_run_at} none="" />) },
   { id: "buttons", title: "", width: "164px", isFixed: true, isInteractive: true, cell: (dag) => dag.dag_id !== null && <Buttons id={dag.dag_id} paused={dag.paused} /> },
 ];
@@ -125,14 +125,16 @@ function Buttons({ id, paused }: { id: string; paused: boolean }) {
   );
 }
 
+/** Those that match; files that cannot be imported come first. */
 function filtered(dags: Dag[], search: string, state: string): Dag[] {
   const wanted = search.toLowerCase();
-  return dags.filter(
+  const found = dags.filter(
     (dag) =>
       (wanted === "" || (dag.dag_id ?? dag.file).toLowerCase().includes(wanted) || dag.file.toLowerCase().includes(wanted)) &&
       (state !== "paused" || dag.paused) &&
       (state !== "broken" || dag.import_error !== null),
   );
+  return [...found.filter((dag) => dag.import_error !== null), ...found.filter((dag) => dag.import_error === null)];
 }
 
 /** As many bars as runs: they are too narrow to be targets of their own. */

@@ -77,14 +77,14 @@ function Status({ now, home }: { now: Overview; home: HomeData }) {
           {open.length > 1 ? texts.home.others(open.length - 1) : "."}{" "}
         </>
       ) : (
-        `${texts.home.allWell} `
+        !isBad && `${texts.home.allWell} `
       )}
       {now.import_errors > 0 && (
         <>
           <a href="/errors">{texts.home.importErrors(now.import_errors)}</a>{" "}
         </>
       )}
-      <span class="soft">{texts.home.load(now.live_runs, now.states["running"] ?? 0, waiting(now))}</span>
+      <span class="soft">{texts.home.load(now.live_runs, now.states["running"] ?? 0, now.states["queued"] ?? 0, waiting(now))}</span>
     </p>
   );
 }
@@ -92,7 +92,9 @@ function Status({ now, home }: { now: Overview; home: HomeData }) {
 const waiting = (now: Overview): number => Object.values(now.deferred).reduce((all, one) => all + one, 0) + (now.states["sensing"] ?? 0);
 
 function Usage({ now, pools }: { now: Overview; pools: Pool[] }) {
-  const slots = Object.entries(now.slots).map(([name, slot]) => ({ name: texts.home.slotsOf(name), used: slot.used, all: slot.all, queued: name === "def" ? (now.states["queued"] ?? 0) : 0, href: "/nodes" }));
+  // Those that wait for a pool do not wait for a worker.
+  const pooled = pools.reduce((all, pool) => all + (pool.queued ?? 0), 0);
+  const slots = Object.entries(now.slots).map(([name, slot]) => ({ name: texts.home.slotsOf(name), used: slot.used, all: slot.all, queued: name === "def" ? Math.max(0, (now.states["queued"] ?? 0) - pooled) : 0, href: "/nodes" }));
   const shares = pools.map((pool) => ({ name: pool.name, used: pool.used ?? 0, all: pool.slots, queued: pool.queued ?? 0, href: `/pools?open=${encodeURIComponent(pool.name)}` }));
   const busiest = shares.sort((one, other) => other.queued - one.queued || other.used / other.all - one.used / one.all).slice(0, 4);
   return (
@@ -156,7 +158,7 @@ function AttentionList({ groups, errors }: { groups: Attention[]; errors: number
       )}
       {groups.map((group) => (
         <li key={group.dag_id}>
-          <a class="home-row" data-row href={group.count > 1 ? `/runs?dag=${encodeURIComponent(group.dag_id)}&state=${group.state}` : runHref(group.last.run_id)}>
+          <a class="home-row" data-row href={group.count > 1 ? `/runs?dag=${encodeURIComponent(group.dag_id)}&state=${group.state}&from=-24h` : runHref(group.last.run_id)}>
             <Glyph state={group.is_recovered ? "success" : group.state} />
             <span class="cut">{group.dag_id}</span>
             <span class="end">

@@ -1,6 +1,6 @@
 import { useMemo } from "preact/hooks";
 
-import { cancel, clear, deleteRun, mark } from "../actions";
+import { cancel, clear, deleteRun, mark, runAgain } from "../actions";
 import { enc, query } from "../api";
 import { ofDag, ofRun, useData, useItems, useWindow } from "../data";
 import { TabBar } from "../components/tabs";
@@ -89,6 +89,11 @@ function RunHead({ run, view }: { run: Run; view: string }) {
       <button type="button" data-needs="operator" onClick={() => mark({ run: run.run_id })}>
         {texts.actions.mark}
       </button>
+      {!live && (
+        <button type="button" data-needs="operator" onClick={() => void runAgain(run)}>
+          {texts.actions.again}
+        </button>
+      )}
       {!live && (
         <button type="button" data-needs="admin" onClick={() => deleteRun(run.run_id)}>
           {texts.actions.remove}
@@ -180,7 +185,7 @@ interface ViewProps {
 function View({ run, view, tasks, isOld, picked }: ViewProps) {
   switch (view) {
     case "graph":
-      return <RunGraphView run={run} tasks={tasks} picked={picked} />;
+      return <RunGraphView run={run} tasks={tasks} isOld={isOld} picked={picked} />;
     case "gantt":
       return <RunGantt run={run} />;
     case "tasks":
@@ -194,7 +199,7 @@ function View({ run, view, tasks, isOld, picked }: ViewProps) {
     default:
       return (
         <>
-          {(tasks?.length ?? 0) <= MOST_BOXES && <RunGraphView run={run} tasks={tasks} picked={picked} />}
+          {(tasks?.length ?? 0) <= MOST_BOXES && <RunGraphView run={run} tasks={tasks} isOld={isOld} picked={picked} />}
           {isOld ? <Tasks run={run} /> : tasks && <ByTask run={run} tasks={tasks} />}
           <RunParameters run={run} />
         </>
@@ -209,12 +214,11 @@ const isGoingOn = (run: Run): boolean => run.state === "running" || run.state ==
 /** More boxes than these say less than their list does. */
 const MOST_BOXES = 60;
 
-function RunGraphView({ run, tasks, picked }: Omit<ViewProps, "view" | "isOld">) {
+function RunGraphView({ run, tasks, isOld, picked }: Omit<ViewProps, "view">) {
   const graph = useData<Graph>(query(`/dags/${enc(run.dag_id)}/graph`, { version: run.version }), { on: () => false });
   const dag = useData<DagDetail>(graph.problem?.isAbsent ? `/dags/${enc(run.dag_id)}` : null, { on: () => false });
   const old = useMemo(() => (dag.data ? graphOf(dag.data) : undefined), [dag.data]);
   const shape = graph.data ?? old;
-  const isOld = tasks === undefined;
   const listed = useItems<Task>(isOld ? query(`/runs/${enc(run.run_id)}/tasks`, { limit: 1000 }) : null, { on: ofRun(run.run_id), gap: 500 });
   const counts = useMemo(() => countsOf(tasks, listed.data, shape), [tasks, listed.data, shape]);
   const times = useMemo(() => tasks && Object.fromEntries(tasks.map((task) => [task.task_id, { from: millis(task.started_at), to: Object.keys(task.counts).some(isLive) ? null : millis(task.ended_at) }])), [tasks]);

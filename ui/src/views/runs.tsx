@@ -114,13 +114,13 @@ function Views({ filter }: { filter: URLSearchParams }) {
 }
 
 const COLUMNS: Column<RunSummary>[] = [
-  { id: "state", title: texts.runs.state, width: "128px", phone: "lead", isFixed: true, cell: (run) => <State state={run.state} /> },
+  { id: "state", title: texts.runs.state, width: "104px", phone: "lead", isFixed: true, cell: (run) => <State state={run.state} /> },
   { id: "run", title: texts.runs.run, width: "minmax(180px, 2fr)", phone: "title", isFixed: true, isMono: true, cell: (run) => <span title={run.run_id}>{run.run_id}</span> },
-  { id: "dag", title: texts.runs.dag, width: "minmax(120px, 1.2fr)", phone: "second", isMono: true, cell: (run) => <a href={dagHref(run.dag_id)}>{run.dag_id}</a> },
-  { id: "date", title: texts.runs.logicalDate, width: "150px", isWideOnly: true, cell: (run) => <At at={run.logical_date} none="" /> },
-  { id: "cause", title: texts.runs.startedBy, width: "100px", isWideOnly: true, cell: (run) => nameOf("cause", run.cause) },
-  { id: "started", title: texts.runs.started, width: "96px", isNumber: true, phone: "end", cell: (run) => <When at={run.started_at ?? run.created_at} /> },
-  { id: "took", title: texts.runs.duration, width: "96px", isNumber: true, phone: "second-end", cell: (run) => <Took from={run.started_at} to={run.ended_at} /> },
+  { id: "dag", title: texts.runs.dag, width: "minmax(96px, 1fr)", phone: "second", isMono: true, cell: (run) => <a href={dagHref(run.dag_id)}>{run.dag_id}</a> },
+  { id: "date", title: texts.runs.logicalDate, width: "124px", isWideOnly: true, cell: (run) => <At at={run.logical_date} none="" /> },
+  { id: "cause", title: texts.runs.startedBy, width: "80px", isWideOnly: true, cell: (run) => nameOf("cause", run.cause) },
+  { id: "started", title: texts.runs.started, width: "92px", isNumber: true, phone: "end", cell: (run) => <When at={run.started_at ?? run.created_at} /> },
+  { id: "took", title: texts.runs.duration, width: "72px", isNumber: true, phone: "second-end", cell: (run) => <Took from={run.started_at} to={run.ended_at} /> },
 ];
 
 interface RunListProps {

@@ -197,11 +197,16 @@ const COLUMNS: Column<Trigger>[] = [
     isFixed: true,
     isInteractive: true,
     cell: (row) =>
-      row.run_id !== null && (
+      row.run_id !== null &&
+      (row.kind === "person" ? (
+        <button type="button" data-needs="operator" class="small" aria-label={`${texts.actions.answer} ${nameOf(row)}`} onClick={() => go(`/decisions/${row.trigger_id}`)}>
+          {texts.actions.answer}
+        </button>
+      ) : (
         <button type="button" data-needs="operator" class="small" aria-label={`${texts.actions.fire} ${nameOf(row)}`} onClick={() => void fire(row.trigger_id, nameOf(row))}>
           {texts.actions.fire}
         </button>
-      ),
+      )),
   },
 ];
 

@@ -1,0 +1,473 @@
+"""The data in the pictures: ``python -m tests.browser.scene`` records it again from a real daemon.
+
+Every answer that the views of `pictures` request is written to ``scene.json``. Its times are
+moved to one morning, so that the pictures show the same on each machine and at each time. Two
+things are drawn up here instead of recorded: the history of the last days, and how late the loop
+of a daemon is on the machine that records.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from playwright.sync_api import Response
+
+from benchmarks.daemon import DaemonProcess, eventually
+from examples.settlement_data import generate
+from tests.browser.watched import Watched, chromium, watched
+
+__all__ = ("NOW", "SCENE", "VIEWS", "answers")
+
+ROOT = Path(__file__).parents[2]
+SCENE = Path(__file__).with_name("scene.json")
+NOW = datetime(2026, 1, 5, 9, 41, tzinfo=UTC)
+"""A Monday morning: the time in all pictures."""
+
+VIEWS = {
+    "home": "/",
+    "runs": "/runs",
+    "run": "/runs/settlements-2026-01-05",
+    "task": "/runs/warehouse-2026-01-05?task=load&map=2",
+    "graph": "/runs/warehouse-again/graph",
+    "gantt": "/runs/warehouse-2026-01-05/gantt",
+    "log": "/runs/warehouse-2026-01-05/logs",
+    "dags": "/dags",
+    "grid": "/dags/warehouse",
+    "history": "/dags/warehouse/history",
+    "waiting": "/triggers",
+    "decisions": "/decisions",
+}
+"""The views of which there are pictures, with their addresses."""
+
+OTHERS = ("/runs/scores-2026-01-05", "/pools", "/pools?open=scoring-api", "/schedules")
+"""Views without a picture that can be looked at with the same data."""
+
+SHOP = '''
+"""The warehouse of the shop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+from aioflow import Retry, ask_person, dag, sensor, task, wait
+from aioflow_triggers.files import FileTrigger
+from aioflow_triggers.temporal import TimeDeltaTrigger
+
+
+@sensor(interval="1s", timeout="2h")
+async def export_ready() -> bool:
+    """Has the shop exported its orders?"""
+    return True
+
+
+@task
+def list_regions() -> list[str]:
+    """Which regions have orders?"""
+    return ["north", "south", "east", "west", "centre"]
+
+
+@task(retry=Retry(tries=2, delay="300ms"))
+def load(region: str, trouble: str) -> int:
+    """Load the orders of one region."""
+    for batch in range(1, 6):
+        print(f"{region}: batch {batch} of 5, {batch * 431} rows loaded")
+        time.sleep(0.05)
+    if region == trouble:
+        logging.getLogger("warehouse").warning("%s: 1 row is refused", region)
+        raise ValueError(f"{region}: duplicate key 4711 in table orders")
+    print(f"\\x1b[32m{region}: 2,155 rows, none refused\\x1b[0m")
+    return 2155
+
+
+@task
+async def exchange_rates(folder: str) -> str:
+    """The bank's rates, once their file is there."""
+    await wait(FileTrigger(f"{folder}/rates.csv", stable=0), label="the bank's rates", timeout="6h")
+    return "rates"
+
+
+@task
+async def market_closes() -> str:
+    """Nothing is final before the market has closed."""
+    await wait(TimeDeltaTrigger("40m"), label="the market's close")
+    return "closed"
+
+
+@task(trigger_rule="all_done")
+def report(rows: list[int]) -> int:
+    """What came of the regions."""
+    return 4
+
+
+@task
+def publish(total: int, rates: str, closed: str) -> None:
+    """Show the day to those who wait for it."""
+
+
+@dag(schedule="0 4 * * *", tags=("sales", "nightly"), catchup=False)
+def warehouse(folder: str = "/tmp", trouble: str = "") -> None:
+    """Loads the orders of every region, and publishes the day once rates and market are in."""
+    rows = load.partial(trouble=trouble).expand(region=list_regions().after(export_ready()))
+    publish(report(rows), exchange_rates(folder), market_closes())
+
+
+@task
+def sweep() -> int:
+    """Delete what is older than a month."""
+    time.sleep(0.1)
+    return 12
+
+
+@dag(schedule="@hourly", catchup=False, tags=("house",))
+def housekeeping() -> None:
+    """Keeps the disk from filling up."""
+    sweep()
+
+
+@task(retries=0)
+def send_invoices() -> None:
+    """To everybody who bought something."""
+    raise ConnectionError("mail.example: connection refused")
+
+
+@dag(schedule="0 6 * * 1-5", catchup=False, tags=("sales",))
+def invoices() -> None:
+    """Sends what customers owe."""
+    send_invoices()
+
+
+@task
+def customers() -> list[int]:
+    """Whose score is out of date."""
+    return list(range(240))
+
+
+@task(pool="scoring-api")
+async def score(customer: int) -> float:
+    """Ask the scoring service."""
+    await asyncio.sleep(3600 if customer > 60 else 0)
+    return 0.5
+
+
+@dag(tags=("risk",))
+def scores() -> None:
+    """Scores every customer; the service allows eight requests at once."""
+    score.expand(customer=customers())
+
+
+@task
+async def release() -> bool:
+    """Four eyes above 10,000 EUR."""
+    details = "Invoice 4711 of Miller & Sons, 12,480.00 EUR, due on Friday."
+    return await ask_person(
+        "Release the payment?", details=details, assignees="finance", timeout="1d", default=False
+    )
+
+
+@task
+def pay(released: bool) -> None:
+    """Hand the payment to the bank."""
+
+
+@dag(tags=("finance",))
+def payments() -> None:
+    """Pays an invoice, once a person has released it."""
+    pay(release())
+'''
+
+BROKEN = '"""Closes the quarter."""\n\nfrom aioflow import dag\nfrom close_steps import ledger\n'
+
+FOLDER = "/srv/shop"
+"""Where the files are in the pictures; in the recording it is a temporary folder."""
+
+DAYS = (2, 3, 4, 5)
+"""Days of January on which the warehouse runs; on the last one, a region fails."""
+
+BEGAN = {
+    "settlements-2026-01-04": "2026-01-04T07:30:02Z",
+    "settlements-2026-01-05": "2026-01-05T09:09:48Z",
+    "scores-2026-01-05": "2026-01-05T09:26:10Z",
+    "payments-4711": "2026-01-05T08:52:31Z",
+    "invoices-2026-01-05": "2026-01-05T06:00:00Z",
+    **{
+        f"housekeeping-2026-01-05-{hour:02}": f"2026-01-05T{hour:02}:00:00Z"
+        for hour in range(4, 10)
+    },
+    **{f"warehouse-2026-01-{day:02}": f"2026-01-{day:02}T04:00:00Z" for day in DAYS},
+    "warehouse-again": "2026-01-05T09:12:00Z",
+}
+"""When each run begins in the pictures."""
+
+LONGER = {"warehouse": 400, "settlements": 60, "housekeeping": 150, "invoices": 300}
+"""How many times longer the tasks of a DAG take in the pictures."""
+
+NEXT = {
+    "warehouse": "2026-01-06T04:00:00Z",
+    "invoices": "2026-01-06T06:00:00Z",
+    "housekeeping": "2026-01-05T10:00:00Z",
+}
+SCHEDULED = tuple(NEXT)
+
+
+def prepare(daemon: DaemonProcess, folder: Path) -> None:
+    """Bring the runs of the scene to where they are in the pictures."""
+    daemon.request("PUT", "/api/v1/pools/scoring-api", {"slots": 8})
+    daemon.request("PUT", "/api/v1/pools/warehouse", {"slots": 4})
+    for run in BEGAN:
+        if run.startswith("housekeeping"):
+            daemon.wait(daemon.trigger("housekeeping", run_id=run))
+    daemon.wait(daemon.trigger("invoices", run_id="invoices-2026-01-05"))
+    rates = folder / "rates.csv"
+    rates.write_text("eur,1.08\n")
+    for day in DAYS:
+        run = _warehouse(daemon, folder, day)
+        mark = {"state": "success", "tasks": ["market_closes"]}
+        daemon.request("POST", f"/api/v1/runs/{run}/mark", mark)
+        daemon.wait(run)
+    _warehouse(daemon, folder, None)
+    rates.unlink()
+    _settlements(daemon, folder)
+    daemon.trigger("scores", run_id="scores-2026-01-05")
+    daemon.trigger("payments", run_id="payments-4711")
+    eventually(lambda: daemon.items("/api/v1/decisions"))
+    eventually(lambda: daemon.run("scores-2026-01-05", limit=1)["counts"].get("success", 0) > 60)
+
+
+def _warehouse(daemon: DaemonProcess, folder: Path, day: int | None) -> str:
+    conf = {"folder": str(folder), "trouble": "east" if day == DAYS[-1] else ""}
+    fields = {"run_id": "warehouse-again"}
+    if day is not None:
+        at = f"2026-01-{day:02}"
+        fields = {"run_id": f"warehouse-{at}", "logical_date": f"{at}T04:00:00Z"}
+    run = daemon.trigger("warehouse", conf, **fields)
+    eventually(partial(_waits_for_the_market_only, daemon, run))
+    return run
+
+
+def _settlements(daemon: DaemonProcess, folder: Path) -> None:
+    day = date(2026, 1, 4)
+    conf = {"day": day.isoformat(), "folder": str(folder)}
+    run = daemon.trigger("settlements", conf, run_id="settlements-2026-01-04")
+    generate(folder, day, merchants=1_247, transactions=30_000)
+    daemon.wait(run)
+    conf["day"] = "2026-01-05"
+    daemon.trigger("settlements", conf, run_id="settlements-2026-01-05")
+
+
+def _waits_for_the_market_only(daemon: DaemonProcess, run: str) -> bool:
+    counts = daemon.run(run, limit=1)["counts"]
+    return counts.get("deferred") == 1 and counts.get("pending") == 1
+
+
+# ── recording ───────────────────────────────────────────────────────────────────────────
+
+
+def record() -> dict[str, Any]:
+    """Return the answer to each request of the views."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        dags = folder / "dags"
+        dags.mkdir()
+        (dags / "shop.py").write_text(SHOP)
+        (dags / "quarterly_close.py").write_text(BROKEN)
+        shutil.copy(ROOT / "examples/dags/settlements.py", dags)
+        with DaemonProcess(folder / "home", dags) as daemon, chromium() as browser:
+            for dag in ("settlements", "warehouse"):
+                daemon.knows(dag)
+            prepare(daemon, folder)
+            found: dict[str, tuple[datetime, Any]] = {}
+            began = {run: daemon.run(run, limit=1)["started_at"] for run in BEGAN}
+            with watched(browser, daemon) as page:
+                page.page.on("response", partial(_keep, found))
+                for path in (*VIEWS.values(), *OTHERS):
+                    page.go(path)
+                    _rest(page)
+    return Warp(began, folder).all(found)
+
+
+def _rest(page: Watched) -> None:
+    page.page.wait_for_timeout(2500)
+
+
+def _keep(found: dict[str, tuple[datetime, Any]], response: Response) -> None:
+    url = urlsplit(response.url)
+    if (
+        not url.path.startswith("/api/v1/")
+        or response.status != 200
+        or url.path.endswith("/stream")
+    ):
+        return
+    kind = response.header_value("content-type") or ""
+    key = url.path.removeprefix("/api/v1") + (f"?{url.query}" if url.query else "")
+    answer = response.json() if "json" in kind else {"text": response.text(), "type": kind}
+    found[key] = (datetime.now(UTC), answer)
+
+
+ISO = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
+PRINTED = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ ")
+CHECKED = frozenset({"last_check_at", "next_check_at", "until", "deadline"})
+"""What is moved with the time of the pictures and not with that of its run."""
+
+
+class Warp:
+    """Moves the times of what was recorded: those of a run by as much as its beginning moves.
+
+    Args:
+        began: When each run began.
+        folder: What is shown as `FOLDER`.
+    """
+
+    def __init__(self, began: dict[str, str], folder: Path) -> None:
+        self._began = {run: _time(text) for run, text in began.items()}
+        self._folder = str(folder)
+        self._at = NOW
+
+    def all(self, found: dict[str, tuple[datetime, Any]]) -> dict[str, Any]:
+        """Return all answers, moved."""
+        shown = {}
+        for key, (at, answer) in found.items():
+            path = key.replace(self._folder, FOLDER)
+            named = re.search(r"/runs/([^/?]+)", path)
+            self._at = at
+            shown[path] = self._moved(answer, named[1] if named else "")
+        drawn_up(shown)
+        return dict(sorted(shown.items()))
+
+    def _moved(self, value: Any, run: str, key: str = "") -> Any:
+        match value:
+            case dict():
+                inner = str(value.get("run_id") or run)
+                moved = {name: self._moved(one, inner, name) for name, one in value.items()}
+                return _scheduled(moved)
+            case list():
+                return [self._moved(one, run, key) for one in value]
+            case str():
+                text = PRINTED.sub("", value.replace(self._folder, FOLDER))
+                if key == "logical_date" or not ISO.fullmatch(text):
+                    return text
+                return _text(self._time(_time(text), run, key))
+            case _:
+                return value
+
+    def _time(self, at: datetime, run: str, key: str) -> datetime:
+        began = self._began.get(run)
+        if began is None or key in CHECKED or at > self._at:
+            return NOW + (at - self._at)
+        dag = run.partition("-")[0]
+        return _time(BEGAN[run]) + (at - began) * LONGER.get(dag, 1)
+
+
+def _scheduled(row: dict[str, Any]) -> dict[str, Any]:
+    dag = row.get("dag_id")
+    if "next_run_at" in row and dag in NEXT:
+        row["next_run_at"] = NEXT[dag]
+    is_by_hand = row.get("run_id") == "warehouse-again"
+    if dag in SCHEDULED and row.get("cause") == "manual" and not is_by_hand:
+        row["cause"] = "schedule"
+    return row
+
+
+def _time(text: str) -> datetime:
+    return datetime.fromisoformat(text)
+
+
+def _text(at: datetime) -> str:
+    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+# ── what is drawn up ────────────────────────────────────────────────────────────────────
+
+
+def drawn_up(shown: dict[str, Any]) -> None:
+    """Put the history of some days, and a daemon that is on time, into the answers."""
+    for key in [key for key in shown if key.startswith("/history/")]:
+        path = key.partition("?")[0]
+        answer = shown.pop(key)
+        shown[f"{path}?" if "?" in key else path] = _history(path, answer)
+    overview = shown["/overview"]
+    overview["status"] = "ready"
+    overview["uptime_seconds"] = 6 * 86_400 + 3 * 3600
+    overview["fires_per_second"] = 0.4
+    overview["waiting_longest"].sort(key=lambda row: row["since"])
+    shown["/runs?limit=200"]["items"].sort(key=lambda run: run["started_at"], reverse=True)
+    _summary(shown["/triggers/summary"])
+
+
+def _summary(summary: dict[str, Any]) -> None:
+    since = {"person": BEGAN["payments-4711"], "time": BEGAN["warehouse-again"]}
+    for kind in summary["kinds"]:
+        kind["oldest_since"] = since.get(kind["kind"])
+    for age in summary["ages"]:
+        age["count"] = 2 if age["upto_seconds"] == 3600 else 0
+
+
+def _history(path: str, answer: dict[str, Any]) -> dict[str, Any]:
+    if path == "/history/runs":
+        answer["items"] = [_ends(at, number) for number, at in enumerate(_hours())]
+    elif path.startswith("/history/dags/") and not path.endswith("/tasks"):
+        answer["items"] = [_period(at, number) for number, at in enumerate(_hours())]
+        answer["total"] |= {"failure_rate": 0.021, "duration": _durations(190, 412.0, 618.0)}
+        answer["total"]["ends"] = {"success": 186, "failed": 4}
+        answer["slow_after_seconds"] = 618.0
+    return answer
+
+
+def _hours() -> Iterator[datetime]:
+    last = NOW.replace(minute=0)
+    return (last - timedelta(hours=back) for back in range(23, -1, -1))
+
+
+PER_HOUR = (14, 11, 9, 9, 8, 7, 9, 8, 6, 7, 5, 6, 8, 9, 12, 15, 13, 12, 18, 24, 21, 26, 23, 11)
+FAILED = {3: 1, 15: 2, 19: 3, 20: 1}
+
+
+def _ends(at: datetime, number: int) -> dict[str, Any]:
+    failed = FAILED.get(number, 0)
+    good = PER_HOUR[number] - failed
+    partial_ = 1 if number in {8, 21} else 0
+    ends = {"success": good, "failed": failed, "partial": partial_}
+    return {
+        "start": _text(at),
+        "ends": {state: count for state, count in ends.items() if count},
+        "failure_rate": round((failed + partial_) / PER_HOUR[number], 3),
+    }
+
+
+def _period(at: datetime, number: int) -> dict[str, Any]:
+    count = PER_HOUR[number]
+    middle = 380 + 9 * count - 40 * (number % 3)
+    return {
+        **_ends(at, number),
+        "duration": _durations(count, float(middle), middle * 1.45),
+        "queue": _durations(count, 0.4 + 0.05 * count, 1.2 + 0.2 * count),
+    }
+
+
+def _durations(count: int, p50: float, p95: float) -> dict[str, Any]:
+    return {
+        "count": count,
+        "mean": round(p50 * 1.06, 1),
+        "p50": round(p50, 1),
+        "p95": round(p95, 1),
+    }
+
+
+def answers() -> dict[str, Any]:
+    """Return what was recorded, by path and query."""
+    found: dict[str, Any] = json.loads(SCENE.read_text())
+    return found
+
+
+if __name__ == "__main__":
+    SCENE.write_text(json.dumps(record(), indent=1, ensure_ascii=False) + "\n")

@@ -1,0 +1,29 @@
+// What is done after ten seconds, unless it is taken back.
+
+import { UNDO_MS, type Toast } from "./components/toast";
+import { act } from "./dialog";
+import { texts } from "./texts";
+
+/**
+ * Do something in ten seconds. Until then it can be taken back, as nothing has been done.
+ * It is done at once when the page is closed; `isLeaving` says so, and its answer is seen by nobody.
+ */
+export function later(text: string, work: (isLeaving: boolean) => Promise<string>): Toast {
+  let isSettled = false;
+  function settle(): boolean {
+    if (isSettled) return false;
+    isSettled = true;
+    clearTimeout(timer);
+    removeEventListener("pagehide", leave);
+    return true;
+  }
+  const start = () => void (settle() && act(() => work(false)));
+  const leave = () => void (settle() && work(true).catch(() => undefined));
+  const timer = setTimeout(start, UNDO_MS);
+  addEventListener("pagehide", leave);
+  return {
+    text,
+    now: start,
+    undo: () => (settle() ? Promise.resolve(texts.common.undone) : Promise.reject(new Error(texts.common.tooLate))),
+  };
+}
