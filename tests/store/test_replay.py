@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -135,9 +136,9 @@ async def test_steps_that_lead_elsewhere_are_noticed(store):
     assert await compare_with_replay(store) == ["commit 2: task 10 stepped to queued, not success"]
 
 
-def end(state, at, *, task_id="a"):
+def end(state, at, *, task_id="a", times=1):
     """Return the row of the history that counts the end of a task, or of its run."""
-    return HistoryRow(RUN.dag_id, task_id, int(Measure.STATE), hour_of(at), int(state), 1, 0)
+    return HistoryRow(RUN.dag_id, task_id, int(Measure.STATE), hour_of(at), int(state), times, 0)
 
 
 # ── Random legal batches ────────────────────────────────────────────────────────────────
@@ -187,7 +188,7 @@ async def _last_commit(store):
 
 def _round(number, seeds, base, tasks, expected):
     """Return a batch in which some tasks proceed, wait, fail and return; record its changes."""
-    made = Batch(number=number, at=NOON + number)
+    made, ended = Batch(number=number, at=NOON + number), Counter()
     for task_no in {base + seed % len(tasks) for seed in seeds}:
         old = tasks[task_no]
         moves = [state for was, state in TASK_MOVES if was == old.state and state]  # no clears
@@ -205,7 +206,7 @@ def _round(number, seeds, base, tasks, expected):
         made.steps.append((task_no, state))
         made.task_changes.append(change(old, new))
         if not state.is_live and state is not TaskState.REMOVED:
-            made.history.append(end(state, made.at))
+            ended[state] += 1
         if state is TaskState.DEFERRED:
             trigger = replace(
                 TRIGGER, trigger_no=task_no * 1000 + number, task_no=task_no, run_no=base
@@ -219,4 +220,5 @@ def _round(number, seeds, base, tasks, expected):
             made.results.append(replace(RESULT, task_no=task_no, run_no=base))
             expected.widths.append((task_no, 3))
             expected.widths.sort()
+    made.history.extend(end(state, made.at, times=times) for state, times in ended.items())
     return made
