@@ -15,7 +15,7 @@ from anyio.lowlevel import RunVar
 from aioflow.api.access.login_throttle import LinkThrottle
 from aioflow.api.answer_check import answer_problems, is_quick, limited_problems
 from aioflow.api.queries import PAGE, RunReader
-from aioflow.api.schemas import iso, unreadable
+from aioflow.api.schemas import iso, plain_bytes, unreadable
 from aioflow.api.validation import packed_payload
 from aioflow.clock import Clock
 from aioflow.core.state.accounts import Accounts
@@ -400,13 +400,13 @@ def _view(
         approvals=question.approvals,
         not_by=question.not_by,
         has_default=has_default,
-        default=None if default is msgspec.UNSET else msgspec.msgpack.decode(bytes(default)),
+        default=None if default is msgspec.UNSET else plain_bytes(bytes(default)),
         state=row.outcome or "open",
         waits_for=_waits_for(row, question),
         asked_at=iso(row.asked_at) or "",
         deadline=None if row.deadline_at is None else iso(row.deadline_at + shift),
         votes=[_vote_view(vote, question) for vote in votes_of(row)],
-        answer=None if row.answer is None else msgspec.msgpack.decode(row.answer),
+        answer=plain_bytes(row.answer),
         ended_at=iso(row.ended_at),
         may_answer=why is None,
         reason=why,
@@ -520,6 +520,9 @@ def _account_no(assignee: str, accounts: Accounts) -> int | None:
     return None if account is None else account.account_no
 
 
+_LINKS = msgspec.msgpack.Decoder(_Link)
+
+
 def link_token(
     row: DecisionRow, assignee: str, accounts: Accounts, vault: Vault, now: Timestamp
 ) -> str | None:
@@ -541,7 +544,7 @@ def _opened(token: str, vault: Vault) -> _Link | None:
         body, signature = (_bare(part) for part in token.split("."))
         if not vault.has_signed(_PURPOSE, body, signature):
             return None
-        return msgspec.msgpack.decode(body, type=_Link)
+        return _LINKS.decode(body)
     except (ValueError, msgspec.MsgspecError):
         return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -11,6 +12,7 @@ from msgspec.structs import replace
 
 from aioflow.core.transitions import TASK_MOVES
 from aioflow.model.batch import Batch
+from aioflow.model.history import OF_RUN, HistoryRow, Measure, hour_of
 from aioflow.model.rows import RunChange, TriggerChange
 from aioflow.model.states import RunState, TaskState, TriggerState
 from aioflow.protocol.inputs import LiveRun
@@ -43,6 +45,7 @@ async def test_a_replay_arrives_at_the_tables(store):
             steps=[(10, TaskState.RETRYING), (10, TaskState.QUEUED)],
             task_changes=[moved(TASK, TaskState.QUEUED, start_no=2, failure=FAILURE)],
             run_changes=[RunChange(1, RunState.RUNNING, RunState.CANCELLED, 1, 2, None)],
+            history=[end(RunState.CANCELLED, 2, task_id=OF_RUN)],
             trigger_changes=[TriggerChange(7, TriggerState.WAITING, None, None, None)],
             results=[replace(RESULT, start_no=2, body=b"new")],
             dags=[replace(DAG, paused=True)],
@@ -122,10 +125,20 @@ async def test_a_step_the_rules_do_not_know_is_noticed(store):
 async def test_steps_that_lead_elsewhere_are_noticed(store):
     await store.commit(first_batch())
     await store.commit(
-        batch(2, steps=[(10, TaskState.QUEUED)], task_changes=[moved(TASK, TaskState.SUCCESS)])
+        batch(
+            2,
+            steps=[(10, TaskState.QUEUED)],
+            task_changes=[moved(TASK, TaskState.SUCCESS)],
+            history=[end(TaskState.SUCCESS, NOON + 2)],
+        )
     )
 
     assert await compare_with_replay(store) == ["commit 2: task 10 stepped to queued, not success"]
+
+
+def end(state, at, *, task_id="a", times=1):
+    """Return the row of the history that counts the end of a task, or of its run."""
+    return HistoryRow(RUN.dag_id, task_id, int(Measure.STATE), hour_of(at), int(state), times, 0)
 
 
 # ── Random legal batches ────────────────────────────────────────────────────────────────
@@ -175,7 +188,7 @@ async def _last_commit(store):
 
 def _round(number, seeds, base, tasks, expected):
     """Return a batch in which some tasks proceed, wait, fail and return; record its changes."""
-    made = Batch(number=number, at=NOON + number)
+    made, ended = Batch(number=number, at=NOON + number), Counter()
     for task_no in {base + seed % len(tasks) for seed in seeds}:
         old = tasks[task_no]
         moves = [state for was, state in TASK_MOVES if was == old.state and state]  # no clears
@@ -192,6 +205,8 @@ def _round(number, seeds, base, tasks, expected):
         tasks[task_no] = new
         made.steps.append((task_no, state))
         made.task_changes.append(change(old, new))
+        if not state.is_live and state is not TaskState.REMOVED:
+            ended[state] += 1
         if state is TaskState.DEFERRED:
             trigger = replace(
                 TRIGGER, trigger_no=task_no * 1000 + number, task_no=task_no, run_no=base
@@ -205,4 +220,5 @@ def _round(number, seeds, base, tasks, expected):
             made.results.append(replace(RESULT, task_no=task_no, run_no=base))
             expected.widths.append((task_no, 3))
             expected.widths.sort()
+    made.history.extend(end(state, made.at, times=times) for state, times in ended.items())
     return made

@@ -52,7 +52,7 @@ async def test_it_answers_on_both_sockets_and_closes_them_when_stopped(tmp_path)
         allowed, _ = await anyio.to_thread.run_sync(
             lambda: get(address, "/api/v1/dags", Authorization=f"Bearer {token}")
         )
-        over_unix = await anyio.to_thread.run_sync(connect_home(tmp_path).get, "dags")
+        over_unix = await anyio.to_thread.run_sync(connect_home(tmp_path).items, "dags")
         mode = stat.S_IMODE(socket_path(tmp_path).stat().st_mode)
 
     assert (refused, allowed) == (401, 200)
@@ -103,13 +103,13 @@ async def test_a_socket_that_a_dead_daemon_left_is_replaced(tmp_path):
     assert path.exists()
 
     async with served(tmp_path):
-        assert await anyio.to_thread.run_sync(connect_home(tmp_path).get, "dags")
+        assert await anyio.to_thread.run_sync(connect_home(tmp_path).items, "dags")
 
 
 async def test_a_socket_that_a_living_daemon_holds_is_not_taken_from_it(tmp_path):
     async with served(tmp_path):
         await _refused(tmp_path, {"web.port": 0}, HomeBusy)
-        assert await anyio.to_thread.run_sync(connect_home(tmp_path).get, "dags")
+        assert await anyio.to_thread.run_sync(connect_home(tmp_path).items, "dags")
 
 
 async def test_the_home_may_have_a_long_name(tmp_path):

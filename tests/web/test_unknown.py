@@ -17,7 +17,7 @@ from tests.web.node import CHAIN, ask, node
 TOKEN = Token("t" * 43)
 HEADERS = {"authorization": f"Bearer {TOKEN.secret}", "content-type": "application/json"}
 
-NUMBERS = {"trigger_id", "backfill_id", "event_id", "node", "session_id", "token_id"}
+NUMBERS = {"trigger_id", "backfill_id", "decision_id", "event_id", "node", "session_id", "token_id"}
 NO_NUMBERS = ("x", "-1", "1.5", "99999999999999999999", "7;drop", "%00", "nan")
 NO_NAMES = ("%00", "a%0Ab", "n" * 3_000, "%F0%9F%92%A9", "..%2F..", "' OR 1=1", "{{7*7}}")
 
@@ -33,11 +33,13 @@ MAKES = {
 ANY_POOL = {
     ("DELETE", "/api/v1/pools/{name}"),
     ("GET", "/api/v1/pools/{name}/holders"),
+    ("GET", "/api/v1/pools/{name}/waiters"),
 }
 """Routes of pools: a pool without a limit is a pool, too, and need not be created first."""
 
 BODIES = {
     ("POST", "/api/v1/dags/{dag_id}/backfills"): b'{"from": "2026-01-01", "to": "2026-01-02"}',
+    ("POST", "/api/v1/decisions/{decision_id}/answer"): b'{"answer": true}',
     ("POST", "/api/v1/runs/{run_id}/mark"): b'{"state": "success"}',
 }
 

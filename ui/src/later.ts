@@ -6,7 +6,7 @@ import { texts } from "./texts";
 
 /**
  * Do something in ten seconds. Until then it can be taken back, as nothing has been done.
- * It is done at once when the page is closed; `isLeaving` says so, and its answer is seen by nobody.
+ * It is done at once when the page is closed; `isLeaving` says so, and its answer is not shown.
  */
 export function later(text: string, work: (isLeaving: boolean) => Promise<string>): Toast {
   let isSettled = false;

@@ -165,7 +165,7 @@ function useGroups(text: string, role: string | undefined, help: () => void): { 
   const found = (dags.data ?? []).filter((one) => one.dag_id !== null);
   const groups: Group[] = [
     { title: texts.palette.actions, items: [...(openRun === undefined ? [] : actionsOfRun(openRun, run.data, task, fields)), ...(dag.data ? actionsOfDag(openDag!, dag.data.paused) : [])] },
-    // Only what somebody has begun to spell out is offered for a DAG that is not open.
+    // For a DAG that is not open, an action is offered once its name is typed.
     { title: texts.palette.actionsOfDags, items: verb ? found.filter((one) => one.dag_id !== openDag).flatMap((one) => actionsOfDag(one.dag_id!, one.paused).filter((item) => item.key.startsWith(verb))) : [] },
     { title: texts.palette.recent, items: text ? [] : recentPlaces().filter((href) => href !== window.location.pathname).map(recentItem) },
     { title: texts.places.dags, items: verb ? [] : found.map((one) => ({ key: `dag ${one.dag_id}`, name: one.dag_id!, href: dagHref(one.dag_id!), icon: "workflow", detail: one.paused ? texts.states["paused"]! : "" })) },

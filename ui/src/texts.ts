@@ -498,7 +498,7 @@ export const texts = {
     lastUpdate: "Last update",
     byRun: "By run",
     never: "Never",
-    nobody: "No DAG",
+    noDag: "No DAG",
     more: (others: number): string => `and ${count(others)} more`,
     firstOnes: (shown: number): string => `The first ${count(shown)} assets. Filter the list for others.`,
     noConsumers: "No DAG is scheduled by it.",

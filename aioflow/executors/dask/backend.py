@@ -54,7 +54,7 @@ END_SECONDS = 5.0
 _FORGOTTEN_US = 600_000_000
 """Time after its delay after which the failures of a spec are forgotten."""
 
-_KEPT_PART = 0.5
+_UNWANTED_PART = 0.5
 """How long a pilot waits without demand, as a part of ``idle_seconds``. It must be gone when the
 workers free their threads that are idle since then."""
 
@@ -280,13 +280,13 @@ class DaskBackend:
     def _give_up_pilots(self) -> None:
         """Give up pilots that wait without demand, the last ones first.
 
-        Each is kept for a while, because the next run may demand it, unless another spec lacks
+        Each stays for a while, because the next run may demand it, unless another spec lacks
         workers: Dask would begin these pilots first.
         """
         now = self._clock.monotonic_us()
         counts = {demand.spec: demand.count for demand in self._demands}
         lacking = {spec for spec, count in counts.items() if self._count_up(spec) < count}
-        until_now = now - round(self.idle_seconds * _KEPT_PART * 1e6)
+        until_now = now - round(self.idle_seconds * _UNWANTED_PART * 1e6)
         for spec in {worker.spec for worker in self._workers.values()}:
             mine = self._expected(spec)
             waiting = [one for one in mine if not one.is_up]

@@ -87,7 +87,7 @@ export default function Assets() {
 /** The first DAGs by name, and how many more there are. */
 function Dags({ ids, count }: { ids: string[]; count: number }) {
   const names = [...new Set(ids)];
-  if (names.length === 0) return <span class="soft">{texts.assets.nobody}</span>;
+  if (names.length === 0) return <span class="soft">{texts.assets.noDag}</span>;
   const more = Math.max(names.length, count) - NAMES_SHOWN;
   return (
     <span class="cut">
