@@ -86,8 +86,6 @@ def _serve(route: Route, found: dict[str, Any], missing: set[str]) -> None:
         if answer is None:
             missing.add(f"{path}?{url.query}")
             route.fulfill(status=404, json={"code": "request.absent", "detail": path})
-        elif set(answer) == {"text", "type"}:
-            route.fulfill(body=answer["text"], content_type=answer["type"])
         else:
             route.fulfill(json=answer)
         return

@@ -19,8 +19,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from playwright.sync_api import Response
-
 from benchmarks.daemon import DaemonProcess, eventually
 from examples.settlement_data import generate
 from tests.browser.watched import Watched, chromium, watched
@@ -286,33 +284,28 @@ def record() -> dict[str, Any]:
             for dag in ("settlements", "warehouse"):
                 daemon.knows(dag)
             prepare(daemon, folder)
-            found: dict[str, tuple[datetime, Any]] = {}
             began = {run: daemon.run(run, limit=1)["started_at"] for run in BEGAN}
             with watched(browser, daemon) as page:
-                page.page.on("response", partial(_keep, found))
                 for path in (*VIEWS.values(), *OTHERS):
                     page.go(path)
-                    _rest(page)
+                    page.page.wait_for_timeout(2500)
+            found = {path: (datetime.now(UTC), _answer(daemon, path)) for path in _asked(page)}
     return Warp(began, folder).all(found)
 
 
-def _rest(page: Watched) -> None:
-    page.page.wait_for_timeout(2500)
+def _asked(page: Watched) -> list[str]:
+    """Return the requests of the page for data, with their queries."""
+    urls = [urlsplit(url) for url in page.asked]
+    paths = {url.path + (f"?{url.query}" if url.query else "") for url in urls}
+    data = {path.removeprefix(API) for path in paths if path.startswith(API)}
+    return sorted(data - {"/stream"})
 
 
-def _keep(found: dict[str, tuple[datetime, Any]], response: Response) -> None:
-    url = urlsplit(response.url)
-    if (
-        not url.path.startswith("/api/v1/")
-        or response.status != 200
-        or url.path.endswith("/stream")
-    ):
-        return
-    kind = response.header_value("content-type") or ""
-    key = url.path.removeprefix("/api/v1") + (f"?{url.query}" if url.query else "")
-    answer = response.json() if "json" in kind else {"text": response.text(), "type": kind}
-    found[key] = (datetime.now(UTC), answer)
+def _answer(daemon: DaemonProcess, path: str) -> Any:
+    return daemon.get(f"{API}{path}")[1]
 
+
+API = "/api/v1"
 
 ISO = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 PRINTED = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ ")

@@ -155,7 +155,7 @@ const columns = (recent: Record<string, RecentRun[]>, stats: Map<string, Stats>,
     cell: (dag) =>
       dag.import_error ? (
         <a class="bad" href="/errors" title={dag.import_error}>
-          {dag.dag_id === null ? dag.import_error : texts.dags.broken}
+          {dag.dag_id === null ? dag.import_error.replace(/^import_error: /, "") : texts.dags.broken}
         </a>
       ) : (
         <span class="soft">{zoned(dag) ?? texts.dags.noSchedule}</span>

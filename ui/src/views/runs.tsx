@@ -159,7 +159,7 @@ export function RunList({ filter, total, toolbar, isOfOne = false }: RunListProp
           type="button"
           data-needs={action === "delete" ? "admin" : "operator"}
           class={action === "delete" ? "grave" : ""}
-          onClick={() => (isAll ? void actOnMatching(action, filter, clear) : actOnSelected(action, [...keys], clear))}
+          onClick={() => (isAll || keys.size === total ? void actOnMatching(action, filter, clear) : actOnSelected(action, [...keys], clear))}
         >
           {texts.bulk.verbs[action]}
         </button>
