@@ -247,16 +247,21 @@ class _OpenList:
 
 
 _open_lists: OrderedDict[Path, _OpenList] = OrderedDict()
+_last_read: list[tuple[Path, _OpenList]] = []
+"""The newest entry of ``_open_lists``. Hashing a path takes longer than this comparison."""
 
 
 def _open_list(path: Path) -> _OpenList:
     """Return an open file, from the cache if possible, since the file of a start never changes."""
+    if _last_read and _last_read[0][0] is path:
+        return _last_read[0][1]
     found = _open_lists.pop(path, None)
     if found is None:
         found = _OpenList(path)
         if len(_open_lists) == _OPEN_LISTS_LIMIT:
             _open_lists.popitem(last=False)[1].close()
     _open_lists[path] = found
+    _last_read[:] = [(path, found)]
     return found
 
 

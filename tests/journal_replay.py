@@ -238,7 +238,7 @@ class Replay:
         """Return whether the first remaining change of a row refers to deleted journal rows."""
         if self.is_whole or key in self._gone[kind.table.name]:
             return False
-        return kind.action in {Action.UPDATE, Action.DELETE, Action.KEEP}
+        return kind.action in {Action.UPDATE, Action.AMEND, Action.DELETE, Action.KEEP}
 
     def _note_gone(self, kind: Kind, key: _Key) -> None:
         gone = self._gone[kind.table.name]
@@ -287,6 +287,8 @@ def _put(rows: dict[_Key, _Row], action: Action, key: _Key, new: _Row) -> None:
             rows.setdefault(key, new)
         case Action.UPDATE:
             rows[key].update(new)
+        case Action.AMEND:
+            rows.get(key, {}).update(new)
         case Action.DELETE | Action.DISCARD:
             rows.pop(key, None)
         case Action.ADD:

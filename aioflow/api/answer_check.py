@@ -1,20 +1,26 @@
 """The check of an answer against the JSON Schema of a form, field by field.
 
+A schema and an answer can take minutes together: ``pattern`` is a regular expression, and
+``uniqueItems`` compares each item with each. Therefore only a short answer to a plain schema is
+checked in the process of the daemon. Everything else is checked in a process with limits.
+
 The module is imported by the process that checks, so it imports little.
 """
 
 from __future__ import annotations
 
 import json
+import resource
 from collections.abc import Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from itertools import islice
 from typing import Any
 from uuid import UUID
 
 import msgspec
 
-__all__ = ("answer_problems",)
+__all__ = ("answer_problems", "is_quick", "limited_problems")
 
 _FORMATS: Mapping[str, type] = {
     "date": date,
@@ -27,6 +33,95 @@ _FORMATS: Mapping[str, type] = {
 """The types that the task restores from text, by the format of the schema."""
 
 _MESSAGE_LENGTH = 200
+_MOST_ERRORS = 100
+"""After how many errors a check stops."""
+
+_QUICK_ANSWER = 1024
+_QUICK_SCHEMA = 16 * 1024
+_PLAIN = frozenset(
+    {
+        "const",
+        "default",
+        "description",
+        "enum",
+        "examples",
+        "exclusiveMaximum",
+        "exclusiveMinimum",
+        "format",
+        "maxItems",
+        "maxLength",
+        "maximum",
+        "minItems",
+        "minLength",
+        "minimum",
+        "multipleOf",
+        "required",
+        "title",
+        "type",
+    }
+)
+"""Keywords whose check takes a time in proportion to the size of the answer."""
+
+_MEMORY_BYTES = 1024 * 1024 * 1024
+
+
+def is_quick(schema: str, size: int) -> bool:
+    """Return whether a check may run on the event loop.
+
+    Args:
+        schema: The JSON Schema of the form.
+        size: The size of the encoded answer.
+    """
+    if size > _QUICK_ANSWER or len(schema) > _QUICK_SCHEMA:
+        return False
+    try:
+        return _is_plain(json.loads(schema))
+    except (ValueError, RecursionError):
+        return False
+
+
+def _is_plain(schema: object) -> bool:
+    """Return whether a schema has plain keywords only, in the schemas of its fields, too."""
+    if isinstance(schema, bool):
+        return True
+    if not isinstance(schema, dict):
+        return False
+    for keyword, value in schema.items():
+        match keyword, value:
+            case "properties", dict():
+                good = all(map(_is_plain, value.values()))
+            case "anyOf", list():
+                good = all(map(_is_plain, value))
+            case (("items" | "additionalProperties"), _):
+                good = _is_plain(value)
+            case "$defs", _:
+                good = True  # without a $ref, nothing uses them
+            case _:
+                good = keyword in _PLAIN
+        if not good:
+            return False
+    return True
+
+
+def limited_problems(schema: str, answer: dict[str, Any], seconds: int) -> dict[str, str]:
+    """Do as ``answer_problems`` within limits of memory and CPU time.
+
+    The kernel ends the process when its time is over, also within a regular expression.
+    """
+    cpu, memory = (resource.getrlimit(kind) for kind in (resource.RLIMIT_CPU, resource.RLIMIT_AS))
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    limit = int(used.ru_utime + used.ru_stime) + 1 + seconds
+    resource.setrlimit(resource.RLIMIT_CPU, (_lower(limit, cpu[1]), cpu[1]))
+    resource.setrlimit(resource.RLIMIT_AS, (_lower(_MEMORY_BYTES, memory[1]), memory[1]))
+    try:
+        return answer_problems(schema, answer)
+    finally:  # the process serves other checks, too
+        resource.setrlimit(resource.RLIMIT_CPU, cpu)
+        resource.setrlimit(resource.RLIMIT_AS, memory)
+
+
+def _lower(limit: int, hard: int) -> int:
+    return limit if hard == resource.RLIM_INFINITY else min(limit, hard)
 
 
 def answer_problems(schema: str, answer: dict[str, Any]) -> dict[str, str]:
@@ -35,7 +130,6 @@ def answer_problems(schema: str, answer: dict[str, Any]) -> dict[str, str]:
     The name ``""`` stands for the answer as a whole, or for a field that the form does not have.
     """
     from jsonschema import Draft202012Validator, FormatChecker
-    from jsonschema.exceptions import SchemaError
     from referencing import Registry
 
     formats = FormatChecker(())
@@ -47,11 +141,11 @@ def answer_problems(schema: str, answer: dict[str, Any]) -> dict[str, str]:
     )
     problems: dict[str, str] = {}
     try:
-        for error in validator.iter_errors(answer):
+        for error in islice(validator.iter_errors(answer), _MOST_ERRORS):
             names = [str(error.absolute_path[0])] if error.absolute_path else _missing(error)
             for name in names or [""]:
                 problems.setdefault(name, _message(error, is_missing=not error.absolute_path))
-    except (SchemaError, LookupError, RecursionError) as exc:
+    except Exception as exc:  # noqa: BLE001 - an invalid schema lets the validator raise anything
         problems[""] = f"the form itself is invalid: {exc}"[:_MESSAGE_LENGTH]
     return problems
 

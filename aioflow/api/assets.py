@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 import msgspec
-from anyio.lowlevel import checkpoint
 
 from aioflow.api.dags import KnownDags
+from aioflow.api.declarations import Declared
 from aioflow.api.paging import Page, decode_cursor, page_of
 from aioflow.api.queries import RunReader
 from aioflow.api.schedule_texts import condition_text
@@ -17,17 +16,14 @@ from aioflow.core.state.dag_triggers import DagTrigger
 from aioflow.core.state.memory import Memory
 from aioflow.core.triggers.asset_conditions import missing_assets
 from aioflow.errors import DaemonAway
-from aioflow.model.dag import DagSpec
 from aioflow.model.ids import RunNo
 from aioflow.model.rows import RunRow
-from aioflow.model.triggers import ASSET, ASSETS
+from aioflow.model.triggers import ASSET
 
 __all__ = ("AssetConsumerView", "AssetProducerView", "AssetUpdateView", "AssetView", "Assets")
 
 _SHOWN = 100
 """Maximum number of producers, and of consumers, of an asset in a response."""
-
-_DAGS_AT_ONCE = 200
 
 
 class AssetProducerView(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,14 +77,6 @@ class AssetView(msgspec.Struct, frozen=True, kw_only=True):
     last_update: AssetUpdateView | None
 
 
-class _Declared(NamedTuple):
-    """What the current version of a DAG declares about assets."""
-
-    outlets: tuple[tuple[str, str], ...]
-    """Assets and the tasks that update them."""
-    is_consumer: bool
-
-
 class Assets:
     """Reads the assets that DAGs name.
 
@@ -99,7 +87,6 @@ class Assets:
     def __init__(self, reader: RunReader, memory: Callable[[], Memory | None]) -> None:
         self._reader = reader
         self._memory = memory
-        self._declared: dict[tuple[str, str], _Declared] = {}
 
     async def page(
         self, *, search: str = "", name: str | None = None, limit: int, cursor: str | None = None
@@ -118,7 +105,7 @@ class Assets:
             raise DaemonAway("")
         after = "" if cursor is None else str(decode_cursor("assets", cursor, (str,))[0])
         known = await self._reader.catalogue.known()
-        declared = await self._read(known)
+        declared = await self._reader.declarations.read(known)
         producers: dict[str, list[AssetProducerView]] = {}
         for dag_id, one in declared.items():
             for asset, task_id in one.outlets:
@@ -135,22 +122,6 @@ class Assets:
         page = page_of("assets", names[: limit + 1], limit, lambda one: (one,))
         views = await self._views(page.items, producers, consumers, known)
         return Page(views, page.next)
-
-    async def _read(self, known: KnownDags) -> Mapping[str, _Declared]:
-        """Return what each DAG declares. Only versions that are new since then are read."""
-        found: dict[tuple[str, str], _Declared] = {}
-        for row in list(known.dags.values()):
-            if row.gone:
-                continue
-            key = (row.dag_id, row.version)
-            before = self._declared.get(key)
-            if before is None:
-                if len(found) % _DAGS_AT_ONCE == 0:
-                    await checkpoint()
-                before = _declared(await self._reader.known_spec(row.version, row.dag_id))
-            found[key] = before
-        self._declared = found
-        return {dag_id: one for (dag_id, _), one in sorted(found.items())}
 
     async def _views(
         self,
@@ -187,12 +158,7 @@ class Assets:
         return views
 
 
-def _declared(spec: DagSpec) -> _Declared:
-    outlets = tuple((name, task.task_id) for task in spec.tasks for name, _ in task.outlets)
-    return _Declared(outlets, spec.trigger is not None and spec.trigger.class_path == ASSETS)
-
-
-def _consumers(memory: Memory, declared: Mapping[str, _Declared]) -> dict[str, list[DagTrigger]]:
+def _consumers(memory: Memory, declared: Mapping[str, Declared]) -> dict[str, list[DagTrigger]]:
     """Return the triggers whose DAGs are scheduled by each asset, by DAG.
 
     A trigger exists as long as its DAG is known, so its DAG may have another schedule by now.

@@ -9,18 +9,19 @@ from typing import Any, cast
 
 import anyio
 import msgspec
-from anyio import to_process
+from anyio import BrokenWorkerProcess, to_process
+from anyio.lowlevel import RunVar
 
 from aioflow.api.access.login_throttle import LinkThrottle
-from aioflow.api.answer_check import answer_problems
+from aioflow.api.answer_check import answer_problems, is_quick, limited_problems
 from aioflow.api.queries import PAGE, RunReader
-from aioflow.api.schemas import iso, plain_bytes
+from aioflow.api.schemas import iso, plain_bytes, unreadable
 from aioflow.api.validation import packed_payload
 from aioflow.clock import Clock
 from aioflow.core.state.accounts import Accounts
 from aioflow.core.triggers.votes import refusal, takes_links
 from aioflow.crypto import Vault
-from aioflow.errors import BadAnswer, BadLink, UnknownDecision
+from aioflow.errors import BadAnswer, BadLink, NotAssigned, UnknownDecision
 from aioflow.model.access import HOME, LINK, Actor, Role
 from aioflow.model.decisions import (
     DecisionQuestion,
@@ -39,17 +40,25 @@ __all__ = (
     "DecisionView",
     "Decisions",
     "VoteView",
+    "check_answer",
     "decision_text",
     "described",
     "link_token",
 )
+
+_UNREADABLE = "its question is unreadable"
 
 LINK_DAYS = 7
 """How long a signed link is valid at most."""
 
 _DAY_US = 24 * 3_600_000_000
 _PURPOSE = "decision link"
-_CHECK_SECONDS = 5.0
+_CHECK_SECONDS = 5
+_WALL_SECONDS = 60.0
+_CHECKS = 2
+"""How many answers are checked in other processes at the same time."""
+
+_checks: RunVar[anyio.CapacityLimiter] = RunVar("aioflow checks of answers")
 _TOKEN_LENGTH = 1_000
 _TOKEN = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
 
@@ -79,6 +88,8 @@ class DecisionView(msgspec.Struct, frozen=True, kw_only=True):
         waits_for: Whom it waits for, in words; empty once it has ended.
         may_answer: Whether the caller may answer now.
         reason: Why not.
+
+    The ``question`` of a damaged row says so, and no one may answer it.
     """
 
     decision_id: int
@@ -225,9 +236,12 @@ class Decisions:
 
     async def _answer(self, decision_id: int, answer: Any, actor: Actor) -> AnsweredView:
         row = await self._row(decision_id)
+        packed = packed_payload(answer)
         if row.outcome is None:  # otherwise the engine says how it ended
-            await _check(question_of(row.question), answer)
-        request = AnswerDecision(decision_no=decision_id, answer=packed_payload(answer))
+            question = _readable(row)
+            await self._admit(row, question, actor)
+            await check_answer(question, answer, len(packed))
+        request = AnswerDecision(decision_no=decision_id, answer=packed)
         said = cast(Answered, await self._send(request, actor))
         return AnsweredView(
             decision_id=decision_id,
@@ -237,6 +251,18 @@ class Decisions:
             approvals=said.approvals,
             decided=said.is_over,
         )
+
+    async def _admit(self, row: DecisionRow, question: DecisionQuestion, actor: Actor) -> None:
+        """Refuse a caller who may not vote, before the answer is checked. The engine asks again.
+
+        Raises:
+            NotAssigned: If the caller may not answer.
+        """
+        run = (await self._store.find_runs_by_no([row.run_no])).get(row.run_no)
+        started_by = None if run is None else run.started_by
+        why = refusal(question, actor, self._accounts(), started_by=started_by)
+        if why is not None:
+            raise NotAssigned(row.decision_no, why)
 
     # ── signed links ────────────────────────────────────────────────────────────────────
 
@@ -260,6 +286,8 @@ class Decisions:
         found = None if self._vault is None else _opened(token, self._vault)
         if found is None or found.expires_at <= self._clock.now():
             raise BadLink
+        if found.account_no != _account_no(found.assignee, self._accounts()):
+            raise BadLink  # the user was deleted, or created since
         actor = Actor(name=f"{LINK}{found.assignee}", role=Role.VIEWER, address=address)
         return found.decision_no, actor
 
@@ -270,6 +298,13 @@ class Decisions:
         if not found:
             raise UnknownDecision(decision_id)
         return found[0]
+
+    def _masked(self, view: DecisionView) -> DecisionView:
+        """Mask secrets that the daemon knows, perhaps since the question was asked."""
+        masked = self._reader.public_fields.masked_text
+        return msgspec.structs.replace(
+            view, question=masked(view.question), details=masked(view.details)
+        )
 
     async def _views(
         self, rows: Sequence[DecisionRow], actor: Actor | None = None
@@ -282,17 +317,41 @@ class Decisions:
             location = None if layout is None else layout.find(row.task_no)
             if run is None or layout is None or location is None:
                 continue  # the run is being deleted
-            question = question_of(row.question)
-            why = _why_not(row, question, actor or self._actor, accounts, run.started_by)
             task_id = layout.spec.tasks[location.task_index].task_id
             where = (run.dag_id, run.run_id, task_id, layout.shown(location)[0])
-            views.append(_view(row, question, where, why, shift))
+            try:
+                question = question_of(row.question)
+                why = _why_not(row, question, actor or self._actor, accounts, run.started_by)
+                views.append(self._masked(_view(row, question, where, why, shift)))
+            except (ValueError, RecursionError) as exc:  # one damaged row hides no other
+                damaged = msgspec.structs.replace(row, votes=b"\x90", answer=None)
+                views.append(_view(damaged, _damaged(exc), where, _UNREADABLE, shift))
         return views
+
+
+def _damaged(problem: Exception) -> DecisionQuestion:
+    """Return what is shown instead of a damaged question."""
+    return DecisionQuestion(question=f"unreadable: {unreadable(problem)['unreadable']}")
+
+
+def _readable(row: DecisionRow) -> DecisionQuestion:
+    """Return the question of a decision that is to be answered.
+
+    Raises:
+        NotAssigned: If it is damaged. No one can know what they would answer.
+    """
+    try:
+        return question_of(row.question)
+    except msgspec.MsgspecError:
+        raise NotAssigned(row.decision_no, _UNREADABLE) from None
 
 
 def decision_text(row: DecisionRow) -> str:
     """Return what a task waits for: the question, whom it waits for, and the votes so far."""
-    question = question_of(row.question)
+    try:
+        question = question_of(row.question)
+    except msgspec.MsgspecError as exc:
+        return _damaged(exc).question
     waits = _waits_for(row, question)
     return f"{question.question} ({waits})" if waits else question.question
 
@@ -364,11 +423,17 @@ def _vote_view(vote: Vote, question: DecisionQuestion) -> VoteView:
     )
 
 
-async def _check(question: DecisionQuestion, answer: Any) -> None:
-    """Check an answer against the form. A ``pattern`` may take forever, so in another process.
+async def check_answer(
+    question: DecisionQuestion, answer: Any, size: int, *, seconds: int = _CHECK_SECONDS
+) -> None:
+    """Check an answer against the form, in another process unless the check is quick.
+
+    Args:
+        size: The size of the encoded answer.
+        seconds: The CPU time of the other process.
 
     Raises:
-        BadAnswer: If it does not fit.
+        BadAnswer: If it does not fit, or cannot be checked in time.
     """
     if not question.schema:
         if not isinstance(answer, bool):
@@ -376,18 +441,28 @@ async def _check(question: DecisionQuestion, answer: Any) -> None:
         return
     if not isinstance(answer, dict):
         raise BadAnswer({"": "a form is answered with an object"})
-    if '"pattern"' not in question.schema:
+    if is_quick(question.schema, size):
         problems = answer_problems(question.schema, answer)
     else:
-        try:
-            with anyio.fail_after(_CHECK_SECONDS):
-                problems = await to_process.run_sync(
-                    answer_problems, question.schema, answer, cancellable=True
-                )
-        except TimeoutError:
-            raise BadAnswer({"": "it could not be checked in time"}) from None
+        problems = await _check_apart(question.schema, answer, seconds)
     if problems:
         raise BadAnswer(problems)
+
+
+async def _check_apart(schema: str, answer: dict[str, Any], seconds: int) -> dict[str, str]:
+    try:
+        checks = _checks.get()
+    except LookupError:
+        checks = anyio.CapacityLimiter(_CHECKS)
+        _checks.set(checks)
+    async with checks:
+        try:
+            with anyio.fail_after(_WALL_SECONDS):  # its start takes a while on a busy machine
+                return await to_process.run_sync(
+                    limited_problems, schema, answer, seconds, cancellable=True
+                )
+        except (TimeoutError, BrokenWorkerProcess, MemoryError):
+            return {"": "it could not be checked in time"}
 
 
 def described(
@@ -427,12 +502,25 @@ def described(
 
 
 class _Link(msgspec.Struct, frozen=True, array_like=True):
+    """The content of a signed link.
+
+    Attributes:
+        account_no: The account of the assignee; ``None`` if it was a group. A group or another
+            account that has the name later is another assignee.
+    """
+
     decision_no: int
     assignee: str
     expires_at: Timestamp
+    account_no: int | None
 
 
 _LINKS = msgspec.msgpack.Decoder(_Link)
+
+
+def _account_no(assignee: str, accounts: Accounts) -> int | None:
+    account = accounts.account(assignee)
+    return None if account is None else account.account_no
 
 
 def link_token(
@@ -444,7 +532,8 @@ def link_token(
     """
     if not takes_links(question_of(row.question), assignee, accounts):
         return None
-    body = msgspec.msgpack.encode(_Link(row.decision_no, assignee, now + LINK_DAYS * _DAY_US))
+    expires_at, account_no = now + LINK_DAYS * _DAY_US, _account_no(assignee, accounts)
+    body = msgspec.msgpack.encode(_Link(row.decision_no, assignee, expires_at, account_no))
     return f"{_armoured(body)}.{_armoured(vault.sign(_PURPOSE, body))}"
 
 

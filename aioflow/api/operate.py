@@ -70,6 +70,7 @@ class Actions(RunReader):
         tasks: Sequence[str] = (),
         *,
         map_index: int = -1,
+        map_indexes: Sequence[int] = (),
         downstream: bool = False,
         failed: bool = False,
         latest: bool = False,
@@ -83,12 +84,16 @@ class Actions(RunReader):
         Raises:
             UnknownTask: If the run has no such task, or the task no such child.
             VersionDiffers: If the newest version is requested and differs too much.
-            RequestError: If the run has a final state but has not ended yet.
+            RequestError: If the run has a final state but has not ended yet, or if several
+                children are given without their one task.
         """
+        if map_indexes and (len(tasks) != 1 or map_index >= 0):
+            raise RequestError("map_indexes need exactly one task, and no map_index")
         request = ClearTasks(
             run_id=run_id,
             tasks=tuple(tasks),
             map_index=map_index,
+            map_indexes=tuple(map_indexes),
             downstream=downstream,
             failed=failed,
             latest=latest,

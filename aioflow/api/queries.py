@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -20,6 +20,7 @@ from aioflow.api.dags import (
     next_run_at,
     timetable_fire_times,
 )
+from aioflow.api.declarations import Declarations
 from aioflow.api.logs.lines import LineRange, LineReader, TriedLog
 from aioflow.api.logs.run_log import RunLogRange, RunLogs
 from aioflow.api.page.schemas import LogLinesView, RunLogView
@@ -119,6 +120,7 @@ class RunReader:
         self._run_logs = RunLogs(tasklog)
         self.public_fields = PublicFields(tasklog.masks)
         self.results = ShownResults(store, results, copy_result)
+        self.declarations = Declarations(self.known_spec)
         self._specs: dict[tuple[str, str], DagSpec] = {}
         self._counted: dict[tuple[RunNo, Timestamp | None], Counted] = {}
 
@@ -131,6 +133,7 @@ class RunReader:
         state: DagsWanted = "all",
         limit: int | None = None,
         after: tuple[int, str] | None = None,
+        tags: Collection[str] = (),
     ) -> list[DagView]:
         """Return the files that define no DAG, followed by DAGs by name.
 
@@ -138,12 +141,14 @@ class RunReader:
             search: A part of the id.
             state: ``broken`` for DAGs whose file cannot be imported, and for all such files.
             after: The key of the last entry of the previous page; see ``dag_key``.
+            tags: Only DAGs with one of these tags; none for all DAGs and files.
         """
         known = await self.catalogue.known()
+        declared = await self.declarations.read(known) if tags else {}
         wanted = search.casefold()
         section, last = after or (0, "")
         alone: list[DagView] = []
-        if not section and state != "paused":
+        if not section and state != "paused" and not tags:
             defining = {row.file for row in known.dags.values() if not row.gone}
             alone = [
                 broken_view(row)
@@ -162,20 +167,30 @@ class RunReader:
             error = GONE if dag_id in gone else import_error(known.files.get(row.file))
             if (section and dag_id <= last) or wanted not in dag_id.casefold():
                 continue
+            if tags and (dag_id not in declared or not set(tags) & set(declared[dag_id].tags)):
+                continue
             if (state == "paused" and not row.paused) or (state == "broken" and error is None):
                 continue
             found.append((row, error))
         return alone + await self._dag_views(found)
 
     async def page_of_dags(
-        self, *, search: str, state: DagsWanted, limit: int, cursor: str | None
+        self,
+        *,
+        search: str,
+        state: DagsWanted,
+        limit: int,
+        cursor: str | None,
+        tags: Collection[str] = (),
     ) -> Page[DagView]:
         """Return a page of ``list_dags``."""
         after = None
         if cursor is not None:
             section, name = decode_cursor("dags", cursor, (int, str))
             after = int(section), str(name)
-        found = await self.list_dags(search=search, state=state, limit=limit + 1, after=after)
+        found = await self.list_dags(
+            search=search, state=state, limit=limit + 1, after=after, tags=tags
+        )
         return page_of("dags", found, limit, dag_key)
 
     async def _gone(self, known: KnownDags) -> set[str]:
@@ -202,6 +217,7 @@ class RunReader:
                     timezone=spec.timezone,
                     next_run_at=self._next_run_at(row, spec),
                     import_error=error,
+                    tags=spec.tags,
                 )
                 for (row, error), spec in zip(some, specs, strict=True)
             ]

@@ -119,12 +119,8 @@ async def run_filter(reader: RunReader, query: RunQuery) -> RunFilter:
 async def _with_tags(reader: RunReader, tags: frozenset[str]) -> list[str]:
     """Return the DAGs whose current version has one of these tags."""
     known = await reader.catalogue.known()
-    found = []
-    for row in known.dags.values():
-        spec = await reader.known_spec(row.version, row.dag_id)
-        if not tags.isdisjoint(spec.tags):
-            found.append(row.dag_id)
-    return found
+    declared = await reader.declarations.read(known)
+    return [dag_id for dag_id, one in declared.items() if not tags.isdisjoint(one.tags)]
 
 
 def _state(name: str) -> RunState:

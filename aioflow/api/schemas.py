@@ -303,6 +303,7 @@ class DagView(msgspec.Struct, frozen=True, kw_only=True):
     timezone: str | None
     next_run_at: str | None
     import_error: str | None
+    tags: tuple[str, ...] = ()
 
 
 class TaskSpecView(msgspec.Struct, frozen=True, kw_only=True):

@@ -233,6 +233,7 @@ class PublicFields:
 
     def __init__(self, masks: Masks) -> None:
         self._masks = masks
+        self.masked_text = masks.masked_text
         self._declared = {**CATALOGUE_FIELDS, PERSON: _PERSON_FIELDS}
 
     def learn(self, kinds: Iterable[TriggerKind]) -> None:

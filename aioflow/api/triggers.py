@@ -187,7 +187,8 @@ class TriggerReader:
         if not numbers:
             return {}
         found = await self._reader.store.find_decisions(numbers)
-        return {row.decision_no: decision_text(row) for row in found}
+        masked = self._reader.public_fields.masked_text
+        return {row.decision_no: masked(decision_text(row)) for row in found}
 
     def _in_words(
         self, wait: Wait, row: TriggerRow | None, watch: TriggerDescription | None

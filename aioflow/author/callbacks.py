@@ -125,19 +125,22 @@ def summary(context: Mapping[str, Any]) -> dict[str, Any]:
     return said
 
 
-def with_link(said: dict[str, Any], context: Mapping[str, Any], link_for: str) -> dict[str, Any]:
+def with_link(
+    said: dict[str, Any], context: Mapping[str, Any], link_for: str, *, is_for_one: bool
+) -> dict[str, Any]:
     """Return the content of a notification with the signed link for its recipient, if any.
 
     Args:
-        link_for: The assignee that the recipient is. By default the only one: a link is never sent
-            to another person than the one it is for.
+        link_for: The assignee that the recipient is. By default the only one, if the message has
+            one recipient: everyone who reads a link can answer with it.
+        is_for_one: Whether the message has one recipient. A channel has many.
     """
     decision = context.get("decision")
     if decision is None:
         return said
     links = decision["links"]
     names = decision["assignees"]
-    name = link_for or (names[0] if len(names) == 1 else "")
+    name = link_for or (names[0] if is_for_one and len(names) == 1 else "")
     return {**said, "url": links.get(name) or said.get("url")}
 
 
@@ -171,7 +174,7 @@ class WebhookNotifier:
         timeout_seconds: The timeout of one attempt.
         tries: The number of attempts before the daemon takes over.
         link_for: For ``on_ask``: the assignee to whom the receiver belongs. The message then has a
-            signed link for that assignee. By default the only assignee, if there is one.
+            signed link for that assignee, with which everyone who reads it can answer.
     """
 
     def __init__(
@@ -208,7 +211,7 @@ class WebhookNotifier:
         """
         said = self._payload(context)
         if self._payload is summary:
-            said = with_link(said, context, self._link_for)
+            said = with_link(said, context, self._link_for, is_for_one=False)
         body = json.dumps(said, default=str)
         key = str(context.get("idempotency_key") or "")
         taker = outbound.get(None)
@@ -268,7 +271,7 @@ class EmailNotifier:
         sender: The sender's address; by default the ``sender`` of the connection, else its user.
         subject: Makes the subject from the context, instead of the ``text`` of ``summary``.
         timeout_seconds: The timeout of each network operation.
-        link_for: See ``WebhookNotifier``.
+        link_for: See ``WebhookNotifier``. With one address, by default the only assignee.
     """
 
     def __init__(
@@ -298,7 +301,8 @@ class EmailNotifier:
         Raises:
             NotificationFailed: If it was not accepted.
         """
-        said = with_link(summary(context), context, self._link_for)
+        is_for_one = len(self._to) == 1
+        said = with_link(summary(context), context, self._link_for, is_for_one=is_for_one)
         subject = said["text"] if self._subject is None else self._subject(context)
         decision = said.pop("decision", None) or {}
         said |= {name: value for name, value in decision.items() if name != "question"}

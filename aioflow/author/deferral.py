@@ -21,6 +21,7 @@ from aioflow.author.source_location import dag_error
 from aioflow.author.trigger import FIELDS_LIMIT, Trigger, TriggerEvent, class_path, never_yields
 from aioflow.errors import DagError
 from aioflow.model.dag import EventsSpec, StartTriggerSpec
+from aioflow.model.decisions import PERSON
 
 __all__ = (
     "BATCH_HANDLER",
@@ -302,6 +303,8 @@ def start_spec(owner: Any) -> StartTriggerSpec:
         if inspect.isroutine(value):  # other unserializable values may come from a reference
             codec.encode(value, f"{field!r} in trigger_kwargs of {name}", FIELDS_LIMIT)
     _check_trigger_class(said.trigger_cls, name)
+    if said.class_path == PERSON:
+        raise DagError(f"{name} cannot start deferred to a PersonTrigger; call defer() in execute")
     more = None
     if said.next_kwargs:
         more = codec.encode(dict(said.next_kwargs), f"next_kwargs of {name}", FIELDS_LIMIT)
@@ -323,8 +326,6 @@ def _check_trigger_class(trigger_cls: object, name: str) -> None:
         return
     if not (isinstance(trigger_cls, type) and issubclass(trigger_cls, Trigger)):
         raise DagError(f"the trigger_cls of {name} is no class of triggers, but {trigger_cls!r}")
-    if trigger_cls.__name__ == "PersonTrigger":
-        raise DagError(f"{name} cannot start deferred to a PersonTrigger; call defer() in execute")
     wrong = never_yields(trigger_cls)
     if wrong:
         raise DagError(f"the trigger_cls of {name}: {wrong}")

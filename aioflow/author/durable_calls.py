@@ -371,7 +371,10 @@ async def _record(
 
 
 def _checked_label(kind: str, label: object) -> str:
-    """Return a label in one line, at most ``LABEL_LENGTH`` characters; empty for ``None``.
+    """Return a label in one line; empty for ``None``.
+
+    It is cut to ``LABEL_LENGTH`` characters after its secrets are masked: half a secret has no
+    mask.
 
     Raises:
         TypeError: If it is not a text.
@@ -380,8 +383,7 @@ def _checked_label(kind: str, label: object) -> str:
         return ""
     if not isinstance(label, str):
         raise TypeError(f"{kind}(label=) takes a text, got a {type(label).__name__}")
-    text = " ".join(label.replace("\0", " ").split())
-    return text if len(text) <= LABEL_LENGTH else f"{text[: LABEL_LENGTH - 3]}..."
+    return " ".join(label.replace("\0", " ").split())
 
 
 def _has_parameter(fn: Callable[..., Any], name: str) -> bool:

@@ -17,20 +17,21 @@ from aioflow.author.durable_calls import Call, current_calls
 from aioflow.author.duration import Duration, microseconds
 from aioflow.author.source_location import SourceLocation, dag_error, here
 from aioflow.author.trigger import Trigger, TriggerEvent
+from aioflow.model.decisions import (
+    APPROVALS,
+    ASSIGNEE_LENGTH,
+    ASSIGNEES,
+    DETAILS_LENGTH,
+    QUESTION_LENGTH,
+    SCHEMA_LENGTH,
+    schema_misfit,
+)
 
 __all__ = ("PersonTrigger", "ask_person")
 
 T = TypeVar("T")
 
 _UNSET: Any = msgspec.UNSET
-
-_QUESTION_LENGTH = 500
-_DETAILS_LENGTH = 10_000
-_NAMES = 50
-"""Maximum number of assignees."""
-
-_APPROVALS = 20
-_SCHEMA_LENGTH = 64 * 1024
 
 
 class PersonTrigger(Trigger[Any]):
@@ -68,19 +69,21 @@ class PersonTrigger(Trigger[Any]):
         default: Any = _UNSET,
         schema: str = "",
     ) -> None:
-        self.question = _text("question", question, _QUESTION_LENGTH)
-        self.details = _text("details", details, _DETAILS_LENGTH, is_line=False)
+        self.question = _text("question", question, QUESTION_LENGTH)
+        self.details = _text("details", details, DETAILS_LENGTH, is_line=False)
         self.assignees = _names(assignees)
         self.approvals = _count(approvals)
         if not_by not in {"", "starter"}:
             raise dag_error(f'not_by takes "starter", got {not_by!r}')
         self.not_by = not_by
-        self.schema = schema if form is None else _schema_of(form)
+        self.schema = _checked_schema(schema) if form is None else _schema_of(form)
         if self.schema and self.approvals > 1:
             raise dag_error("a form is filled in by one person; ask for approvals without a form")
         self.default = default
         if form is not None or not schema:
             self.default = _plain_default(default, form)
+        elif default is not msgspec.UNSET:
+            self.default = _plain(default)
 
     def __init_subclass__(cls, **options: Any) -> None:
         raise TypeError("a PersonTrigger cannot be derived from: the engine itself answers it")
@@ -224,16 +227,16 @@ def _text(name: str, value: str, limit: int, *, is_line: bool = True) -> str:
 def _names(given: str | Sequence[str]) -> tuple[str, ...]:
     names = (given,) if isinstance(given, str) else tuple(given)
     for name in names:
-        if not (_is_text(name) and 0 < len(name) <= 100 and name.isprintable()):
+        if not (_is_text(name) and 0 < len(name) <= ASSIGNEE_LENGTH and name.isprintable()):
             raise dag_error(f"assignees are names of users, groups or roles, got {name!r}")
-    if len(names) > _NAMES:
-        raise dag_error(f"a decision has at most {_NAMES} assignees")
+    if len(names) > ASSIGNEES:
+        raise dag_error(f"a decision has at most {ASSIGNEES} assignees")
     return tuple(dict.fromkeys(names))
 
 
 def _count(approvals: int) -> int:
-    if type(approvals) is not int or not 1 <= approvals <= _APPROVALS:
-        raise dag_error(f"approvals takes 1 to {_APPROVALS}, got {approvals!r}")
+    if type(approvals) is not int or not 1 <= approvals <= APPROVALS:
+        raise dag_error(f"approvals takes 1 to {APPROVALS}, got {approvals!r}")
     return approvals
 
 
@@ -268,9 +271,27 @@ def _schema_of(form: type[Any]) -> str:
         root.pop("description", None)  # a dataclass without a docstring has its signature as one
     root["additionalProperties"] = False
     text = json.dumps({**root, **({"$defs": known} if known else {})})
-    if len(text) > _SCHEMA_LENGTH:
+    if len(text) > SCHEMA_LENGTH:
         raise dag_error(f"the form {form.__name__} is too large")
     return text
+
+
+def _checked_schema(schema: str) -> str:
+    if not _is_text(schema):
+        raise dag_error(f"the schema of a decision is JSON text, got {schema!r}")
+    wrong = schema_misfit(schema) if schema else None
+    if wrong:
+        raise dag_error(f"a decision cannot be asked: {wrong}")
+    return schema
+
+
+def _plain(default: Any) -> Any:
+    try:
+        plain = msgspec.to_builtins(default, str_keys=True)
+        msgspec.json.encode(plain)
+    except (TypeError, ValueError, RecursionError) as exc:
+        raise dag_error(f"the default of a decision is no JSON value: {exc}") from None
+    return plain
 
 
 def _plain_default(default: Any, form: type[Any] | None) -> Any:

@@ -30,7 +30,7 @@ def add_parser(nouns: Nouns) -> None:
     )
     listing.add_argument("--all", action="store_true", help="also those that have ended")
     listing.add_argument("--dag", metavar="DAG", help="only those of this DAG")
-    listing.add_argument("--run", metavar="RUN_ID", help="only those of this run")
+    listing.add_argument("--run", dest="run_id", metavar="RUN_ID", help="only those of this run")
     listing.add_argument("--limit", type=positive, default=100, metavar="N", help="default: 100")
     show = add_command(
         verbs, "show", _show, text="show one decision", example="aioflow decisions show 4711"
@@ -57,7 +57,7 @@ def _list(arguments: argparse.Namespace) -> int:
         lambda source: source.decisions(
             is_open=not arguments.all,
             dag=arguments.dag,
-            run=arguments.run,
+            run=arguments.run_id,
             limit=arguments.limit,
         ),
     )

@@ -7,6 +7,7 @@ part of the batch that contains the ends, so they are exact after a crash.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TypeAlias
 
 from aioflow.core.state.task_instance import TaskInstance, TriggerInstance
@@ -47,23 +48,35 @@ class _Group:
     __slots__ = ("counts", "totals")
 
     def __init__(self) -> None:
-        self.counts: tuple[dict[int, int], ...] = tuple({} for _ in Measure)
-        self.totals: tuple[dict[int, int], ...] = tuple({} for _ in Measure)
+        self.counts: tuple[dict[int, int], ...] = ({}, {}, {}, {})
+        self.totals: tuple[dict[int, int], ...] = ({}, {}, {}, {})
 
-    def ended(self, state: int) -> None:
+    def ended(self, state: int, times: int = 1) -> None:
         counts = self.counts[_STATE]
-        counts[state] = counts.get(state, 0) + 1
+        counts[state] = counts.get(state, 0) + times
 
     def spent(self, measure: int, duration_us: int) -> None:
-        spent = duration_us // 1000
+        self._spent(measure, duration_us // 1000, 1)
+
+    def _spent(self, measure: int, spent: int, times: int) -> None:
         if 0 <= spent < _SHORT_MS:
             bucket = _BUCKETS[spent]
         else:
-            spent = milliseconds_of(duration_us)
+            spent = milliseconds_of(spent * 1000)
             bucket = bucket_of(spent)
         counts, totals = self.counts[measure], self.totals[measure]
-        counts[bucket] = counts.get(bucket, 0) + 1
-        totals[bucket] = totals.get(bucket, 0) + spent
+        counts[bucket] = counts.get(bucket, 0) + times
+        totals[bucket] = totals.get(bucket, 0) + spent * times
+
+    def add_tasks(self, states: list[int], durations: list[int], queued: list[int]) -> None:
+        """Count tasks that ended, and empty the lists. Equal values are counted together."""
+        for state, times in Counter(states).items():
+            self.ended(state, times)
+        for measure, spent in ((_DURATION, durations), (_QUEUE, queued)):
+            for milliseconds, times in Counter([one // 1000 for one in spent]).items():
+                self._spent(measure, milliseconds, times)
+            spent.clear()
+        states.clear()
 
 
 class HistoryUpdates:
@@ -89,10 +102,9 @@ class HistoryUpdates:
         if row.state is RunState.SUCCESS and row.started_at is not None:
             group.spent(_DURATION, row.ended_at - row.started_at)
 
-    def task_changed(self, task: TaskInstance) -> None:
-        """Count the end of a task, if its row now gets a final state and had none."""
-        state = task.state
-        if state >= _SUCCESS and task.stored_state < _SUCCESS and state is not _REMOVED:
+    def task_ended(self, task: TaskInstance) -> None:
+        """Count the end of a task, whose row now gets a final state and had none."""
+        if task.state is not _REMOVED:
             self._ended.append(task)
 
     def trigger_fired(self, wait: TriggerInstance, now: Timestamp) -> None:
@@ -124,24 +136,33 @@ class HistoryUpdates:
         ]
 
     def _count_tasks(self, now: Timestamp) -> None:
-        """Count the tasks that ended. Those of one fan-out follow each other, and share a group."""
-        run, spec, group, hour, next_hour = None, None, None, 0, 0
+        """Count the tasks that ended. Those of one fan-out follow each other, and share a group.
+
+        For one task, only ``list.append`` is called: this is on the path of each task.
+        """
+        group = None
+        run, spec, hour, next_hour = None, None, 0, 0
+        states: list[int] = []
+        durations: list[int] = []
+        queued: list[int] = []
         for task in self._ended:
-            ended_at, started_at = task.ended_at, task.started_at
+            ended_at, started_at, state = task.ended_at, task.started_at, task.state
             if ended_at is None:
                 ended_at = now
-            is_same = task.spec is spec and task.run is run and hour <= ended_at < next_hour
-            if group is None or not is_same:
+            if task.spec is not spec or task.run is not run or not hour <= ended_at < next_hour:
+                if group is not None:
+                    group.add_tasks(states, durations, queued)
                 run, spec, hour = task.run, task.spec, hour_of(ended_at)
                 next_hour = hour + HOUR_US
                 group = self._group(run.row.dag_id, spec.task_id, hour)
-            group.ended(task.state)
-            if started_at is None:
-                continue
-            if task.state is _SUCCESS:
-                group.spent(_DURATION, ended_at - started_at)
-            if task.queued_at is not None:
-                group.spent(_QUEUE, started_at - task.queued_at)
+            states.append(state)
+            if started_at is not None:
+                if state is _SUCCESS:
+                    durations.append(ended_at - started_at)
+                if task.queued_at is not None:
+                    queued.append(started_at - task.queued_at)
+        if group is not None:
+            group.add_tasks(states, durations, queued)
         self._ended.clear()
 
     def _group(self, dag_id: str, task_id: str, at: Timestamp) -> _Group:

@@ -520,7 +520,8 @@ class Transaction:
         batch.decision_ends.extend(end for number, end in ends.items() if number not in new)
 
     def _close_task(self, task: TaskInstance) -> None:
-        self.history.task_changed(task)
+        if task.state >= TaskState.SUCCESS and task.stored_state < TaskState.SUCCESS:
+            self.history.task_ended(task)
         if task.stored_state is TaskState.PENDING and not task.stored_start:
             self.batch.new_tasks.append(
                 TaskRow(

@@ -274,7 +274,7 @@ def _explain_wait(task: TaskInstance, memory: Memory) -> Wait | None:
     if wait.row.class_path == RUN and wait.row.kwargs is not None:
         detail = _called(msgspec.msgpack.decode(wait.row.kwargs), memory)
     if wait.row.class_path == PERSON and wait.row.kwargs is not None:
-        kind, detail = WaitKind.DECISION, question_of(wait.row.kwargs).question
+        kind, detail = WaitKind.DECISION, _asked(wait.row.kwargs)
     until = task.deadline_at if wait.is_handled else wait.row.deadline_at
     since, until = memory.on_wall(wait.row.since), memory.on_wall(until)
     number = wait.row.trigger_no
@@ -285,6 +285,14 @@ def is_unwatched(wait: TriggerInstance, memory: Memory) -> bool:
     """Return whether no host runs this trigger because its DAG is paused."""
     is_its_own = wait.row.class_path in HOSTLESS or wait.state is not TriggerState.WAITING
     return not is_its_own and is_stopped(wait.run.row.dag_id, memory)
+
+
+def _asked(fields: bytes) -> str:
+    """Return the question of a decision. Damaged fields must not end the turn."""
+    try:
+        return question_of(fields).question
+    except msgspec.MsgspecError:
+        return "an unreadable question"
 
 
 def _called(fields: dict[str, str], memory: Memory) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+import json
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -10,7 +11,13 @@ from aioflow.model.ids import RunNo, TaskNo, TriggerNo
 from aioflow.model.timestamps import Timestamp
 
 __all__ = (
+    "APPROVALS",
+    "ASSIGNEES",
+    "ASSIGNEE_LENGTH",
+    "DETAILS_LENGTH",
     "PERSON",
+    "QUESTION_LENGTH",
+    "SCHEMA_LENGTH",
     "STARTER",
     "DecisionEnd",
     "DecisionOutcome",
@@ -18,7 +25,9 @@ __all__ = (
     "DecisionRow",
     "DecisionVotes",
     "Vote",
+    "question_misfit",
     "question_of",
+    "schema_misfit",
     "votes_of",
 )
 
@@ -27,6 +36,15 @@ PERSON = "aioflow.author.person:PersonTrigger"
 
 STARTER = "starter"
 """The value of ``not_by`` that excludes the person who started the run."""
+
+QUESTION_LENGTH = 500
+DETAILS_LENGTH = 10_000
+SCHEMA_LENGTH = 64 * 1024
+ASSIGNEES = 50
+"""Maximum number of assignees."""
+
+ASSIGNEE_LENGTH = 100
+APPROVALS = 20
 
 DecisionOutcome: TypeAlias = Literal["answered", "default", "timeout", "withdrawn"]
 """How a decision ended: people answered; the default was used after the timeout; the timeout
@@ -129,6 +147,47 @@ def question_of(fields: bytes) -> DecisionQuestion:
         msgspec.MsgspecError: If they are not those of a ``PersonTrigger``.
     """
     return _questions.decode(fields)
+
+
+def schema_misfit(schema: str) -> str | None:
+    """Return why a text is no JSON Schema of a form; ``None`` if it may be one."""
+    if len(schema) > SCHEMA_LENGTH:
+        return f"its schema has more than {SCHEMA_LENGTH} characters"
+    try:
+        found: Any = json.loads(schema)
+    except (ValueError, RecursionError) as exc:
+        return f"its schema is not JSON: {exc}"
+    return None if isinstance(found, dict) else "its schema is no JSON object"
+
+
+def question_misfit(question: DecisionQuestion) -> str | None:
+    """Return why a question cannot be asked; ``None`` if it can.
+
+    ``PersonTrigger`` checks the same, but its fields may come from elsewhere.
+    """
+    if not question.question.strip() or len(question.question) > QUESTION_LENGTH:
+        return f"its question is one line of 1 to {QUESTION_LENGTH} characters"
+    if len(question.details) > DETAILS_LENGTH:
+        return f"its details have more than {DETAILS_LENGTH} characters"
+    if len(question.assignees) > ASSIGNEES:
+        return f"it has more than {ASSIGNEES} assignees"
+    if not all(0 < len(name) <= ASSIGNEE_LENGTH for name in question.assignees):
+        return f"the name of an assignee has 1 to {ASSIGNEE_LENGTH} characters"
+    if not 1 <= question.approvals <= (1 if question.schema else APPROVALS):
+        return f"it cannot take {question.approvals} approvals"
+    if question.not_by not in {"", STARTER}:
+        return f"its not_by is {question.not_by[:20]!r}"
+    if question.schema and (wrong := schema_misfit(question.schema)):
+        return wrong
+    return None if question.default is msgspec.UNSET else _default_misfit(question.default)
+
+
+def _default_misfit(default: msgspec.Raw) -> str | None:
+    try:
+        msgspec.json.encode(msgspec.msgpack.decode(default))
+    except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as exc:
+        return f"its default is no JSON value: {exc}"
+    return None
 
 
 def votes_of(row: DecisionRow) -> tuple[Vote, ...]:

@@ -131,6 +131,7 @@ class ClearTasks(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     Attributes:
         tasks: Their ids; empty for all.
         map_index: The child of a mapped task; -1 for all.
+        map_indexes: Several children of the one mapped task in ``tasks``; empty for all.
         downstream: Whether to clear all tasks after them as well.
         failed: Whether to clear only tasks that failed, were ``upstream_failed``, or were
             cancelled.
@@ -147,6 +148,7 @@ class ClearTasks(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     key: str | None = None
     latest: bool = False
     dry_run: bool = False
+    map_indexes: tuple[int, ...] = ()
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True, tag=True):

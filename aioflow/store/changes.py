@@ -92,6 +92,8 @@ class Action(Enum):
     ADD = "add"
     """Insert the row, or add its values to those of the existing row."""
     UPDATE = "update"
+    AMEND = "amend"
+    """Update the row, which may be missing."""
     DELETE = "delete"
     DISCARD = "discard"
     """Delete the row, which may have been deleted already."""
@@ -106,6 +108,7 @@ class Kind:
         columns: Columns that get new values.
         guards: Columns whose current values the change expects; the row's key comes first.
         bind: Returns the rows that a batch changes in this way.
+        empty: Columns that the change expects to be NULL.
     """
 
     name: str
@@ -114,6 +117,7 @@ class Kind:
     columns: tuple[str, ...]
     guards: tuple[str, ...]
     bind: Callable[[Batch, Vault], list[Parameters]]
+    empty: tuple[str, ...] = ()
 
     @property
     def is_journaled(self) -> bool:
@@ -123,7 +127,7 @@ class Kind:
     @property
     def is_counted(self) -> bool:
         """Whether the statement must affect exactly as many rows as the change has."""
-        return self.action not in {Action.KEEP, Action.DISCARD}
+        return self.action not in {Action.KEEP, Action.AMEND, Action.DISCARD}
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -202,10 +206,11 @@ def _kind(
     *,
     columns: tuple[str, ...] = (),
     guards: tuple[str, ...] = (),
+    empty: tuple[str, ...] = (),
 ) -> Kind:
     if not columns and not guards:
         columns = tuple(table.c.keys())
-    return Kind(name, table, action, columns, guards, bind)
+    return Kind(name, table, action, columns, guards, bind, empty)
 
 
 def _deletion(kind: str, table: Table) -> Kind:
@@ -389,12 +394,22 @@ KINDS: tuple[Kind, ...] = (
         guards=("decision_no", "vote_count"),
     ),
     _kind(
-        "decision end",
+        "decision answer",
         tables.decision,
         Action.UPDATE,
+        decisions.decision_answers,
+        columns=("outcome", "answer", "ended_at"),
+        guards=("decision_no",),
+        empty=("outcome",),
+    ),
+    _kind(
+        "decision end",
+        tables.decision,
+        Action.AMEND,
         decisions.decision_ends,
         columns=("outcome", "answer", "ended_at"),
         guards=("decision_no",),
+        empty=("outcome",),
     ),
     _kind("dag trigger", tables.dag_trigger, Action.REPLACE, run_causes.dag_triggers),
     _kind(
@@ -502,6 +517,7 @@ def _row_by_row(kind: Kind) -> Insert | Update | Delete:
     guards = [
         table.c[name] == bindparam(f"was_{name}", type_=table.c[name].type) for name in kind.guards
     ]
+    guards += [table.c[name].is_(None) for name in kind.empty]
     match kind.action:
         case Action.INSERT:
             return insert(table).values(new)
@@ -517,7 +533,7 @@ def _row_by_row(kind: Kind) -> Insert | Update | Delete:
             return upsert.on_conflict_do_update(
                 index_elements=list(kind.key), set_=_added(kind, upsert.excluded)
             )
-        case Action.UPDATE:
+        case Action.UPDATE | Action.AMEND:
             return update(table).where(*guards).ordered_values(*new.items())
         case Action.DELETE | Action.DISCARD:
             return delete(table).where(*guards)
@@ -536,6 +552,7 @@ def _all_at_once(kind: Kind) -> Insert | Update | Delete:
     ]
     given = func.unnest(*arrays).table_valued(*names).render_derived(name="given")
     guards = [table.c[name] == given.c[f"was_{name}"] for name in kind.guards]
+    guards += [table.c[name].is_(None) for name in kind.empty]
     source = select(*(given.c[f"new_{name}"] for name in kind.columns))
     match kind.action:
         case Action.INSERT:
@@ -553,7 +570,7 @@ def _all_at_once(kind: Kind) -> Insert | Update | Delete:
             return upsert.on_conflict_do_update(
                 index_elements=list(kind.key), set_=_added(kind, upsert.excluded)
             )
-        case Action.UPDATE:
+        case Action.UPDATE | Action.AMEND:
             values = {name: given.c[f"new_{name}"] for name in kind.columns}
             return update(table).where(*guards).values(values)
         case Action.DELETE | Action.DISCARD:

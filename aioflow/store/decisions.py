@@ -19,6 +19,7 @@ from aioflow.store.selects import number, text
 
 __all__ = (
     "DecisionReader",
+    "decision_answers",
     "decision_ends",
     "decision_votes",
     "new_decisions",
@@ -44,13 +45,21 @@ def decision_votes(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
     return [values(change) for change in batch.decision_votes]
 
 
+def decision_answers(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
+    """Return the decisions that people have answered. Each must be open."""
+    return [_end(end, vault) for end in batch.decision_ends if end.outcome == "answered"]
+
+
 def decision_ends(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return the decisions that end."""
+    """Return the decisions that end without an answer of people.
 
-    def values(end: DecisionEnd) -> tuple[Any, ...]:
-        return (end.outcome, end.answer, end.ended_at, end.decision_no)
+    A row that is missing is ignored, so that its run can still be cancelled.
+    """
+    return [_end(end, vault) for end in batch.decision_ends if end.outcome != "answered"]
 
-    return [values(end) for end in batch.decision_ends]
+
+def _end(end: DecisionEnd, vault: Vault) -> tuple[Any, ...]:
+    return (end.outcome, end.answer, end.ended_at, end.decision_no)
 
 
 # ── queries ─────────────────────────────────────────────────────────────────────────────

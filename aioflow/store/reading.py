@@ -43,6 +43,7 @@ from aioflow.model.timestamps import Timestamp
 from aioflow.store import rows, selects, tables
 from aioflow.store.accounts import AccessReader, token_row
 from aioflow.store.changes import compiled
+from aioflow.store.children import ChildrenReader
 from aioflow.store.columns import read_rows, row_checker
 from aioflow.store.decisions import DecisionReader
 from aioflow.store.history import HistoryReader
@@ -184,6 +185,7 @@ class Reading(
     OwnershipReader,
     RetentionReader,
     HistoryReader,
+    ChildrenReader,
     BackfillReader,
     DagTriggerReader,
     NamedEventReader,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
+from aioflow.model.children import Cell, ChildCount, SlowChild
 from aioflow.model.decisions import DecisionRow
 from aioflow.model.ids import RunNo, TaskNo, TriggerNo
 from aioflow.model.rows import NamedEventRow, NodeRow, RunRow, TaskRow, TriggerRow, TryRow
@@ -134,6 +135,24 @@ class Browsed(Protocol):
         self, first: TaskNo, end: TaskNo, state: TaskState, *, offset: int, limit: int
     ) -> list[TaskNo]:
         """Return the numbers of the tasks in a range that are in this state, in order."""
+
+    async def count_children(
+        self, first: TaskNo, end: TaskNo, *, since: Timestamp
+    ) -> list[ChildCount]:
+        """Return the task rows in a range counted by state and duration, removed ones excluded.
+
+        Args:
+            since: From when an end is recent.
+        """
+
+    async def list_cells(self, first: TaskNo, end: TaskNo, *, size: int) -> list[Cell]:
+        """Return the task rows in a range as cells of ``size`` numbers; none for empty cells."""
+
+    async def list_slowest(self, first: TaskNo, end: TaskNo, *, limit: int) -> list[SlowChild]:
+        """Return the tasks in a range whose last try took longest and that have ended."""
+
+    async def list_failed(self, first: TaskNo, end: TaskNo, *, limit: int) -> list[TaskRow]:
+        """Return the tasks in a range that have failed, by number."""
 
     async def find_waits_of_task(
         self, run_no: RunNo, task_no: TaskNo, *, limit: int = 10

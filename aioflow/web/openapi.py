@@ -15,13 +15,14 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 
-from aioflow.api import past_fire_times, schemas
+from aioflow.api import children, past_fire_times, schemas
 from aioflow.api.access.accounts import SessionView, TokenView, UserView
 from aioflow.api.access.audit import AuditView
 from aioflow.api.assets import AssetView
 from aioflow.api.backfills import BackfillView, FireTimeView
 from aioflow.api.bulk import BulkAction, BulkView
 from aioflow.api.decisions import AnsweredView, DecisionPage, DecisionView
+from aioflow.api.declarations import TagView
 from aioflow.api.executors import ExecutorView
 from aioflow.api.page import history, home
 from aioflow.api.page import schemas as page_schemas
@@ -211,6 +212,7 @@ ANSWERS: Mapping[str, Any] = {
     "answer_link": AnsweredView,
     "recent_runs": dict[str, list[page_schemas.RecentRunView]],
     "triggers_summary": page_schemas.TriggersView,
+    "list_dag_tags": Page[TagView],
     "list_dags": Page[schemas.DagView],
     "show_dag": schemas.DagDetailView,
     "next_fire_times": Page[str],
@@ -264,6 +266,9 @@ ANSWERS: Mapping[str, Any] = {
     "pool_holders": Page[page_schemas.HolderView],
     "pool_waiters": page_schemas.WaitersView,
     "show_home": home.HomeView,
+    "show_children": children.ChildrenView,
+    "show_cells": children.CellsView,
+    "group_errors": children.ErrorGroupsView,
     "history_of_runs": history.RunEndsView,
     "history_of_dags": history.DagsStatsView,
     "history_of_dag": history.DagHistoryView,

@@ -180,6 +180,24 @@ async def run_gantt(
     return Json(await api.reads.gantt(run_id, offset=offset, limit=limit, cursor=cursor))
 
 
+@router.get("/runs/{run_id}/tasks/{task_id}/children", dependencies=[viewer("run")])
+async def show_children(api: NodeApi, run_id: str, task_id: str) -> Response:
+    """Count the children of a mapped task by state and duration, with the slowest and the rate."""
+    return Json(await api.reads.children.summary(run_id, task_id))
+
+
+@router.get("/runs/{run_id}/tasks/{task_id}/children/cells", dependencies=[viewer("run")])
+async def show_cells(api: NodeApi, run_id: str, task_id: str) -> Response:
+    """Show the children of a mapped task as at most 10,000 cells, a character each."""
+    return Json(await api.reads.children.cells(run_id, task_id))
+
+
+@router.get("/runs/{run_id}/tasks/{task_id}/children/errors", dependencies=[viewer("run")])
+async def group_errors(api: NodeApi, run_id: str, task_id: str) -> Response:
+    """Group the failed children of a mapped task by type and message of their errors."""
+    return Json(await api.reads.children.errors(run_id, task_id))
+
+
 @router.get("/runs/{run_id}/tasks/{task_id}/show", dependencies=[viewer("run")])
 async def show_task(
     api: NodeApi,

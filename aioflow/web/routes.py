@@ -14,6 +14,8 @@ from starlette.routing import BaseRoute
 
 from aioflow.api import instant
 from aioflow.api.bulk import BulkAction, act_on_slice, preview
+from aioflow.api.children import CLEARED_CHILDREN
+from aioflow.api.declarations import count_tags
 from aioflow.api.events import body_of
 from aioflow.api.paging import Page, number_after, page_of, page_of_all
 from aioflow.api.queries import PAGE, DagsWanted
@@ -202,6 +204,9 @@ class TriggerBody(BaseModel):
     key: str | None = None
 
 
+_ChildIndex = Annotated[int, Field(ge=0, le=1 << 53)]
+
+
 class ClearBody(BaseModel):
     """The tasks of a run to clear; by default all."""
 
@@ -209,6 +214,7 @@ class ClearBody(BaseModel):
 
     tasks: list[str] = []
     map_index: Annotated[int, Field(ge=-1, le=1 << 53)] = -1
+    map_indexes: Annotated[list[_ChildIndex], Field(max_length=CLEARED_CHILDREN)] = []
     downstream: bool = False
     failed: bool = False
     latest: bool = False
@@ -283,11 +289,21 @@ async def list_dags(
     api: NodeApi,
     search: Annotated[str, Query(max_length=250)] = "",
     state: DagsWanted = "all",
+    tag: Annotated[list[str], Query(max_length=100)] = [],  # noqa: B006 - it is never changed
     limit: Count = PAGE,
     cursor: CursorText = None,
 ) -> Response:
     """List DAGs by name, followed by the files that define no DAG."""
-    return Json(await api.page_of_dags(search=search, state=state, limit=limit, cursor=cursor))
+    return Json(
+        await api.page_of_dags(search=search, state=state, limit=limit, cursor=cursor, tags=tag)
+    )
+
+
+@router.get("/dag-tags", dependencies=[viewer()])
+async def list_dag_tags(api: NodeApi, limit: Count = PAGE, cursor: CursorText = None) -> Response:
+    """List the tags of all DAGs by name, with the number of DAGs that have each."""
+    declared = await api.declarations.read(await api.catalogue.known())
+    return Json(page_of_all("tags", count_tags(declared), limit, cursor, lambda one: (one.tag,)))
 
 
 @router.get("/dags/{dag_id}", dependencies=[viewer("dag")])
@@ -430,6 +446,7 @@ async def clear(
             run_id,
             wanted.tasks,
             map_index=wanted.map_index,
+            map_indexes=wanted.map_indexes,
             downstream=wanted.downstream,
             failed=wanted.failed,
             latest=wanted.latest,

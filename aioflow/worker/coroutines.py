@@ -13,6 +13,7 @@ from contextlib import aclosing
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from types import CoroutineType
 from typing import Any, TypeAlias
 
 import msgspec
@@ -78,6 +79,7 @@ from aioflow.worker.task.outcome import (
     not_begun,
     now,
     pack,
+    pack_at_once,
     succeeded,
     write_failure_reporter,
     write_result_in_thread,
@@ -131,18 +133,23 @@ class TaskTry:
 
     async def value(self) -> Any:
         """Return the result of the body, or of the sensor's last poke."""
-        self._pages = await fetch_pages_ahead(
-            self._run, self._node, self._start, self._fetch, self._results
-        )
-        if self._node.sensor is None or self._start.method:
+        start, results = self._start, self._results
+        if start.is_closing or results.copies is not None or self._run.asks_for_results(self._node):
+            self._pages = await fetch_pages_ahead(
+                self._run, self._node, start, self._fetch, results
+            )
+        sensor = self._node.settings.sensor
+        if sensor is None or start.method:
             return await self._once()
-        return await self._sense(self._node.sensor)
+        return await self._sense(sensor)
 
     async def _once(self) -> Any:
         body = self._begin()
-        limit_us = self._limit_us()
+        limit_us = spec_of(self._node).execution_timeout_us
         if limit_us is None:
             return await self._called(body)
+        if self._node.sensor is None:
+            limit_us = self._start.timeout_us or limit_us  # the remaining time
         timer = asyncio.get_running_loop().call_later(limit_us / 1_000_000, self._expire)
         try:
             return await self._called(body)
@@ -151,6 +158,8 @@ class TaskTry:
 
     async def _called(self, body: Body) -> Any:
         value = body.call()
+        if type(value) is CoroutineType:  # of `async def`
+            return await value
         if inspect.isasyncgen(value):
             return await self._yielded(value)
         return await value if inspect.isawaitable(value) else value
@@ -190,14 +199,6 @@ class TaskTry:
             wait_us = interval_after(sensor, pokes) if recheck_in_us is None else recheck_in_us
             self.next_poke_at = now() + wait_us
             await asyncio.sleep(wait_us / 1_000_000)
-
-    # ── timeout ─────────────────────────────────────────────────────────────────────────
-
-    def _limit_us(self) -> int | None:
-        limit_us = spec_of(self._node).execution_timeout_us
-        if limit_us is not None and self._node.sensor is None:
-            limit_us = self._start.timeout_us or limit_us  # the remaining time
-        return limit_us
 
 
 def interval_after(sensor: SensorSpec, pokes: int) -> int:
@@ -313,6 +314,7 @@ class CoroutineHost:
         self._code_cache = code_cache or CodeCache(Path(hello.code), exclusive=False)
         self._code = hello.code
         self._results = HostedFiles(hello, reports)
+        self._fetch_page = partial(fetch_page, reports)
         self._traces = hello.traces
         self._runs = Runs(self._code_cache)
         self._hosted: dict[Key, HostedTry] = {}
@@ -372,9 +374,10 @@ class CoroutineHost:
     # ── one try ─────────────────────────────────────────────────────────────────────────
 
     def _begin(self, start: StartTask) -> None:
-        left = self._suspended.pop(start.task_no, None)
-        if left is not None:  # the daemon no longer knows of this suspended execution
-            self._supervisor.cancel(left, "reassigned")
+        if self._suspended:
+            left = self._suspended.pop(start.task_no, None)
+            if left is not None:  # the daemon no longer knows of this suspended execution
+                self._supervisor.cancel(left, "reassigned")
         hosted = HostedTry(self, start)
         self._hosted[hosted.key] = hosted
         self._supervisor.start(hosted, self._host(hosted))
@@ -444,12 +447,13 @@ class CoroutineHost:
     async def _host(self, hosted: HostedTry) -> None:
         start = hosted.start
         task_key = (start.task_index, start.map_index)
-        info = self._runs.info(start.run_no)
+        loaded = self._runs.loaded(start.run_no)
+        info = self._runs.info(start.run_no) if loaded is None else loaded.info
         dag_id = "" if info is None else info.dag_id
         query_sender.set(QueryClient(self._channels, start.run_no, task_key, dag_id=dag_id))
         declared_values.set({})
         try:
-            run = self._runs.of(start)
+            run = self._runs.of(start) if loaded is None else loaded
             node = hosted.node = run.dag.nodes[start.task_index]
             if self._traces:
                 attach_span(run.info, start)
@@ -457,7 +461,7 @@ class CoroutineHost:
             self._report(hosted, not_begun(start, exc))
             return
         hosted.began_at = now()
-        if node.sensor is None:
+        if node.settings.sensor is None:
             recorded = await self._records(start) if start.recorded else []
             code = f"{self._code}/{run.info.version}/"
             hosted.calls = DurableCalls(hosted, recorded, self._steps, code, self._slices)
@@ -470,14 +474,15 @@ class CoroutineHost:
 
     async def _outcome(self, run: KnownRun, node: Node, hosted: HostedTry) -> Ended:
         expire = partial(self._supervisor.cancel, hosted, _TIMEOUT)
-        hosted.item_stream = ItemStream(hosted) if spec_of(node).streams else None
+        spec = spec_of(node)
+        hosted.item_stream = ItemStream(hosted) if spec.streams else None
         task_try = hosted.task_try = TaskTry(
-            *(run, node, hosted.start, partial(fetch_page, self._reports), self._results),
+            *(run, node, hosted.start, self._fetch_page, self._results),
             *(expire, self._reports.report, hosted.item_stream),
         )
         problem: BaseException
         try:
-            if names := spec_of(node).values:
+            if names := spec.values:
                 declared_values.set(await self._values(hosted.start, names))
             value = await task_try.value()
             if hosted.calls is not None:
@@ -485,7 +490,9 @@ class CoroutineHost:
             if gives_items(node, hosted.start) and hosted.ending != _TIMEOUT:
                 items = handled(node, hosted.start, hosted.began_at, value)
                 return await self._slices.run(items)
-            packed = await self._slices.run(pack(node, hosted.start, value, self._results))
+            packed = pack_at_once(node, value)
+            if packed is None:
+                packed = await self._slices.run(pack(node, hosted.start, value, self._results))
             if packed.write is not None:
                 await write_result_in_thread(
                     packed.write,
@@ -536,7 +543,7 @@ class CoroutineHost:
         if self._hosted.get(hosted.key) is hosted:
             del self._hosted[hosted.key]
         for known in (self._suspended, self._sensors):
-            if known.get(hosted.start.task_no) is hosted:
+            if known and known.get(hosted.start.task_no) is hosted:
                 del known[hosted.start.task_no]
         if not hosted.is_reported and not hosted.ending:
             # An internal error. Report it, so that the engine does not wait forever.

@@ -9,6 +9,7 @@ pool, server or tracker that later tasks reuse survives, with its workers.
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # typeshed has no stub for it
 import contextlib
 import os
 import resource
@@ -222,10 +223,11 @@ class Orphans:
         for, its page faults have been added to the sum, unless SIGCHLD is ignored.
         """
         before, self._faults = self._faults, _faults_of_children()
+        # `signal.getsignal` converts the handler into an enum, which takes longer than all this.
         return (
             self._faults != before
             or has_children()
-            or signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN
+            or _signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN
         )
 
     def _find_after(self, seconds: float) -> set[int]:

@@ -93,7 +93,8 @@ class ReportBuffer:
             Unserializable: If the report cannot be encoded; other reports are not affected.
         """
         message = packed(report)
-        self._flush_soon()
+        if not self._reports:
+            self._flush_soon()
         self._reports.append(message)
         if len(self._reports) >= REPORTS_AT_ONCE:
             self._flush()
@@ -349,8 +350,9 @@ class OutputForwarder:
 
     def flush(self, of: tuple[TaskNo, StartNo]) -> None:
         """Report the buffered output of a try or trigger, before a report that must follow."""
-        for output in self._buffer.take(of):
-            self._reports.report(output)
+        if self._buffer.has_output:
+            for output in self._buffer.take(of):
+                self._reports.report(output)
 
     def _forward(self) -> None:
         if not self._is_pumping:

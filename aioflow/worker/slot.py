@@ -7,7 +7,6 @@ both. There is no third thread.
 
 from __future__ import annotations
 
-import inspect
 import os
 import sys
 import threading
@@ -15,6 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
+from types import CoroutineType
 from typing import TypeAlias
 
 import msgspec
@@ -71,6 +71,7 @@ from aioflow.worker.task.outcome import (
     not_begun,
     now,
     pack,
+    pack_at_once,
     succeeded,
     write_failure_reporter,
     write_result,
@@ -115,15 +116,15 @@ def run_body(
         return not_begun(start, exc)
     began_at = now()
     body = None
+    names = spec_of(node).values
     try:
-        set_process_values(_fetch_values(ask, start, spec_of(node).values))
-        if transfer is not None:
-            transfer.fetch_sources(start)
+        if names or transfer is not None:
+            _fetch_ahead(ask, start, names, transfer)
         body = body_of_try(run, node, start, partial(_fetch_page, ask, transfer), results)
         if body.label is not None:
             tell(Labelled(start.task_no, start.start_no, body.label))
         value = body.call()
-        if inspect.iscoroutine(value):
+        if isinstance(value, CoroutineType):
             value.close()
             raise TypeError(
                 f"{node.task_id!r} is no `async def`, yet returned a coroutine; "
@@ -135,18 +136,38 @@ def run_body(
                 return SensorNotReady(start.task_no, start.start_no, began_at, now())
         if gives_items(node, start):
             return run_steps(handled(node, start, began_at, value))
-        packed = run_steps(pack(node, start, value, results))
+        packed = pack_at_once(node, value)
+        if packed is None:
+            packed = run_steps(pack(node, start, value, results))
         if packed.write is not None:
-            write = packed.write
-            if transfer is not None:
-                write = partial(transfer.write, write, start)
-            write_result(write, write_failure_reporter(start, tell))
+            _write(packed.write, start, tell, transfer)
         return succeeded(start, began_at, packed)
     except BaseException as exc:  # noqa: BLE001 - user code may raise anything
         operator = None if body is None else body.operator
         return run_steps(ended_badly(node, start, began_at, exc, operator))
     finally:
-        set_process_values({})
+        if names:
+            set_process_values({})
+
+
+def _fetch_ahead(
+    ask: AskDaemon,
+    start: StartTask,
+    names: tuple[tuple[ValueKind, str], ...],
+    transfer: ResultTransfer | None,
+) -> None:
+    if names:
+        set_process_values(_fetch_values(ask, start, names))
+    if transfer is not None:
+        transfer.fetch_sources(start)
+
+
+def _write(
+    write: Callable[[], None], start: StartTask, tell: Tell, transfer: ResultTransfer | None
+) -> None:
+    if transfer is not None:
+        write = partial(transfer.write, write, start)
+    write_result(write, write_failure_reporter(start, tell))
 
 
 def _fetch_page(
@@ -176,8 +197,6 @@ def result_files(hello: Hello, ask: AskDaemon) -> ResultFiles:
 def _fetch_values(
     ask: AskDaemon, start: StartTask, names: tuple[tuple[ValueKind, str], ...]
 ) -> NamedValues:
-    if not names:
-        return {}
     got = ask(start.run_no, "values", values.encoded_query(start.task_index, names))
     if got.error:
         raise UnknownValue(got.error)

@@ -153,6 +153,9 @@ class OutputBuffer:
 
     Args:
         wake: Called from any thread when the empty buffer receives data.
+
+    Attributes:
+        has_output: Whether there is anything to take.
     """
 
     def __init__(self, wake: Callable[[], None]) -> None:
@@ -161,10 +164,12 @@ class OutputBuffer:
         self._pending: dict[tuple[TaskNo, StartNo], list[tuple[bool, bytearray]]] = {}
         self._size = 0
         self._dropped: dict[tuple[TaskNo, StartNo], int] = {}
+        self.has_output = False
 
     def add(self, of: tuple[TaskNo, StartNo], data: bytes, *, is_stderr: bool = False) -> None:
         """Buffer output of a try, or count it as dropped if the buffer is full."""
         with self._lock:
+            self.has_output = True
             if self._size + len(data) > PENDING_LIMIT:
                 self._dropped[of] = self._dropped.get(of, 0) + len(data)
                 return
@@ -190,6 +195,7 @@ class OutputBuffer:
                 flushed = {of: own} if (own := self._pending.pop(of, None)) is not None else {}
                 dropped = {of: count} if (count := self._dropped.pop(of, 0)) else {}
                 self._size -= sum(len(data) for own in flushed.values() for _, data in own)
+            self.has_output = bool(self._pending or self._dropped)
         for key, count in dropped.items():
             note = f"\n[aioflow: {count} bytes of output dropped, it came too fast]\n"
             flushed.setdefault(key, []).append((False, bytearray(note.encode())))

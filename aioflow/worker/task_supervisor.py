@@ -13,7 +13,8 @@ import asyncio
 import contextvars
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any, Generic, TypeVar, cast
+from types import CoroutineType
+from typing import Any, Generic, TypeVar
 
 from aioflow.author.codec import Steps
 from aioflow.worker.crash_recorder import NO_OWNER, CrashRecorder, Stepped
@@ -140,9 +141,8 @@ class TaskSupervisor(Generic[Supervised]):
             hosted.limit = self._loop.call_later(self._limit_seconds, self._abandon, hosted)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        hosted: Supervised = cast(
-            "Supervised", current_coroutine.get()
-        )  # only `start` sets it in this context
+        # Only `start` sets it in this context.
+        hosted: Supervised = current_coroutine.get()  # type: ignore[assignment]
         if hosted.limit is not None:
             hosted.limit.cancel()
         hosted.task = None  # breaks a reference cycle that the garbage collector would have to find
@@ -170,7 +170,9 @@ class TaskSupervisor(Generic[Supervised]):
         **options: Any,
     ) -> asyncio.Task[Any]:
         hosted = current_coroutine.get() if context is None else context.get(current_coroutine)
-        if hosted is not None and asyncio.iscoroutine(coroutine):
+        if hosted is not None and (
+            type(coroutine) is CoroutineType or asyncio.iscoroutine(coroutine)
+        ):
             coroutine = Stepped(coroutine, hosted, self._recorder)
         return asyncio.Task(coroutine, loop=loop, context=context, **options)
 

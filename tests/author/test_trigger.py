@@ -15,6 +15,7 @@ import pytest
 
 from aioflow import (
     Operator,
+    PersonTrigger,
     RunEndings,
     StartTriggerArgs,
     TaskDeferred,
@@ -568,6 +569,9 @@ class StartsNever(Operator):
         (Single, "Single.run must be `async def` with a yield"),
         (StartsNever, "trigger_cls of StartsNever is no class of triggers"),
         (7, "trigger_cls of StartsNever is no class of triggers, but 7"),
+        (PersonTrigger, "StartsNever cannot start deferred to a PersonTrigger"),
+        ("aioflow.author.person:PersonTrigger", "cannot start deferred to a PersonTrigger"),
+        ("aioflow.author.person.PersonTrigger", "cannot start deferred to a PersonTrigger"),
     ],
 )
 def test_a_start_trigger_that_can_never_yield_is_refused_at_parse(trigger_cls, said, monkeypatch):

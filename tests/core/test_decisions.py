@@ -16,7 +16,7 @@ from aioflow.errors import (
     UnknownDecision,
 )
 from aioflow.model.access import HOME, AccountRow, Actor, Role, TokenRow
-from aioflow.model.dag import Body, CallbackSpec, DagSpec, RetryPolicy, TaskSpec
+from aioflow.model.dag import Body, CallbackSpec, DagSpec, RetryPolicy, StartTriggerSpec, TaskSpec
 from aioflow.model.decisions import PERSON, STARTER, DecisionRow, votes_of
 from aioflow.model.states import TaskState, WaitKind
 from aioflow.protocol.effects import Acknowledge, AssignTrigger, DeliverOutbox, StartTry
@@ -410,14 +410,61 @@ def test_people_are_notified_when_a_task_asks() -> None:
     assert (said.event, said.decision_no, said.state) == ("ask", number, "deferred")
 
 
-def test_invalid_question_fails_its_task_alone() -> None:
+@pytest.mark.parametrize(
+    "fields",
+    [
+        b"\x80",
+        question(schema="{"),
+        question(schema="[1]"),
+        question(schema="1"),
+        question(schema='{"title": "' + "x" * 70_000 + '"}'),
+        question(schema="{}", approvals=2),
+        question(approvals=0),
+        question(approvals=21),
+        question(assignees=["x" * 101]),
+        question(assignees=["a"] * 51),
+        question(not_by="everybody"),
+        question(details="x" * 10_001),
+        question(default=msgspec.msgpack.Ext(1, b"x")),
+        msgspec.msgpack.encode({"question": " "}),
+        msgspec.msgpack.encode({"question": "x" * 501}),
+    ],
+)
+def test_invalid_question_fails_its_task_alone(fields: bytes) -> None:
     world, run_no = begun()
     effect = world.started("c")
     assert effect is not None
     start = effect.start
     at = (start.task_no, start.start_no, world.now, world.now, 0)
-    triggers = ((PERSON, b"\x80"),)
+    triggers = ((PERSON, fields),)
     world.turn(Awaiting(*at, "wait", "PersonTrigger", "flow.py:4", triggers, None))
     (task,) = [row for row in world.rows.tasks.values() if row.run_no == run_no]
     assert task.state is TaskState.FAILED
     assert not world.rows.decisions
+
+
+@pytest.mark.parametrize("tries", [1, 2])
+def test_task_that_would_start_with_a_decision_fails_without_one(tries: int) -> None:
+    world = World()
+    trigger = StartTriggerSpec(class_path=PERSON, next_method="resume")
+    retry = RetryPolicy(tries=tries, delay_us=SECOND)
+    run_no = world.begin(TaskSpec(task_id="c", retry=retry, start_trigger=trigger))
+    world.pass_time(2)
+    (task,) = [row for row in world.rows.tasks.values() if row.run_no == run_no]
+    assert task.state is TaskState.FAILED
+    assert (task.try_number, world.rows.decisions, world.rows.triggers) == (tries, {}, {})
+
+
+def test_damaged_question_is_explained_and_times_out_and_takes_no_answer() -> None:
+    world, run_no = begun()
+    number = ask(world, seconds=60, default=False)
+    wait = world.memory.waits[number]
+    wait.row = msgspec.structs.replace(wait.row, kwargs=b"\x80")
+    world.rows.decisions[number] = msgspec.structs.replace(outcome(world, number), question=b"")
+    asked = Explain(run_id=world.rows.runs[run_no].run_id, tasks=((0, -1),))
+    (said,) = [one for one in world.turn(RequestReceived(1, asked)) if isinstance(one, Acknowledge)]
+    answer: Any = said.answer
+    assert answer[0, -1].detail == "an unreadable question"
+    assert isinstance(vote(world, number, True, BOB), NotAssigned)
+    world.pass_time(61)
+    assert outcome(world, number).outcome == "timeout"

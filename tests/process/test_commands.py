@@ -6,6 +6,7 @@ import argparse
 import os
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -106,6 +107,22 @@ def test_every_command_has_an_example():
     missing = {name for name in leaves if not re.search(rf"\b{name}\b", shown)}
 
     assert missing == set()
+
+
+def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """Yield a parser and those of all commands below it."""
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for below in action.choices.values():
+                yield from parsers(below)
+
+
+def test_no_option_takes_the_place_of_the_function_of_its_command():
+    names = {action.dest for parser in parsers(command_parser()) for action in parser._actions}
+
+    assert "run_id" in names
+    assert "run" not in names
 
 
 def groups() -> dict[str, argparse.ArgumentParser]:

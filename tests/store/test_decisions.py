@@ -53,3 +53,25 @@ async def test_votes_that_follow_other_votes_are_refused(store):
 
     (row,) = await store.find_decisions([7])
     assert row.votes == b"\x91\x01"
+
+
+@pytest.mark.parametrize("outcome", ["withdrawn", "timeout", "default"])
+async def test_end_of_a_decision_whose_row_is_missing_is_stored(store, outcome):
+    await store.commit(first_batch())
+    missing = DecisionEnd(8, outcome, None, NOON + 3)
+    await store.commit(batch(2, decision_ends=[DecisionEnd(7, outcome, None, NOON + 3), missing]))
+
+    assert [row.outcome for row in await store.list_decisions()] == [outcome]
+
+
+async def test_answer_needs_an_open_decision_and_no_later_end_replaces_it(store):
+    await store.commit(first_batch())
+    with pytest.raises(StoreError):
+        await store.commit(batch(2, decision_ends=[DecisionEnd(8, "answered", b"\xc3", NOON)]))
+    await store.commit(batch(2, decision_ends=[DecisionEnd(7, "answered", b"\xc3", NOON)]))
+    with pytest.raises(StoreError):
+        await store.commit(batch(3, decision_ends=[DecisionEnd(7, "answered", b"\xc2", NOON)]))
+    await store.commit(batch(3, decision_ends=[DecisionEnd(7, "withdrawn", None, NOON)]))
+
+    (row,) = await store.find_decisions([7])
+    assert (row.outcome, row.answer) == ("answered", b"\xc3")

@@ -23,7 +23,7 @@ from aioflow import (
     task,
     wait,
 )
-from aioflow.errors import BadAnswer, NotAssigned
+from aioflow.errors import BadAnswer, DagError, NotAssigned
 from aioflow.testing import Sim
 
 
@@ -233,3 +233,12 @@ async def test_people_are_notified_with_the_question(sim: Sim) -> None:
     assert body["text"] == f"task ask_in_chat of run {run.run_id} of chatting asks: Deploy?"
     assert body["decision"]["details"] == "Version 4.2"
     assert body["url"] is None, "no page is known here"
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [{"schema": "{"}, {"schema": "[1]"}, {"schema": "1"}, {"schema": "{}", "default": object()}],
+)
+def test_trigger_with_an_invalid_schema_or_default_cannot_be_made(odd: Any) -> None:
+    with pytest.raises(DagError):
+        PersonTrigger("Which?", **odd)

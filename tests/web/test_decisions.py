@@ -9,7 +9,7 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
-from aioflow.api.decisions import LINK_DAYS, link_token
+from aioflow.api.decisions import LINK_DAYS, decision_text, link_token
 from aioflow.author.person import PersonTrigger
 from aioflow.clock import SystemClock
 from aioflow.crypto import Vault
@@ -114,6 +114,15 @@ async def test_form_is_checked_field_by_field(tmp_path: Any) -> None:
     assert shown["answer"] == {"amount": 10}
 
 
+async def test_answer_of_someone_who_may_not_is_refused_before_it_is_checked(
+    tmp_path: Any,
+) -> None:
+    async with asking(tmp_path, form=Release, assignees="finance") as asked:
+        bert = await asked.user("bert", "operator")
+        refused = await asked.answer({"amount": "ten"}, bert)
+    assert (refused.status, refused.json["code"]) == (403, "request.not_assigned")
+
+
 async def test_link_shows_the_question_and_only_a_post_of_an_answer_decides(tmp_path: Any) -> None:
     async with asking(tmp_path, assignees="finance", details="Invoice 4711") as asked:
         token = await asked.link()
@@ -137,6 +146,42 @@ async def test_link_shows_the_question_and_only_a_post_of_an_answer_decides(tmp_
     assert (after["votes"][0]["person"], after["votes"][0]["by_link"]) == ("finance", True)
     assert (line.actor, line.action) == ("link:finance", "decision.answer")
     assert (line.after or "").endswith("yes, by signed link for finance")
+
+
+async def test_damaged_decision_is_shown_as_unreadable_and_hides_no_other(tmp_path: Any) -> None:
+    async with asking(tmp_path) as asked:
+        (row,) = await asked.n.store.find_decisions([asked.number])
+        odd = (b"", msgspec.msgpack.encode({"question": "?", "schema": "{"}))
+        rows = [
+            msgspec.structs.replace(row, decision_no=row.decision_no + at, question=question)
+            for at, question in enumerate(odd, 1000)
+        ]
+        decisions = asked.n.api.decisions
+        views = await decisions._views([*rows, row])
+        texts = [decision_text(one) for one in rows]
+    assert [view.question.partition(":")[0] for view in views] == [
+        "unreadable",
+        "unreadable",
+        "Release the payment?",
+    ]
+    assert [view.may_answer for view in views] == [False, False, True]
+    assert texts[0].startswith("unreadable: ")
+
+
+async def test_link_ends_with_the_account_and_is_not_that_of_a_later_one(tmp_path: Any) -> None:
+    async with asking(tmp_path, assignees=["bob", "finance"]) as asked:
+        access = asked.n.api.access
+        await access.create_user(BY, "bob", "a long password", "operator", ())
+        of_bob, of_group = await asked.link("bob"), await asked.link("finance")
+        before = await asked.post("/decisions/link", {"token": of_bob})
+        await access.delete_user(BY, "bob")
+        deleted = await asked.post("/decisions/link/answer", {"token": of_bob, "answer": True})
+        await access.create_user(BY, "bob", "a long password", "operator", ())
+        again = await asked.post("/decisions/link/answer", {"token": of_bob, "answer": True})
+        await access.create_user(BY, "finance", "a long password", "operator", ())
+        group = await asked.post("/decisions/link/answer", {"token": of_group, "answer": True})
+    assert before.status == 200
+    assert [answer.status for answer in (deleted, again, group)] == [403, 403, 403]
 
 
 async def test_links_that_were_forged_altered_or_have_expired_show_nothing(tmp_path: Any) -> None:

@@ -102,6 +102,22 @@ async def test_dags_come_in_pages_and_are_found_by_a_part_of_their_names(tmp_pat
     assert [dag["file"] for dag in broken] == ["bad.py"]
 
 
+async def test_dags_are_filtered_by_tags_whose_dags_are_counted(tmp_path):
+    tagged = (replace(CHAIN, tags=("money", "night")), replace(FAN, tags=("night",)), MINUTELY)
+    async with app(tmp_path, *tagged) as (n, web):
+        n.break_file("bad.py")
+        tags = await items(web, "/dag-tags")
+        money = await items(web, "/dags?tag=money")
+        first = await read(web, "/dags?tag=money&tag=night&limit=1")
+        rest = await items(web, f"/dags?tag=money&tag=night&cursor={first['next']}")
+        nothing = await items(web, "/dags?tag=none")
+
+    assert tags == [{"tag": "money", "dags": 1}, {"tag": "night", "dags": 2}]
+    assert [(dag["dag_id"], dag["tags"]) for dag in money] == [("chain", ["money", "night"])]
+    assert [dag["dag_id"] for dag in first["items"] + rest] == ["chain", "fan"]
+    assert nothing == []
+
+
 async def test_a_list_of_dags_follows_what_is_committed(tmp_path):
     async with app(tmp_path, CHAIN) as (n, web):
         before = await items(web, "/dags")

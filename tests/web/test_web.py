@@ -283,6 +283,7 @@ REFUSALS = (
     ("POST", "/api/v1/runs/nobody/clear", b"", 404, "request.unknown_run"),
     ("POST", "/api/v1/runs/nobody/clear", b'{"task": "a"}', 422, "request.invalid"),
     ("POST", "/api/v1/runs/nobody/clear", b'{"round": 2}', 422, "request.invalid"),
+    ("POST", "/api/v1/runs/nobody/clear", b'{"map_indexes": [-1]}', 422, "request.invalid"),
     ("POST", "/api/v1/runs/nobody/mark", b'{"state": "failed"}', 404, "request.unknown_run"),
     ("POST", "/api/v1/runs/nobody/mark", b'{"state": "skipped"}', 422, "request.invalid"),
     ("POST", "/api/v1/runs/nobody/mark", b"", 422, "request.invalid"),

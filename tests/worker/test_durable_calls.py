@@ -15,8 +15,11 @@ import pytest
 
 from aioflow.author import codec
 from aioflow.author.codec import decode
-from aioflow.author.durable_calls import LABEL_LENGTH, Call
+from aioflow.author.durable_calls import LABEL_LENGTH, Call, _checked_label
+from aioflow.author.person import PersonTrigger
 from aioflow.author.source_location import SourceLocation
+from aioflow.author.trigger import serialize
+from aioflow.model.decisions import PERSON
 from aioflow.model.states import Failure
 from aioflow.protocol.commands import (
     CallRecorded,
@@ -42,6 +45,7 @@ from aioflow.protocol.reports import (
 )
 from aioflow.redaction import Masks
 from aioflow.worker.process import MEMORY_POLL_SECONDS, MemoryPressure
+from aioflow.worker.query import values
 from aioflow.worker.query.messages import RecordItem, RecordsPage, RecordsWanted
 from aioflow.worker.task import durable_calls
 from tests.worker.peer import Child, kinds, result_of, run_info, start, write_version
@@ -927,6 +931,31 @@ def test_a_label_is_masked_and_bounded(monkeypatch):
 
     assert labelled.startswith("*** xxx")
     assert len(labelled) == LABEL_LENGTH
+
+
+def test_a_secret_across_the_limit_of_a_label_is_masked_whole(monkeypatch):
+    masks = Masks()
+    masks.hide(["s3cr3t-of-the-bank"])
+    monkeypatch.setattr(durable_calls, "masks", masks)
+    checked = _checked_label("wait", f"{'x' * (LABEL_LENGTH - 12)}s3cr3t-of-the-bank")
+
+    labelled = durable_calls._label(Call("wait", "T", SourceLocation("flow.py", 1), checked))
+
+    assert labelled == f"{'x' * (LABEL_LENGTH - 12)}***"
+
+
+def test_secrets_in_a_question_are_masked_before_it_is_stored(monkeypatch):
+    masks = Masks()
+    masks.hide(["s3cr3t-of-the-bank"])
+    monkeypatch.setattr(values, "masks", masks)
+    asked = PersonTrigger("Use s3cr3t-of-the-bank?", details="as s3cr3t-of-the-bank@db")
+
+    stored = serialize(values.without_secrets(asked))
+
+    assert stored[0] == PERSON
+    fields = msgspec.msgpack.decode(stored[1])
+    assert (fields["question"], fields["details"]) == ("Use ***?", "as ***@db")
+    assert asked.question == "Use s3cr3t-of-the-bank?"
 
 
 @pytest.mark.parametrize(

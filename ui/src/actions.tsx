@@ -239,7 +239,7 @@ function versionText({ version, newest_version: newest }: Cleared): string {
 
 const NAMES_SHOWN = 3;
 
-function leftText({ upstream_failed: left }: Cleared): string {
+export function leftText({ upstream_failed: left }: Pick<Cleared, "upstream_failed">): string {
   if (left.length === 0) return "";
   const names = left.slice(0, NAMES_SHOWN).join(", ") + (left.length > NAMES_SHOWN ? " ..." : "");
   return `. ${names} ${left.length === 1 ? "stays" : "stay"} upstream_failed; clear with everything downstream to run that, too`;
@@ -554,7 +554,7 @@ export function Select({ label, value, options, onValue }: { label: string; valu
   );
 }
 
-function Check({ label, isOn = false, onOn }: { label: ComponentChildren; isOn?: boolean; onOn: (on: boolean) => void }) {
+export function Check({ label, isOn = false, onOn }: { label: ComponentChildren; isOn?: boolean; onOn: (on: boolean) => void }) {
   return (
     <label class="check">
       <input type="checkbox" defaultChecked={isOn} onChange={(event) => onOn(event.currentTarget.checked)} />

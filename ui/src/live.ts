@@ -10,6 +10,18 @@ export interface Change {
   runs: Set<string>;
   dags: Set<string>;
   triggers: boolean;
+  /** The tasks whose new state was told. */
+  moves: Move[];
+  /** The runs of which only the number of changed tasks was told. */
+  counted: Set<string>;
+}
+
+export interface Move {
+  run_id: string;
+  task_id: string;
+  map_index: number;
+  round: number;
+  state: string;
 }
 
 export type Mode = "off" | "live" | "polling" | "away";
@@ -34,7 +46,7 @@ let again: ReturnType<typeof setTimeout> | undefined;
 let opened = false;
 
 function nothing(): Change {
-  return { all: false, runs: new Set(), dags: new Set(), triggers: false };
+  return { all: false, runs: new Set(), dags: new Set(), triggers: false, moves: [], counted: new Set() };
 }
 
 export function onChange(told: Told): () => void {
@@ -147,7 +159,7 @@ export function refreshAll(): void {
 
 interface Commit {
   runs?: { run_id: string; dag_id: string }[];
-  tasks?: { run_id: string }[];
+  tasks?: Move[];
   counts?: Record<string, unknown>;
   dags?: string[];
   triggers?: number;
@@ -159,8 +171,14 @@ function take(text: string): void {
     pending.runs.add(run.run_id);
     pending.dags.add(run.dag_id);
   }
-  for (const task of commit.tasks ?? []) pending.runs.add(task.run_id);
-  for (const run of Object.keys(commit.counts ?? {})) pending.runs.add(run);
+  for (const task of commit.tasks ?? []) {
+    pending.runs.add(task.run_id);
+    pending.moves.push(task);
+  }
+  for (const run of Object.keys(commit.counts ?? {})) {
+    pending.runs.add(run);
+    pending.counted.add(run);
+  }
   for (const dag of commit.dags ?? []) pending.dags.add(dag);
   if (commit.triggers) pending.triggers = true;
   flush();

@@ -7,6 +7,7 @@ import { clear, mark } from "./actions";
 import { enc, query } from "./api";
 import { CopyButton } from "./components/copy";
 import { Icon } from "./components/icons";
+import { lazy } from "./components/lazy";
 import { type Tab, TabBar } from "./components/tabs";
 import { ofRun, useData, useItems } from "./data";
 import { DecisionById } from "./decision";
@@ -65,7 +66,7 @@ export function TaskPane(props: Props) {
   const shown = useTask(props);
   const group = tasks?.find((one) => one.task_id === task);
   const name = childName(task, map, round, shown.data?.map_label);
-  const isWhole = map < 0 && (group?.width ?? null) !== null;
+  const isWhole = map < 0 && !place.query.has("round") && (group?.width ?? null) !== null;
   const isFull = place.query.has("full");
   const [before, after] = [beside(props, -1), beside(props, 1)];
   useEffect(() => {
@@ -118,6 +119,8 @@ function Actions({ run, task, map, round, isBad, children }: { run: string; task
   );
 }
 
+const FanOut = lazy(() => import("./fan_out/view"));
+
 /** A mapped task as a whole. */
 function Children({ run, task, group }: { run: string; task: string; group: RunGraphTask }) {
   const isGoingOn = Object.keys(group.counts).some(isLive);
@@ -128,41 +131,9 @@ function Children({ run, task, group }: { run: string; task: string; group: RunG
       <Actions run={run} task={task} map={-1} round={0} isBad={failed > 0 && !isGoingOn} />
       <Bar counts={group.counts} />
       <Legend counts={group.counts} hrefOf={(state) => `${all}&state=${state}`} />
-      <p>
-        <a href={all}>{texts.task.allOf(sum(group.counts))}</a>
-      </p>
       {(isGoingOn || (failed === 0 && (group.counts["upstream_failed"] ?? 0) > 0)) && <Why run={run} task={task} isGoingOn={isGoingOn} />}
-      {failed > 0 && <Failures run={run} task={task} />}
+      <FanOut run={run} task={task} isGoingOn={isGoingOn} failed={failed} />
     </div>
-  );
-}
-
-const FAILURES = 20;
-
-/** The first of those that failed, and why: most failures of many have one cause. */
-function Failures({ run, task }: { run: string; task: string }) {
-  const failed = useItems<Task>(query(`/runs/${enc(run)}/tasks`, { task, state: "failed", limit: FAILURES }), { on: ofRun(run), gap: 1000 });
-  return (
-    <section>
-      <h3>{texts.states["failed"]}</h3>
-      <Shown of={failed}>
-        {(rows) => (
-          <ul class="rows">
-            {rows.map((row) => (
-              <li key={`${row.map_index} ${row.round}`}>
-                <a class="row" href={taskHref(run, row.task_id, row.map_index, row.round)}>
-                  <Glyph state={row.state} />
-                  <span class="cut">{childName(row.task_id, row.map_index, row.round, row.map_label)}</span>
-                  <span class="cut grow soft" title={row.error?.message}>
-                    {row.error && `${row.error.type || row.error.reason}: ${row.error.message}`}
-                  </span>
-                </a>
-              </li>
-            ))}
-          </ul>
-        )}
-      </Shown>
-    </section>
   );
 }
 

@@ -432,6 +432,13 @@ export const texts = {
     all: "All DAGs",
     broken: "Import error",
     none: "No DAGs yet. Put a Python file with an @dag function into the DAG folder, and it appears here.",
+    tags: "Tags",
+    withTag: (tag: string): string => `Only DAGs with tag ${tag}`,
+    withoutTag: (tag: string): string => `Remove filter by tag ${tag}`,
+    success: "Success",
+    lately: "Runs of the last 30 days that succeeded",
+    median: "Median",
+    medianMeaning: "Half of the successful runs of the last 30 days took less",
     problem: "Schedule",
     noSchedule: "No schedule",
     recent: "Recent runs",
@@ -628,7 +635,6 @@ export const texts = {
     whyEnded: "Why it ended",
     ownError: "It failed with its own error, shown above. The log has the traceback.",
     waitsForNothing: "It waits for nothing: it has ended.",
-    allOf: (children: number): string => `All ${many(children, "child", "children")}`,
   },
 
   /** Names of states. The scheduler's own names stay: they are in the API, the CLI and the docs. */

@@ -36,6 +36,7 @@ export interface Dag {
   timezone: string | null;
   next_run_at: string | null;
   import_error: string | null;
+  tags: string[];
 }
 
 export interface AssetConsumer {

@@ -12,6 +12,7 @@ from typing import cast
 
 from aioflow._threads import in_thread
 from aioflow.api.assets import Assets
+from aioflow.api.children import Children
 from aioflow.api.dags import import_errors
 from aioflow.api.live_stream import Commits
 from aioflow.api.metrics import MemoryStats, MemoryStatsCollector
@@ -271,6 +272,7 @@ class Reads:
         self.commits = Commits(clock)
         self.graphs = Graphs(reader)
         self.progress = RunStateCounts(reader, clock)
+        self.children = Children(reader, clock)
         self.trigger_reader = TriggerReader(reader, self._memory, watched)
         self.one_task = TaskReader(reader, self.trigger_reader)
         self.waiting = WaitingTriggers(

@@ -148,7 +148,6 @@ _WAITS: Mapping[WaitKind, Say] = {
     WaitKind.QUARANTINED: _detailed("in quarantine:"),
     WaitKind.CLEARING: _detailed("for"),
     WaitKind.DATABASE: _detailed("for the database:"),
-    WaitKind.DECISION: _detailed("for a decision:"),
 }
 """What is waited for, by kind. Each text follows ``waits`` or ``wait``."""
 

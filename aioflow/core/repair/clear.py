@@ -115,6 +115,8 @@ def clear(request: ClearTasks, tx: Transaction) -> tuple[int, RunState] | Previe
         raise run
     for task_id in request.tasks or run.graph.index_of:
         selection.named(run, task_id, request.map_index)
+        for map_index in request.map_indexes:
+            selection.named(run, task_id, map_index)
     if not run.state.is_live and run.row.ended_at is None:
         raise RequestError(f"run {request.run_id!r} is being ended; clear it after it has ended")
     if run.clearing is not None:

@@ -188,7 +188,9 @@ def _asked(request: ClearTasks, run: Run) -> Chosen:
     graph, chosen = run.graph, Chosen()
     asked = [graph.index_of[task_id] for task_id in request.tasks]
     for task_index in asked or range(len(run.states)):
-        if request.map_index < 0:
+        if request.map_indexes:
+            chosen.children[task_index] = set(request.map_indexes)
+        elif request.map_index < 0:
             chosen.whole.add(task_index)
         else:
             chosen.children[task_index] = {request.map_index}

@@ -11,7 +11,7 @@ import msgspec
 from aioflow.core.state.task_instance import TaskInstance, TriggerInstance
 from aioflow.core.transaction import Transaction
 from aioflow.core.triggers.event_stream import MANUAL_INDEX
-from aioflow.model.decisions import PERSON, DecisionQuestion, DecisionRow, question_of
+from aioflow.model.decisions import PERSON, DecisionRow, question_misfit, question_of
 from aioflow.model.states import Failure, TriggerState
 from aioflow.protocol.outbox import Callback
 from aioflow.protocol.reports import TriggerFired
@@ -30,11 +30,13 @@ def misfit(class_path: str, fields: bytes, *, is_stream: bool = False) -> Failur
         message = "a decision is one event; an operator that takes many cannot wait for it"
         return Failure(type="TriggerFailed", message=message, reason="trigger")
     try:
-        question_of(fields)
+        wrong = question_misfit(question_of(fields))
     except msgspec.MsgspecError as exc:
-        message = f"the fields of a PersonTrigger are invalid: {exc}"
-        return Failure(type="TriggerFailed", message=message, reason="trigger")
-    return None
+        wrong = str(exc)
+    if wrong is None:
+        return None
+    message = f"the fields of a PersonTrigger are invalid: {wrong}"
+    return Failure(type="TriggerFailed", message=message, reason="trigger")
 
 
 def ask(wait: TriggerInstance, tx: Transaction) -> None:
@@ -54,7 +56,7 @@ def ask(wait: TriggerInstance, tx: Transaction) -> None:
     )
     callbacks = task.spec.callbacks
     if callbacks is not None and "ask" in callbacks.events:
-        told = Callback(
+        message = Callback(
             event="ask",
             run_no=row.run_no,
             task_index=task.task_index,
@@ -66,7 +68,7 @@ def ask(wait: TriggerInstance, tx: Transaction) -> None:
             start_no=task.start_no,
             decision_no=row.trigger_no,
         )
-        tx.outbox.call_back(task.run.row.dag_id, told)
+        tx.outbox.call_back(task.run.row.dag_id, message)
 
 
 def time_out(task: TaskInstance, tx: Transaction) -> TriggerFired | None:
@@ -88,10 +90,16 @@ def time_out(task: TaskInstance, tx: Transaction) -> TriggerFired | None:
 def default_event(
     wait: TriggerInstance, task: TaskInstance, tx: Transaction
 ) -> TriggerFired | None:
-    """Return the event with the default of a decision; ``None`` if it has none."""
+    """Return the event with the default of a decision; ``None`` if it has none.
+
+    A damaged question has none either.
+    """
     if wait.row.kwargs is None:
         return None
-    question: DecisionQuestion = question_of(wait.row.kwargs)
+    try:
+        question = question_of(wait.row.kwargs)
+    except msgspec.MsgspecError:
+        return None
     is_alone = wait.row.ordinal < 0 or task.open_kind in _ENDING_CALLS
     if question.default is msgspec.UNSET or not is_alone:
         return None

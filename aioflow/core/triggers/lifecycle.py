@@ -128,6 +128,10 @@ def start(task: TaskInstance, tx: Transaction) -> None:
         tx.memory.active_tasks[task.task_no] = task
     task.start_no += 1
     begin_try(task, tx)
+    unfit = decisions.misfit(trigger.class_path, b"\x80", is_stream=task.spec.events is not None)
+    if unfit is not None:
+        fail_or_retry(task, unfit, tx)
+        return
     deadline = durable_calls.deadline(task, trigger.timeout_us, tx.steady)
     if task.spec.events is not None:
         deadline = None if trigger.timeout_us is None else tx.steady + trigger.timeout_us

@@ -113,7 +113,10 @@ def answer_decision(request: AnswerDecision, tx: Transaction) -> Answered:
     if wait is None or not _is_open(wait):
         raise DecisionEnded(number, "withdrawn", None)
     actor = tx.actor or Actor(name=HOME, role=Role.ADMIN)
-    question = question_of(row.question)
+    try:
+        question = question_of(row.question)
+    except msgspec.MsgspecError:
+        raise NotAssigned(number, "its question is unreadable") from None
     run, accounts = wait.run.row, tx.memory.accounts
     why = refusal(question, actor, accounts, started_by=run.started_by)
     if why is not None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any
 
 import msgspec
 
 from aioflow.author import codec
 from aioflow.author.client import Connection, NamedValues
+from aioflow.author.trigger import Trigger, class_path
 from aioflow.model.dag import ValueKind
+from aioflow.model.decisions import PERSON
 from aioflow.redaction import Masks, secret_texts
 from aioflow.worker.query.messages import ValuesFound, ValuesWanted
 
@@ -18,6 +21,7 @@ __all__ = (
     "hidden",
     "masks",
     "values_by_name",
+    "without_secrets",
 )
 
 masks = Masks()
@@ -47,6 +51,16 @@ def values_by_name(
 def hidden(value: Any) -> Any:
     """Return a value. If it is text, mask the secrets in it."""
     return masks.masked_text(value) if isinstance(value, str) else value
+
+
+def without_secrets(trigger: Trigger[Any]) -> Trigger[Any]:
+    """Return a trigger. If it asks people, mask the secrets in what they will read."""
+    if class_path(type(trigger)) != PERSON:
+        return trigger
+    shown: Any = copy(trigger)
+    shown.question, shown.details = hidden(shown.question), hidden(shown.details)
+    asked: Trigger[Any] = shown
+    return asked
 
 
 def _restored(kind: ValueKind, body: bytes) -> Any:

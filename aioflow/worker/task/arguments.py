@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, get_args
 
 from aioflow.author.codec import decode
@@ -279,8 +279,11 @@ class Arguments:
         self._pages = pages
         self._files = results
         run.own_context()  # validates the conf, even for a task that does not use it
-        self._templates = FieldTemplates(node, partial(run.context, node, start))
         self._render: Callable[[Any], Any] = unrendered
+
+    @cached_property
+    def _templates(self) -> FieldTemplates:
+        return FieldTemplates(self._node, partial(self._run.context, self._node, self._start))
 
     @property
     def context(self) -> RunContext:
@@ -296,8 +299,10 @@ class Arguments:
             BaseException: Whatever a function given to ``map`` raises.
         """
         values: dict[str, Any] = {}
+        may_render = self._node.operator is not None  # a function has no template fields
         for name, binding in self._node.arguments.items():
-            self._render = self._templates.renderer_of(name)
+            if may_render:
+                self._render = self._templates.renderer_of(name)
             try:
                 if isinstance(binding, Spread):
                     values.update(self._spread(binding))
@@ -331,8 +336,9 @@ class Arguments:
             case FromContext(name):
                 return context_value(name, self.context)
             case FromSource(source, keys):
-                wanted = Any if keys else annotation
-                return _inside(self._items.item(source, wanted, self._fetch), keys)
+                if not keys:
+                    return self._items.item(source, annotation, self._fetch)
+                return _inside(self._items.item(source, Any, self._fetch), keys)
             case Nested(value):
                 return self._nested(value)
             case _:
@@ -406,16 +412,18 @@ class Arguments:
         return MapInput(self._node, mapped, self._start)
 
     def _fetch(self, leaf: Source, index: int, annotation: Any) -> Any:
-        if leaf.parent is None:
+        parent = leaf.parent
+        if parent is None:
             return self._render(leaf.values[index])
-        stream = streamed_from(self._run, self._node, self._start)
-        if stream is not None:
-            body = self._start.item
-            if body is None:
-                body = one_item(self._pages, ~stream, index)
-            return decode(body, annotation)
-        task_index = leaf.parent.task_index
-        if leaf.parent.is_mapped:
+        if spec_of(parent).streams:
+            stream = streamed_from(self._run, self._node, self._start)
+            if stream is not None:
+                body = self._start.item
+                if body is None:
+                    body = one_item(self._pages, ~stream, index)
+                return decode(body, annotation)
+        task_index = parent.task_index
+        if parent.sources:  # it is mapped
             return self._child(task_index, index, annotation)
         for at, task_no, start_no in self._start.sources:
             if at == task_index:
@@ -491,6 +499,10 @@ class Runs:
         """Drop a run that has ended."""
         self._infos.pop(run_no, None)
         self._known.pop(run_no, None)
+
+    def loaded(self, run_no: int) -> KnownRun | None:
+        """Return a run if a try of it has started here before."""
+        return self._known.get(run_no)
 
     def of(self, start: StartTask) -> KnownRun:
         """Return the run of a try. The first call imports the DAG file, which is user code.

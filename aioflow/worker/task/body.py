@@ -64,12 +64,12 @@ def body_of_try(
     Raises:
         BadArgument: If an argument is unavailable.
     """
-    is_check = node.sensor is not None and not start.method
+    is_check = node.settings.sensor is not None and not start.method
     if not node.arguments and node.fn is not None:
         return Body(node.fn, None, is_check)
     resolved = Arguments(run, node, start, partial(pages, start.run_no), results)
     arguments = resolved.all()
-    label = label_of(node, start, arguments)
+    label = None if node.settings.map_label is None else label_of(node, start, arguments)
     if node.fn is not None:
         return Body(partial(node.fn, **arguments), None, is_check, label)
     operator = node.make_operator(arguments)

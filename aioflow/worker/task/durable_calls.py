@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, NoReturn, Protocol
 
 from aioflow.author import codec
@@ -36,7 +37,7 @@ from aioflow.protocol.reports import (
 )
 from aioflow.worker.failures import failure_of, text_of
 from aioflow.worker.query.messages import RecordItem
-from aioflow.worker.query.values import hidden, masks
+from aioflow.worker.query.values import hidden, masks, without_secrets
 from aioflow.worker.task.outcome import now
 from aioflow.worker.task_supervisor import Slices
 
@@ -160,7 +161,10 @@ class DurableCalls:
         self._awaited: Call | None = None
         self._cut_short: CallCutShort | None = None
         self._reply: asyncio.Future[tuple[bytes | None, Failure | None]] | None = None
-        self._positions = EventPositions()
+
+    @cached_property
+    def _positions(self) -> EventPositions:
+        return EventPositions()
 
     @property
     def is_suspended(self) -> bool:
@@ -177,7 +181,9 @@ class DurableCalls:
                 answer = self._outcome(known.answer, known.failure)
             else:
                 placed = [self._positions.resume(trigger) for trigger in triggers]
-                stored = [await self._slices.run(serialized(trigger)) for trigger in placed]
+                stored = [
+                    await self._slices.run(serialized(without_secrets(one))) for one in placed
+                ]
                 self._report(self._awaiting(call, tuple(stored), timeout_us))
                 answer = self._outcome(*await self._awaited_answer(call))
             self._positions.note(call.kind, triggers, answer)
@@ -483,7 +489,8 @@ def _encoded(value: object, name: str) -> Steps[bytes]:
 
 def _label(call: Call) -> str:
     """Return the label of a call, without the secrets that this process has received."""
-    return masks.masked_text(call.label)[:LABEL_LENGTH] if call.label else ""
+    text = masks.masked_text(call.label) if call.label else ""
+    return text if len(text) <= LABEL_LENGTH else f"{text[: LABEL_LENGTH - 3]}..."
 
 
 def _shown(call: Call, source_location: str) -> str:

@@ -24,7 +24,7 @@ from aioflow.author import codec
 from aioflow.author.codec import Steps, decode
 from aioflow.author.decode import type_hints
 from aioflow.author.node import Node, Source
-from aioflow.core.tasks.expand import pick
+from aioflow.core.tasks.expand import pick, split
 from aioflow.errors import ValueTooLarge
 from aioflow.model.dag import MapSpec
 from aioflow.model.ids import TaskNo
@@ -74,7 +74,9 @@ class MapInput:
     def __init__(self, node: Node, spec: MapSpec, start: StartTask) -> None:
         self._sources = node.sources
         self._picks: Sequence[int] = (start.map_index,)
-        if start.widths:  # a child of a stream gets the item at its own index
+        if len(start.widths) == 1:  # a single list
+            self._picks = split(start.map_index, start.widths)
+        elif start.widths:  # a child of a stream gets the item at its own index
             self._picks = pick(spec, start.map_index, start.widths)
 
     def picked(self) -> Iterator[tuple[Source, int]]:
@@ -93,9 +95,11 @@ class MapInput:
         Raises:
             MapRaised: If a function given to ``map`` raised.
         """
-        first = sum(len(list(source.leaves)) for source in islice(self._sources, number))
-        source = self._sources[number]
-        return _mapped_item(source, self._picks[first:], annotation, fetch)
+        source, picks = self._sources[number], self._picks
+        if number:
+            before = islice(self._sources, number)
+            picks = picks[sum(len(list(source.leaves)) for source in before) :]
+        return _mapped_item(source, picks, annotation, fetch)
 
 
 def _mapped_item(source: Source, picks: Sequence[int], annotation: Any, fetch: FetchItem) -> Any:

@@ -22,7 +22,7 @@ from aioflow.author.codec import Steps
 from aioflow.author.deferral import Fail, NotReady, RetryAfter, Skip, TaskDeferred
 from aioflow.author.node import Node, Part
 from aioflow.author.trigger import FIELDS_LIMIT, serialized
-from aioflow.core.tasks.expand import check_cap
+from aioflow.core.tasks.expand import WIDTH_LIMIT, check_cap
 from aioflow.errors import (
     BadConf,
     CallCutShort,
@@ -58,6 +58,7 @@ from aioflow.results import (
 from aioflow.worker.code.loader import CodeMissing
 from aioflow.worker.failures import failure_of, one_line, print_traceback
 from aioflow.worker.link import packed
+from aioflow.worker.query.values import without_secrets
 from aioflow.worker.task.arguments import BadArgument, RunUnknown, spec_of
 from aioflow.worker.task.branching import BadChoice, skipped_by
 from aioflow.worker.task.items import ItemTooLarge, gathered_items
@@ -74,6 +75,7 @@ __all__ = (
     "not_begun",
     "now",
     "pack",
+    "pack_at_once",
     "succeeded",
     "write_failure_reporter",
     "write_result",
@@ -140,6 +142,25 @@ _NOTHING = Packed()
 
 _ITEMS_PER_STEP = 8
 
+_AT_ONCE = frozenset({bool, float, int, str})
+"""Types that are encoded without running user code."""
+
+
+def pack_at_once(node: Node, value: object) -> Packed | None:
+    """Return the encoded result of most tasks, which need no steps; ``None`` if ``pack`` must run.
+
+    Most results are ``None`` or one small value.
+    """
+    spec = spec_of(node)
+    if node.part is not Part.WORK or spec.feeds_limit is not None or spec.streams:
+        return None
+    if value is None:
+        return _NOTHING
+    if type(value) not in _AT_ONCE:
+        return None
+    body = codec.at_most(value, INLINE_LIMIT)
+    return None if body is None else Packed(body, len(body))
+
 
 def pack(node: Node, start: StartTask, value: object, results: ResultFiles) -> Steps[Packed]:
     """Encode a task's return value within the limits. If it is a generator, this runs user code.
@@ -186,9 +207,10 @@ def _pack_list(
         _check_width(len(value), limit)
     # Count the items, because a user class may have a wrong __len__, and a generator has none.
     bodies: list[bytes] = []
-    size = 0
+    size, allowed = 0, min(limit, WIDTH_LIMIT)
     for item in islice(value, limit + 1):
-        _check_width(len(bodies) + 1, limit, is_whole=False)
+        if len(bodies) >= allowed:
+            _check_width(len(bodies) + 1, limit, is_whole=False)
         body = codec.at_most(item, RESULT_LIMIT - size)
         if body is None:
             where = f"item {len(bodies)} of the result of {node.task_id!r}"
@@ -379,7 +401,7 @@ def _deferred(
         message = f"{node.task_id!r} is {kind} and cannot resume in {named}"
         failure = Failure(type="TaskDeferred", message=one_line(message), reason="no_such_method")
         return Failed(start.task_no, start.start_no, began_at, now(), failure, retryable=False)
-    class_path, kwargs = yield from serialized(wish.trigger)
+    class_path, kwargs = yield from serialized(without_secrets(wish.trigger))
     deferred = Deferred(
         start.task_no,
         start.start_no,

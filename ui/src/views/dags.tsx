@@ -1,16 +1,19 @@
+import "../styles/dags.css";
+
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 
 import { pause, trigger } from "../actions";
 import { enc, get, query } from "../api";
-import { type Column, Table } from "../components/table";
-import { usePages } from "../data";
+import { Menu } from "../components/menu";
+import { type Column, type Sort, Table } from "../components/table";
+import { useData, useItems, usePages } from "../data";
 import { heights } from "../grid";
 import { onChange } from "../live";
 import { Choice, Empty, Filter, Head, Shown, dagHref, zoned } from "../parts";
 import { go, usePlace, withQuery } from "../router";
 import { Glyph, named } from "../states";
 import { texts } from "../texts";
-import { When } from "../time";
+import { When, span } from "../time";
 import type { Dag, RecentRun } from "../types";
 
 const PAGE = 500;
@@ -22,18 +25,67 @@ const STATES: [string, string][] = [
   ["broken", texts.dags.broken],
 ];
 
+interface Stats {
+  dag_id: string;
+  failure_rate: number | null;
+  p50_seconds: number | null;
+}
+
+const DAYS = 30;
+const DAY_MS = 86_400_000;
+
+/** How the runs of each DAG went lately. The period begins with a day, so that its address stays the same. */
+function useStats(): Map<string, Stats> {
+  const since = useMemo(() => new Date(Math.floor(Date.now() / DAY_MS - DAYS) * DAY_MS).toISOString(), []);
+  const found = useData<{ items: Stats[] }>(query("/history/dags", { from: since }), { on: (change) => change.runs.size > 0, gap: 30_000 });
+  return useMemo(() => new Map((found.data?.items ?? []).map((one) => [one.dag_id, one])), [found.data]);
+}
+
+interface Tag {
+  tag: string;
+  dags: number;
+}
+
+function tagsHref(tags: string[]): string {
+  const fields = new URLSearchParams(location.search);
+  fields.delete("tag");
+  for (const tag of tags) fields.append("tag", tag);
+  return fields.size ? `/dags?${fields}` : "/dags";
+}
+
+const toggled = (tags: string[], tag: string): string[] => (tags.includes(tag) ? tags.filter((one) => one !== tag) : [...tags, tag]);
+
+/** The tags to choose from with the number of their DAGs, and those chosen, each of which a click takes away. */
+function Tags({ chosen }: { chosen: string[] }) {
+  const tags = useItems<Tag>("/dag-tags", { on: (change) => change.dags.size > 0, gap: 5000 });
+  if (!tags.data?.length && chosen.length === 0) return null;
+  return (
+    <>
+      <Menu label={texts.runs.facets.tag} items={(tags.data ?? []).map(({ tag, dags }) => ({ name: tag, hint: dags.toLocaleString("en"), isOn: chosen.includes(tag), act: () => go(tagsHref(toggled(chosen, tag)), { replace: true }) }))} />
+      {chosen.map((tag) => (
+        <a key={tag} class="tag chip" data-replace="" href={tagsHref(toggled(chosen, tag))} aria-label={texts.dags.withoutTag(tag)} title={texts.dags.withoutTag(tag)}>
+          {tag} ×
+        </a>
+      ))}
+    </>
+  );
+}
+
 export function Dags() {
   const place = usePlace();
   const search = place.query.get("search") ?? "";
   const state = place.query.get("state") ?? "";
+  const tags = place.query.getAll("tag");
+  const stats = useStats();
+  const [sort, setSort] = useState<Sort | undefined>(undefined);
   const dags = usePages<Dag>(
-    (cursor) => query("/dags", { search, state: state || "all", limit: PAGE, cursor }),
+    (cursor) => query("/dags", { search, state: state || "all", limit: PAGE, cursor }) + tags.map((tag) => `&tag=${enc(tag)}`).join(""),
     (dag) => dag.dag_id ?? `file ${dag.file}`,
     PAGE,
     { on: (change) => change.dags.size > 0, gap: 2000 },
   );
   const [seen, setSeen] = useState<[number, number]>([0, 40]);
-  const shown = useMemo(() => filtered(dags.data ?? [], search, state), [dags.data, search, state]);
+  const shown = useMemo(() => sorted(filtered(dags.data ?? [], search, state), sort, stats), [dags.data, search, state, sort, stats]);
   const ids = shown.slice(seen[0], seen[1]).flatMap((dag) => (dag.dag_id === null ? [] : [dag.dag_id]));
   const recent = useRecent(ids);
   return (
@@ -44,7 +96,9 @@ export function Dags() {
           <Table
             name="dags"
             label={`${shown.length}${dags.isWhole ? "" : " or more"} DAGs`}
-            columns={columns(recent)}
+            columns={columns(recent, stats, tags, dags.isWhole)}
+            sort={sort}
+            onSort={setSort}
             items={shown}
             keyOf={(dag) => dag.dag_id ?? dag.file}
             hrefOf={(dag) => (dag.dag_id === null ? "/errors" : dagHref(dag.dag_id))}
@@ -54,12 +108,13 @@ export function Dags() {
             toolbar={
               <>
                 <Filter name="search" label={texts.dags.find} onValue={(text) => go(withQuery({ search: text }), { replace: true })} />
+                <Tags chosen={tags} />
                 <Choice label={texts.dags.which} value={state} options={STATES} onValue={(value) => go(withQuery({ state: value }), { replace: true })} />
               </>
             }
             empty={
               <Empty>
-                {search || state ? (
+                {search || state || tags.length > 0 ? (
                   <>
                     {texts.common.noMatches} <a href="/dags">{texts.common.clearFilters}</a>
                   </>
@@ -75,11 +130,13 @@ export function Dags() {
   );
 }
 
-const columns = (recent: Record<string, RecentRun[]>): Column<Dag>[] => [
+/** Only a list that is loaded as a whole is sorted: the rest of another would come after its end. */
+const columns = (recent: Record<string, RecentRun[]>, stats: Map<string, Stats>, tags: string[], isSortable: boolean): Column<Dag>[] => [
   { id: "glyph", title: "", width: "20px", phone: "lead", isFixed: true, cell: (dag) => <Glyph state={glyphOf(dag, recent)} /> },
   {
     id: "dag",
     title: texts.run.dag,
+    isSortable,
     width: "minmax(150px, 2fr)",
     phone: "title",
     isFixed: true,
@@ -104,10 +161,69 @@ const columns = (recent: Record<string, RecentRun[]>): Column<Dag>[] => [
         <span class="soft">{zoned(dag) ?? texts.dags.noSchedule}</span>
       ),
   },
+  {
+    id: "tags",
+    title: texts.dags.tags,
+    width: "minmax(130px, 1fr)",
+    isInteractive: true,
+    isWideOnly: true,
+    cell: (dag) => (
+      <span class="dag-tags">
+        {dag.tags.map((tag) => (
+          <a key={tag} class="tag chip" href={tagsHref(toggled(tags, tag))} aria-label={tags.includes(tag) ? texts.dags.withoutTag(tag) : texts.dags.withTag(tag)}>
+            {tag}
+          </a>
+        ))}
+      </span>
+    ),
+  },
+  {
+    id: "success",
+    title: texts.dags.success,
+    meaning: texts.dags.lately,
+    width: "72px",
+    isNumber: true,
+    isWideOnly: true,
+    isSortable,
+    cell: (dag) => percent(stats.get(dag.dag_id ?? "")),
+  },
+  {
+    id: "median",
+    title: texts.dags.median,
+    meaning: texts.dags.medianMeaning,
+    width: "76px",
+    isNumber: true,
+    isWideOnly: true,
+    isSortable,
+    cell: (dag) => seconds(stats.get(dag.dag_id ?? "")),
+  },
   { id: "recent", title: texts.dags.recent, meaning: texts.dags.recentMeaning, width: "150px", isNumber: true, phone: "end", isInteractive: true, cell: (dag) => dag.dag_id !== null && <Recent dag={dag.dag_id} runs={recent[dag.dag_id] ?? []} /> },
-  { id: "next", title: texts.dags.next, width: "104px", isNumber: true, isWideOnly: true, cell: (dag) => (dag.paused ? <span class="soft">–</span> : <When at={dag.next_run_at} none="" />) },
+  { id: "next", title: texts.dags.next, isSortable, width: "104px", isNumber: true, isWideOnly: true, cell: (dag) => (dag.paused ? <span class="soft">–</span> : <When at={dag.next_run_at} none="" />) },
   { id: "buttons", title: "", width: "164px", isFixed: true, isInteractive: true, cell: (dag) => dag.dag_id !== null && <Buttons id={dag.dag_id} paused={dag.paused} /> },
 ];
+
+const percent = (one: Stats | undefined) => (one?.failure_rate == null ? <span class="soft">–</span> : `${Math.floor((1 - one.failure_rate) * 100)} %`);
+const seconds = (one: Stats | undefined) => (one?.p50_seconds == null ? <span class="soft">–</span> : span(one.p50_seconds * 1000));
+
+/** What is unknown comes last, whichever way. */
+function sorted(dags: Dag[], sort: Sort | undefined, stats: Map<string, Stats>): Dag[] {
+  if (!sort) return dags;
+  const value = (dag: Dag): string | number | null => {
+    const own = stats.get(dag.dag_id ?? "");
+    if (sort.by === "next") return dag.paused ? null : dag.next_run_at;
+    if (sort.by === "success") return own?.failure_rate == null ? null : 1 - own.failure_rate;
+    if (sort.by === "median") return own?.p50_seconds ?? null;
+    return dag.dag_id ?? dag.file;
+  };
+  const way = sort.isDescending ? -1 : 1;
+  return dags
+    .map((dag) => ({ dag, at: value(dag) }))
+    .sort((one, other) => {
+      if (one.at === null || other.at === null) return Number(one.at === null) - Number(other.at === null);
+      return (one.at < other.at ? -1 : one.at > other.at ? 1 : 0) * way;
+    })
+    .map(({ dag }) => dag);
+}
 
 const glyphOf = (dag: Dag, recent: Record<string, RecentRun[]>): string =>
   dag.import_error ? "failed" : dag.paused ? "paused" : ((dag.dag_id !== null && recent[dag.dag_id]?.[0]?.state) || "pending");
