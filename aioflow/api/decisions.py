@@ -515,12 +515,12 @@ class _Link(msgspec.Struct, frozen=True, array_like=True):
     account_no: int | None
 
 
+_LINKS = msgspec.msgpack.Decoder(_Link)
+
+
 def _account_no(assignee: str, accounts: Accounts) -> int | None:
     account = accounts.account(assignee)
     return None if account is None else account.account_no
-
-
-_LINKS = msgspec.msgpack.Decoder(_Link)
 
 
 def link_token(

@@ -39,7 +39,7 @@ function cellsOf(answer: CellsAnswer): Cells {
   };
 }
 
-/** The cells of a task. A change of a child is applied as it is told; only what was merely counted is asked for again. */
+/** The cells of a task. A change of a child is applied from the stream itself; only counts are requested again. */
 export function useCells(run: string, task: string): Data<Cells> {
   const known = useRef<Cells | undefined>(undefined);
   const found = useData<CellsAnswer>(`/runs/${enc(run)}/tasks/${enc(task)}/children/cells`, {
