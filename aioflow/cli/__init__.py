@@ -15,7 +15,6 @@ from typing import Any, NoReturn
 from aioflow.cli import (
     accounts,
     arguments,
-    assets,
     backfills,
     bench,
     daemon,
@@ -44,7 +43,7 @@ _NOUNS: tuple[Callable[[Any], None], ...] = (
     decisions.add_parser,
     events.add_parser,
     pools.add_executors,
-    assets.add_parser,
+    events.add_assets,
     pools.add_parser,
     daemon.add_nodes,
     values.add_parser,
