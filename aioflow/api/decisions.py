@@ -14,6 +14,7 @@ from anyio.lowlevel import RunVar
 
 from aioflow.api.access.login_throttle import LinkThrottle
 from aioflow.api.answer_check import answer_problems, is_quick, limited_problems
+from aioflow.api.paging import Page, number_after, page_of
 from aioflow.api.queries import PAGE, RunReader
 from aioflow.api.schemas import iso, plain_bytes, unreadable
 from aioflow.api.validation import packed_payload
@@ -36,7 +37,6 @@ from aioflow.protocol.requests import AnswerDecision, Answered, Request
 
 __all__ = (
     "AnsweredView",
-    "DecisionPage",
     "DecisionView",
     "Decisions",
     "VoteView",
@@ -116,13 +116,6 @@ class DecisionView(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None
 
 
-class DecisionPage(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of decisions, the newest first. ``next`` is the cursor of the next page."""
-
-    items: Sequence[DecisionView]
-    next: str | None
-
-
 class AnsweredView(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a vote.
 
@@ -178,24 +171,25 @@ class Decisions:
         is_open: bool = True,
         dag_id: str | None = None,
         run_id: str | None = None,
-        cursor: int | None = None,
+        cursor: str | None = None,
         limit: int = 100,
-    ) -> DecisionPage:
+    ) -> Page[DecisionView]:
         """Return a page of decisions, the newest first.
 
         Raises:
             UnknownRun: If there is no such run.
+            RequestError: If the cursor is not one of this list.
         """
         run = None if run_id is None else await self._reader.run(run_id)
         found = await self._store.list_decisions(
             is_open=is_open,
             dag_id=dag_id,
             run_no=None if run is None else run.run_no,
-            before=cursor,
-            limit=limit,
+            before=number_after("decisions", cursor),
+            limit=limit + 1,
         )
-        more = str(found[-1].decision_no) if len(found) == limit else None
-        return DecisionPage(items=await self._views(found), next=more)
+        page = page_of("decisions", found, limit, lambda row: (row.decision_no,))
+        return Page(await self._views(page.items), page.next)
 
     async def newest(
         self, *, is_open: bool = True, run_id: str | None = None

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from fastapi import Path, Query, Response
+from fastapi import Path, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from aioflow.web.permissions import Acting, Sent, anybody, viewer
-from aioflow.web.routing import MAX_ROW_NO, Count, Json, NodeApi, api_router
+from aioflow.web.routing import MAX_ROW_NO, Count, CursorText, Json, NodeApi, api_router
 
 __all__ = ("AnswerBody", "LinkAnswerBody", "LinkBody", "router")
 
@@ -55,7 +55,7 @@ async def list_decisions(
     dag: str | None = None,
     run: str | None = None,
     limit: Count = 100,
-    cursor: Annotated[int | None, Query(ge=0, le=MAX_ROW_NO)] = None,
+    cursor: CursorText = None,
 ) -> Response:
     """List decisions, the newest first; ``cursor`` is the ``next`` of the previous page."""
     return Json(

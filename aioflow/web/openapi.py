@@ -21,7 +21,7 @@ from aioflow.api.access.audit import AuditView
 from aioflow.api.assets import AssetView
 from aioflow.api.backfills import BackfillView, FireTimeView
 from aioflow.api.bulk import BulkAction, BulkView
-from aioflow.api.decisions import AnsweredView, DecisionPage, DecisionView
+from aioflow.api.decisions import AnsweredView, DecisionView
 from aioflow.api.declarations import TagView
 from aioflow.api.executors import ExecutorView
 from aioflow.api.page import history, home
@@ -205,7 +205,7 @@ ANSWERS: Mapping[str, Any] = {
     "create_token": NewToken,
     "revoke_token": TokenView,
     "list_audit": Page[AuditView],
-    "list_decisions": DecisionPage,
+    "list_decisions": Page[DecisionView],
     "show_decision": DecisionView,
     "answer_decision": AnsweredView,
     "show_link": DecisionView,

@@ -10,6 +10,7 @@ import anyio.lowlevel
 import msgspec
 
 from aioflow.api.decisions import LINK_DAYS, decision_text, link_token
+from aioflow.api.paging import encode_cursor
 from aioflow.author.person import PersonTrigger
 from aioflow.clock import SystemClock
 from aioflow.crypto import Vault
@@ -232,14 +233,17 @@ async def test_decisions_come_in_pages_and_a_token_of_another_dag_sees_none(tmp_
     async with asking(tmp_path) as asked:
         home = Trusted(asked.guard)
         page = await ask(home, "GET", "/api/v1/decisions?limit=1")
-        rest = await ask(home, "GET", f"/api/v1/decisions?cursor={asked.number}")
+        after = encode_cursor("decisions", (asked.number,))
+        rest = await ask(home, "GET", f"/api/v1/decisions?cursor={after}")
+        odd = await ask(home, "GET", f"/api/v1/decisions?cursor={asked.number}")
         others = await ask(home, "GET", "/api/v1/decisions?dag=fan")
         overview = await ask(home, "GET", "/api/v1/overview")
         made = await asked.n.api.access.create_token(BY, "fan", "admin", scopes=["fan"])
         headers = {"authorization": f"Bearer {made['token']}", **JSON}
         shut = await asked.answer(True, headers)
     assert [one["decision_id"] for one in page.json["items"]] == [asked.number]
-    assert page.json["next"] == str(asked.number)
+    assert page.json["next"] is None, "there is no empty page at the end"
+    assert odd.status == 400
     assert rest.json == {"items": [], "next": None}
     assert others.json["items"] == []
     assert overview.json["decisions"] == 1

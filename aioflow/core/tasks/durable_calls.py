@@ -235,7 +235,7 @@ def record(
         source_location=report.source_location,
         answer=answer,
         failure=failure,
-        label=getattr(report, "label", ""),
+        label=report.label if isinstance(report, Awaiting | CallAnswered | StreamOpened) else "",
     )
     tx.new_record(task, row)
     _note_failure(task, failure)
