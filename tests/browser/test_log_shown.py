@@ -10,7 +10,7 @@ from tests.browser.watched import BROWSER_TESTS, serious, watched
 pytestmark = [*BROWSER_TESTS]
 
 nightly = pytest.mark.nightly
-MOST_ELEMENTS = 800
+MOST_ELEMENTS = 850
 LAST = "and a last one, with ä"
 
 

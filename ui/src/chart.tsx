@@ -4,6 +4,7 @@ import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 
 import "./styles/chart.css";
+import { go } from "./router";
 import { texts } from "./texts";
 import { local } from "./time";
 
@@ -173,7 +174,7 @@ function Drawing({ label, kind, series, points, nameOf, format, hrefOf, width, h
       onAt(null);
     }
     const href = event.key === "Enter" && at !== null ? hrefOf?.(points[at]!.at) : undefined;
-    if (href) location.assign(href);
+    if (href) go(href);
     if (by === undefined) return;
     event.preventDefault();
     event.stopPropagation();
@@ -224,14 +225,9 @@ function Column({ point, series, x, width, y, hrefOf }: { point: Point; series: 
     below += value;
     const to = y(below);
     if (value <= 0) return null;
-    const part = <rect key={one.key} class={one.tone} x={x + gap / 2} y={to} width={Math.max(1, width - gap)} height={Math.max(1, from - to)} />;
-    return hrefOf ? (
-      <a key={one.key} href={hrefOf(point.at, one.key)} tabIndex={-1} aria-hidden="true">
-        {part}
-      </a>
-    ) : (
-      part
-    );
+    // By keyboard the column is opened from the chart itself.
+    const open = hrefOf && (() => go(hrefOf(point.at, one.key)));
+    return <rect key={one.key} class={open ? `${one.tone} is-link` : one.tone} onClick={open} x={x + gap / 2} y={to} width={Math.max(1, width - gap)} height={Math.max(1, from - to)} />;
   });
   return <g>{parts}</g>;
 }

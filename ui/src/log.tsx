@@ -31,6 +31,8 @@ interface View {
 }
 
 const KEY = "aioflow.log";
+/** A line with a link to its task is as tall as a target has to be. */
+const LINK_ROW = 24;
 const PHONE = "(max-width: 720px)";
 
 function storedView(): View {
@@ -512,11 +514,12 @@ function useHeights(view: View, isOfRun: boolean, number: number): [(row: Row) =
     (row: Row): number => {
       if (row.kind === "try") return BORDER;
       if (row.kind === "fold") return 26;
-      if (!isWrapped) return ROW;
+      const height = isOfRun ? LINK_ROW : ROW;
+      if (!isWrapped) return height;
       const cells = row.text.length + (/[^\u0000-\u10ff]/.test(row.text) ? (row.text.match(WIDE)?.length ?? 0) : 0);
-      return ROW * Math.max(1, Math.ceil(cells / columns));
+      return height * Math.max(1, Math.ceil(cells / columns));
     },
-    [isWrapped, columns],
+    [isWrapped, columns, isOfRun],
   );
   return [heightOf, probe, setWidth];
 }
