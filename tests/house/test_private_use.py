@@ -22,6 +22,7 @@ ALLOWED = {
     "aioflow/worker/code/shared_state.py: _locale": "stdlib: state that a reset has to compare",
     "aioflow/worker/code/shared_state.py: _signal": "stdlib: its functions make no enums",
     "aioflow/worker/code/shared_state.py: _socket": "stdlib: state that a reset has to compare",
+    "aioflow/worker/process_tree.py: _signal": "stdlib: its functions make no enums",
     "aioflow/worker/watchdog.py: _current_frames": "stdlib: what another thread is doing",
     "aioflow/testing/fake_time.py: _current_frames": "stdlib: what another thread is doing",
     "aioflow/testing/fake_time.py: _get_running_loop": "stdlib: the public one raises",

@@ -169,7 +169,7 @@ BUGS = (
             Edit(
                 "aioflow.executors.remote_executor",
                 "RemoteExecutor._await_lost",
-                "await self._context.clock.sleep(self._backend.patience_seconds)",
+                "await self._context.clock.sleep(self._patience_seconds)",
                 "await self._context.clock.sleep(0)",
             ),
         ),
