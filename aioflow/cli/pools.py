@@ -101,7 +101,7 @@ def add_executors(nouns: Nouns) -> None:
 
 
 def _list_executors(arguments: argparse.Namespace) -> int:
-    executors = connect(arguments).get("executors")
+    executors = connect(arguments).items("executors")
     if arguments.json:
         print_json(executors)
         return 0

@@ -19,7 +19,7 @@ import sys
 import time
 from pathlib import Path
 
-from aioflow import Retry, dag, sensor, task, wait
+from aioflow import Asset, Retry, dag, sensor, task, wait
 from aioflow_triggers.events import EventTrigger
 from aioflow_triggers.external import RunTrigger
 
@@ -43,7 +43,7 @@ def total(values: list[int]) -> int:
     return sum(values)
 
 
-@task(retry=once)
+@task(outlets=[Asset('ledger')], retry=once)
 def bad() -> int:
     raise ValueError("no money \\x1b[31m today")
 

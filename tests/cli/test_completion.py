@@ -109,8 +109,8 @@ except SystemExit:
 OURS = {
     *("aioflow", "aioflow.cli", "aioflow.errors", "aioflow.model", "aioflow.settings"),
     *("aioflow.protocol", "aioflow.protocol.requests"),
-    *("aioflow.model.access", "aioflow.model.dag", "aioflow.model.dag"),
-    *("aioflow.model.triggers", "aioflow.model.ids", "aioflow.model.dag"),
+    *("aioflow.model.access", "aioflow.model.dag", "aioflow.model.history"),
+    *("aioflow.model.triggers", "aioflow.model.ids"),
     *("aioflow.model.states", "aioflow.model.timestamps", "aioflow.model.workers"),
 }
 HEAVY = {

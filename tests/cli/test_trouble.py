@@ -165,7 +165,8 @@ def test_a_hosted_sensor_says_how_often_it_looks_and_for_how_long(daemon):
     def told() -> str:
         return daemon.run("runs", "why", "looking").out
 
-    wanted = "waits for interval: a check every 0.2 s; checked 0.. s ago, next in 0.. s until "
+    wanted = r"arrived waits for its condition: a check every 0.2 s \(since .*; until .*; "
+    wanted += r"checked 0.. s ago, next in 0.. s\)"
     said = eventually(lambda: found if re.search(wanted, found := told()) else None)
     daemon.run("runs", "cancel", "looking")
 
@@ -176,7 +177,7 @@ def test_why_follows_failures_and_show_narrows_down_to_what_failed(daemon):
     daemon.run("dags", "trigger", "breaks", "--run-id", "broken", "--wait")
 
     why = daemon.run("runs", "why", "broken")
-    assert why.out.startswith("bad is failed: ValueError: no money ")
+    assert why.out.startswith("failed: bad failed: ValueError: no money ")
     (cause,) = daemon.run("runs", "why", "broken", "--json").json["causes"]
     assert (cause["task_id"], cause["error"]["type"]) == ("bad", "ValueError")
 
