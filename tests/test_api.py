@@ -381,7 +381,7 @@ async def test_dags_are_listed_with_what_is_wrong_with_their_files(tmp_path):
         n.break_file("chain.py")
         n.break_file("other.py")
         await n.api.set_paused("chain", paused=True)
-        chain, other = await n.api.list_dags()
+        other, chain = await n.api.list_dags()  # files without a DAG come first
 
     assert (chain.dag_id, chain.paused) == ("chain", True)
     assert chain.import_error == "syntax_error: line 3: what"

@@ -56,5 +56,5 @@ def test_an_executor_that_the_settings_lack_is_told_while_workers_of_it_are_up()
 
 async def test_the_route_lists_them(tmp_path):
     async with app(tmp_path) as (_, web):
-        (local,) = await read(web, "/executors")
+        (local,) = (await read(web, "/executors"))["items"]
     assert (local["name"], local["unavailable"], local["workers"]) == ("local", [], [])

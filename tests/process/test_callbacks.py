@@ -202,7 +202,7 @@ def test_callbacks_that_raise_die_or_hang_cost_their_own_process_alone(shared_da
     home, pid = daemon.home, daemon.process.pid
     log = aioflow("runs", "logs", run_id, "well", home=home)
     raised = aioflow("runs", "logs", run_id, "well_and_raises", home=home)
-    of_run = aioflow("runs", "logs", run_id, home=home)
+    of_run = aioflow("runs", "logs", run_id, "@run", home=home)
 
     assert ended["state"] == "success"
     assert lines(out / "run") == [run_id]

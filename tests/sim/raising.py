@@ -36,7 +36,13 @@ class _Runs:
 
         spec = TaskSpec(task_id="raises", body=Body.FUNCTION)
         node = SimpleNamespace(
-            fn=raises, spec=spec, task_id="raises", arguments={}, sensor=None, retry=None
+            fn=raises,
+            spec=spec,
+            task_id="raises",
+            arguments={},
+            sensor=None,
+            retry=None,
+            settings=SimpleNamespace(sensor=None, map_label=None),
         )
         self._run = SimpleNamespace(dag=SimpleNamespace(nodes=[node]))
 

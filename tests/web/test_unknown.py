@@ -96,7 +96,7 @@ async def test_a_task_that_its_run_does_not_have_is_as_unknown_as_a_run(tmp_path
     assert [(answer.status, answer.json["code"]) for answer in answers] == [
         (404, "request.unknown_task")
     ] * len(of_tasks)
-    assert len(of_tasks) == 4
+    assert len(of_tasks) == 7
 
 
 @pytest.mark.asyncio(loop_factories=["uvloop"])

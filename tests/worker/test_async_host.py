@@ -177,8 +177,8 @@ def test_a_stopped_coroutine_reports_nothing_but_what_it_still_prints_and_that_i
     child.close()
     assert (home / "ended").exists()
     said = [report for frame in child.frames for report in frame if report.task_no == 100]
-    assert kinds(said) == ["Output", "Output", "TaskStopped"]
-    assert said[1].data.startswith(b"bye\n")
+    assert kinds(said) == ["Output", "Output", "Output", "TaskStopped"]
+    assert (said[1].data, said[2].is_stderr) == (b"bye\n", True)
 
 
 def test_a_stop_right_behind_its_start_is_no_trouble(host):

@@ -165,7 +165,7 @@ export function GridView({ grid }: { grid: Grid }) {
           <div class="grid-row grid-head" style={columns}>
             <span class="soft">{texts.task.name}</span>
             {runs.map((run, index) => (
-              <a key={run.run_id} data-box="" tabIndex={index === runs.length - 1 ? 0 : -1} href={runHref(run.run_id)} title={runTitle(run)} aria-label={runTitle(run)}>
+              <a key={run.run_id} data-box="" tabIndex={index === runs.length - 1 ? 0 : -1} href={runHref(run.run_id)} title={runTitle(run)} aria-label={`${days[index] ? `${days[index]}, ` : ""}${runTitle(run)}`}>
                 {days[index] && (
                   <small class="grid-day" aria-hidden="true">
                     {days[index]}

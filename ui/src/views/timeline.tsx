@@ -121,6 +121,9 @@ interface LanesProps {
   now: number;
 }
 
+/** The shortest run, in per cent of the width, that is a link. */
+const LINK_SHARE = 3;
+
 function Lanes({ runs, past, due, from, to, now }: LanesProps) {
   const share = (at: number): number => Math.min(100, Math.max(0, (100 * (at - from)) / (to - from)));
   const dags = [...new Set([...runs, ...past, ...due].map((one) => one.dag_id))].sort().slice(0, LANES);
@@ -152,14 +155,18 @@ function Lanes({ runs, past, due, from, to, now }: LanesProps) {
               .map((run) => {
                 const begun = millis(run.started_at)!;
                 const over = millis(run.ended_at) ?? now;
+                const width = Math.max(0, share(over) - share(begun));
+                // A short run is too small a target for a link: the DAG's link leads to its runs.
+                const Run = width >= LINK_SHARE ? "a" : "span";
                 return (
-                  <a
+                  <Run
                     key={run.run_id}
                     class={`l-run h-${run.state}`}
-                    href={runHref(run.run_id)}
+                    role={Run === "span" ? "img" : undefined}
+                    href={Run === "a" ? runHref(run.run_id) : undefined}
                     title={`${run.run_id}\n${stateName(run.state)}, ${span(Math.max(0, over - begun))}\nfrom ${instants(run.started_at)}`}
                     aria-label={`${run.run_id}: ${stateName(run.state)}, ${span(Math.max(0, over - begun))}`}
-                    style={{ left: `${share(begun)}%`, width: `${Math.max(0, share(over) - share(begun))}%` }}
+                    style={{ left: `${share(begun)}%`, width: `${width}%` }}
                   />
                 );
               })}
