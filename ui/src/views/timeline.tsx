@@ -157,18 +157,13 @@ function Lanes({ runs, past, due, from, to, now }: LanesProps) {
                 const over = millis(run.ended_at) ?? now;
                 const width = Math.max(0, share(over) - share(begun));
                 // A short run is too small a target for a link: the DAG's link leads to its runs.
-                const Run = width >= LINK_SHARE ? "a" : "span";
-                return (
-                  <Run
-                    key={run.run_id}
-                    class={`l-run h-${run.state}`}
-                    role={Run === "span" ? "img" : undefined}
-                    href={Run === "a" ? runHref(run.run_id) : undefined}
-                    title={`${run.run_id}\n${stateName(run.state)}, ${span(Math.max(0, over - begun))}\nfrom ${instants(run.started_at)}`}
-                    aria-label={`${run.run_id}: ${stateName(run.state)}, ${span(Math.max(0, over - begun))}`}
-                    style={{ left: `${share(begun)}%`, width: `${width}%` }}
-                  />
-                );
+                const bar = {
+                  class: `l-run h-${run.state}`,
+                  title: `${run.run_id}\n${stateName(run.state)}, ${span(Math.max(0, over - begun))}\nfrom ${instants(run.started_at)}`,
+                  "aria-label": `${run.run_id}: ${stateName(run.state)}, ${span(Math.max(0, over - begun))}`,
+                  style: { left: `${share(begun)}%`, width: `${width}%` },
+                };
+                return width >= LINK_SHARE ? <a key={run.run_id} href={runHref(run.run_id)} {...bar} /> : <span key={run.run_id} role="img" {...bar} />;
               })}
             {past
               .filter((one) => one.dag_id === dag && (one.is_missed || one.late_seconds !== null))
