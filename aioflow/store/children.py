@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sqlalchemy import ColumnElement, and_, case, func, literal_column, select
+from sqlalchemy import and_, case, func, select
 
 from aioflow.model.children import DURATION_BOUNDS_US, NO_DURATION, Cell, ChildCount, SlowChild
 from aioflow.model.ids import TaskNo
@@ -17,15 +17,11 @@ from aioflow.model.states import TaskState
 from aioflow.model.timestamps import Timestamp
 from aioflow.store import rows, tables
 from aioflow.store.query_protocol import QueryInterface
-from aioflow.store.selects import number
+from aioflow.store.selects import literal, number
 
 __all__ = ("ChildrenReader",)
 
 _task = tables.task
-
-
-def _literal(value: int) -> ColumnElement[int]:
-    return literal_column(str(value))
 
 
 _ATTENTION = (
@@ -49,25 +45,25 @@ _WIDEST = 1 << 32
 _between = and_(
     _task.c.task_no >= number("first"),
     _task.c.task_no < number("end"),
-    _task.c.state.between(_literal(0), _literal(TaskState.CANCELLED)),
+    _task.c.state.between(literal(0), literal(TaskState.CANCELLED)),
 )
 _duration = _task.c.ended_at - _task.c.started_at
 _has_duration = and_(
-    _task.c.state.in_([_literal(TaskState.SUCCESS), _literal(TaskState.FAILED)]),
+    _task.c.state.in_([literal(TaskState.SUCCESS), literal(TaskState.FAILED)]),
     _task.c.started_at.is_not(None),
     _task.c.ended_at.is_not(None),
 )
 _bucket = case(
-    (~_has_duration, _literal(NO_DURATION)),
-    *((_duration < _literal(bound), _literal(at)) for at, bound in enumerate(DURATION_BOUNDS_US)),
-    else_=_literal(len(DURATION_BOUNDS_US)),
+    (~_has_duration, literal(NO_DURATION)),
+    *((_duration < literal(bound), literal(at)) for at, bound in enumerate(DURATION_BOUNDS_US)),
+    else_=literal(len(DURATION_BOUNDS_US)),
 )
 _is_recent = and_(_has_duration, _task.c.ended_at >= number("since"))
 _each = (
     select(
         _task.c.state.label("state"),
         _bucket.label("bucket"),
-        case((_is_recent, _literal(1)), else_=_literal(0)).label("recent"),
+        case((_is_recent, literal(1)), else_=literal(0)).label("recent"),
     )
     .where(_between)
     .subquery()
@@ -80,10 +76,10 @@ _COUNTS = (
 
 _attention = case(
     *(
-        (_task.c.state == _literal(state), _literal((at + 1) * _WIDEST))
+        (_task.c.state == literal(state), literal((at + 1) * _WIDEST))
         for at, state in enumerate(_ATTENTION)
     ),
-    else_=_literal(0),
+    else_=literal(0),
 )
 _position = _task.c.task_no - number("first")
 _placed = (
@@ -111,7 +107,7 @@ _FAILED = (
     .where(
         _task.c.task_no >= number("first"),
         _task.c.task_no < number("end"),
-        _task.c.state == _literal(TaskState.FAILED),
+        _task.c.state == literal(TaskState.FAILED),
     )
     .order_by(_task.c.task_no)
     .limit(number("limit"))

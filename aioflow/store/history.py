@@ -5,29 +5,25 @@ Buckets are added up in the database as far as possible. A damaged row is left o
 
 from __future__ import annotations
 
-from sqlalchemy import ColumnElement, Select, and_, func, literal_column, or_, select
+from sqlalchemy import Select, and_, func, literal_column, or_, select
 
 from aioflow.model.history import DAY_US, OF_RUN, HistoryRow, Measure
 from aioflow.model.rows import RunRow
 from aioflow.model.timestamps import Timestamp
 from aioflow.store import rows, tables
 from aioflow.store.query_protocol import QueryInterface
-from aioflow.store.selects import number, text
+from aioflow.store.selects import literal, number, text
 
 __all__ = ("HistoryReader",)
 
 _history, _run, _dag = tables.history, tables.run, tables.dag
 
 
-def _literal(value: int) -> ColumnElement[int]:
-    return literal_column(str(value))
-
-
 _of_run = _history.c.task_id == literal_column("''")
-_states = _history.c.measure == _literal(Measure.STATE)
+_states = _history.c.measure == literal(Measure.STATE)
 _between = and_(_history.c.start >= number("since"), _history.c.start < number("until"))
 # A damaged sum would be of all rows: count only what the column may hold.
-_is_count = _history.c.occurrences.between(_literal(0), _literal(2**53))
+_is_count = _history.c.occurrences.between(literal(0), literal(2**53))
 
 _RUN_ENDS = (
     select(_history.c.start, _history.c.bucket, func.sum(_history.c.occurrences))
@@ -70,7 +66,7 @@ _DURATIONS = (
     .select_from(_dag.join(_history, _history.c.dag_id == _dag.c.dag_id))
     .where(
         _of_run,
-        _history.c.measure == _literal(Measure.DURATION),
+        _history.c.measure == literal(Measure.DURATION),
         _between,
         _is_count,
     )
@@ -124,7 +120,7 @@ _LIVE = (
     .limit(number("limit"))
 )
 
-_day = (_run.c.ended_at - _run.c.ended_at % _literal(DAY_US)).label("day")
+_day = (_run.c.ended_at - _run.c.ended_at % literal(DAY_US)).label("day")
 _ended = (
     select(_run.c.dag_id, _day, _run.c.state, func.count().label("ended"))
     .where(_run.c.ended_at.is_not(None))
@@ -132,14 +128,14 @@ _ended = (
     .subquery()
 )
 _counted = (
-    select(func.coalesce(func.sum(_history.c.occurrences), _literal(0)))
+    select(func.coalesce(func.sum(_history.c.occurrences), literal(0)))
     .where(
         _history.c.dag_id == _ended.c.dag_id,
         _of_run,
         _states,
         _history.c.bucket == _ended.c.state,
         _history.c.start >= _ended.c.day,
-        _history.c.start < _ended.c.day + _literal(DAY_US),
+        _history.c.start < _ended.c.day + literal(DAY_US),
     )
     .scalar_subquery()
 )

@@ -7,12 +7,10 @@ properties that ``run_by_kind`` contains reads that index alone. Other counts re
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import (
-    BigInteger,
     Boolean,
     ColumnElement,
     Select,
@@ -31,6 +29,7 @@ from aioflow.model.run_filter import CAUSES, RunCount, RunCounts, RunFilter
 from aioflow.model.states import RunState
 from aioflow.store import rows, tables
 from aioflow.store.query_protocol import QueryInterface
+from aioflow.store.selects import literal, number, text
 
 __all__ = ("MAX_DAGS", "RunFilterReader")
 
@@ -69,19 +68,6 @@ def _contains_on_postgresql(element: Any, compiler: Any, **options: Any) -> str:
     return f"position({part_text} IN {compiler.process(whole, **options)}) > 0"
 
 
-def _number(name: str) -> Any:
-    return bindparam(name, type_=BigInteger())
-
-
-def _text(name: str) -> Any:
-    return bindparam(name, type_=_run.c.run_id.type)
-
-
-def _literals(numbers: Sequence[int]) -> list[ColumnElement[int]]:
-    """Return numbers as literal SQL: with parameters, the planner ignores partial indexes."""
-    return [literal_column(str(number)) for number in numbers]
-
-
 @lru_cache(_STATEMENTS)
 def _conditions(
     dags: int,
@@ -97,9 +83,9 @@ def _conditions(
     """
     found: list[ColumnElement[bool]] = [tables.not_deleted]
     if dags:
-        found.append(_run.c.dag_id.in_([_text(f"dag_{at}") for at in range(dags)]))
+        found.append(_run.c.dag_id.in_([text(f"dag_{at}") for at in range(dags)]))
     if states:
-        found.append(_run.c.state.in_(_literals([int(state) for state in states])))
+        found.append(_run.c.state.in_([literal(state) for state in states]))
         # Redundant, but makes the planner use the partial indexes.
         if all(state.is_live for state in states):
             found.append(_run.c.ended_at.is_(None))
@@ -108,19 +94,19 @@ def _conditions(
     if causes:
         found.append(_run.c.cause.in_([literal_column(f"'{cause}'") for cause in causes]))
     if "first" in given:
-        found.append(_run.c.created_at >= _number("first"))
+        found.append(_run.c.created_at >= number("first"))
     if "last" in given:
-        found.append(_run.c.created_at < _number("last"))
+        found.append(_run.c.created_at < number("last"))
     if "search" in given:
-        of_run, of_dag = (_Contains(one, _text("search")) for one in (_run.c.run_id, _run.c.dag_id))
+        of_run, of_dag = (_Contains(one, text("search")) for one in (_run.c.run_id, _run.c.dag_id))
         found.append(or_(of_run, of_dag))
     if "prefix" in given:
-        begin = func.substr(_run.c.run_id, literal_column("1"), func.length(_text("prefix")))
-        found.append(begin == _text("prefix"))
+        begin = func.substr(_run.c.run_id, literal(1), func.length(text("prefix")))
+        found.append(begin == text("prefix"))
     if "params" in given:
         found.append(_Contains(_run.c.conf, bindparam("params", type_=_run.c.conf.type)))
     if "before" in given:
-        found.append(_run.c.run_no < _number("before"))
+        found.append(_run.c.run_no < number("before"))
     return tuple(found)
 
 
@@ -130,11 +116,11 @@ def _page(*kind: Any) -> Select[Any]:
         select(_run)
         .where(*_conditions(*kind))
         .order_by(_run.c.run_no.desc())
-        .limit(_number("limit"))
+        .limit(number("limit"))
     )
 
 
-_size = select(func.count()).select_from(select(_run.c.dag_id).limit(_number("limit")).subquery())
+_size = select(func.count()).select_from(select(_run.c.dag_id).limit(number("limit")).subquery())
 """Counts runs up to a limit; the planner chooses the smallest index."""
 
 
@@ -143,7 +129,7 @@ def _all_counts(*kind: Any) -> Select[Any]:
     """Count all runs of a kind, in the order of the index."""
     keys = (_run.c.dag_id, _run.c.state, _run.c.cause)
     counted = select(*keys, func.count()).where(*_conditions(*kind))
-    return counted.group_by(*keys).order_by(*keys).limit(literal_column(str(_GROUPS)))
+    return counted.group_by(*keys).order_by(*keys).limit(literal(_GROUPS))
 
 
 @lru_cache(_STATEMENTS)
@@ -152,12 +138,12 @@ def _newest_counts(*kind: Any) -> Select[Any]:
         select(_run.c.dag_id, _run.c.state, _run.c.cause)
         .where(*_conditions(*kind))
         .order_by(_run.c.run_no.desc())
-        .limit(_number("limit"))
+        .limit(number("limit"))
         .subquery()
     )
     keys = (newest.c.dag_id, newest.c.state, newest.c.cause)
     counted = select(*keys, func.count()).group_by(*keys).order_by(*keys)
-    return counted.limit(literal_column(str(_GROUPS)))
+    return counted.limit(literal(_GROUPS))
 
 
 def _parameters(wanted: RunFilter, before: RunNo | None) -> tuple[tuple[Any, ...], dict[str, Any]]:

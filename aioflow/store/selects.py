@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import (
     BigInteger,
     BindParameter,
+    ColumnElement,
     Select,
     Table,
     Text,
@@ -75,6 +76,7 @@ __all__ = (
     "expansions_of",
     "latest_named_events",
     "latest_of_names",
+    "literal",
     "number",
     "runs_by_date",
     "runs_by_id",
@@ -99,6 +101,11 @@ def number(name: str) -> BindParameter[int]:
 def text(name: str) -> BindParameter[str]:
     """Return a parameter for a text."""
     return bindparam(name, type_=tables.run.c.run_id.type)
+
+
+def literal(number: int) -> ColumnElement[int]:
+    """Return a number as literal SQL: with a parameter, the planner ignores partial indexes."""
+    return literal_column(str(int(number)))
 
 
 @cache
@@ -153,8 +160,8 @@ LIVE_WIDTHS = (
     .order_by(_result.c.run_no, _result.c.task_no)
 )
 _record = tables.record
-_is_failed = _record.c.state == literal_column(str(int(RecordState.FAILED)))
-_is_open = _record.c.state == literal_column(str(int(RecordState.OPEN)))
+_is_failed = _record.c.state == literal(RecordState.FAILED)
+_is_open = _record.c.state == literal(RecordState.OPEN)
 _progress = select(
     _record.c.run_no,
     _record.c.task_no,
@@ -315,7 +322,7 @@ STATE_COUNTS = (
     select(_task.c.task_index, _task.c.state, func.count())
     .where(
         _task.c.run_no == number("run_no"),
-        _task.c.state != literal_column(str(int(TaskState.REMOVED))),
+        _task.c.state != literal(TaskState.REMOVED),
     )
     .group_by(_task.c.task_index, _task.c.state)
     .order_by(_task.c.task_index, _task.c.state)

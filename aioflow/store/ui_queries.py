@@ -9,9 +9,6 @@ from functools import cache, lru_cache
 from typing import Any, TypeVar
 
 from sqlalchemy import (
-    BigInteger,
-    BindParameter,
-    ColumnElement,
     Select,
     and_,
     bindparam,
@@ -28,6 +25,7 @@ from aioflow.model.states import RunState, TaskState, TriggerState
 from aioflow.model.timestamps import Timestamp
 from aioflow.store import rows, tables
 from aioflow.store.query_protocol import QueryInterface
+from aioflow.store.selects import literal, number, text
 from aioflow.store.ui_protocol import AGE_SECONDS, AUDIT_SEARCHED, CommitsAbove, Counted, WaitCount
 
 __all__ = ("BrowsingReader",)
@@ -43,30 +41,17 @@ _record, _label = tables.record, tables.map_label
 _WIDTH = 100
 
 
-def _number(name: str) -> BindParameter[int]:
-    return bindparam(name, type_=BigInteger())
-
-
-def _text(name: str) -> BindParameter[str]:
-    return bindparam(name, type_=_run.c.run_id.type)
-
-
-def _literal(number: int) -> ColumnElement[int]:
-    """Return a number as literal SQL: with a parameter, the planner ignores partial indexes."""
-    return literal_column(str(number))
-
-
 _RECENT_RUNS = (
     select(_run)
-    .where(_run.c.dag_id == _text("dag_id"), tables.not_deleted)
+    .where(_run.c.dag_id == text("dag_id"), tables.not_deleted)
     .order_by(_run.c.run_no.desc())
-    .limit(_number("limit"))
+    .limit(number("limit"))
 )
 _newest_failed = (
     select(_run.c.ended_at)
-    .where(_run.c.state == _literal(int(RunState.FAILED)), tables.unsuccessful, tables.not_deleted)
+    .where(_run.c.state == literal(RunState.FAILED), tables.unsuccessful, tables.not_deleted)
     .order_by(_run.c.run_no.desc())
-    .limit(_number("limit"))
+    .limit(number("limit"))
     .subquery()
 )
 
@@ -75,18 +60,18 @@ _newest_failed = (
 def _unsuccessful(state: RunState) -> Select[Any]:
     return (
         select(_run)
-        .where(_run.c.state == _literal(int(state)), tables.unsuccessful, tables.not_deleted)
+        .where(_run.c.state == literal(state), tables.unsuccessful, tables.not_deleted)
         .order_by(_run.c.run_no.desc())
-        .limit(_number("limit"))
+        .limit(number("limit"))
     )
 
 
-_FAILED_SINCE = select(func.count()).where(_newest_failed.c.ended_at >= _number("since"))
+_FAILED_SINCE = select(func.count()).where(_newest_failed.c.ended_at >= number("since"))
 _newest_of_dag = (
     select(_run.c.version)
-    .where(_run.c.dag_id == _text("dag_id"), tables.not_deleted)
+    .where(_run.c.dag_id == text("dag_id"), tables.not_deleted)
     .order_by(_run.c.run_no.desc())
-    .limit(_number("limit"))
+    .limit(number("limit"))
     .subquery()
 )
 _VERSIONS_OF_DAG = (
@@ -96,9 +81,9 @@ _VERSIONS_OF_DAG = (
 )
 _TRIES_BETWEEN = (
     select(_try)
-    .where(_try.c.task_no >= _number("first"), _try.c.task_no < _number("end"))
+    .where(_try.c.task_no >= number("first"), _try.c.task_no < number("end"))
     .order_by(_try.c.task_no, _try.c.start_no)
-    .limit(_number("limit"))
+    .limit(number("limit"))
 )
 _COUNTS_BETWEEN = (
     select(
@@ -109,30 +94,30 @@ _COUNTS_BETWEEN = (
         func.max(_task.c.ended_at),
     )
     .where(
-        _task.c.task_no >= _number("first"),
-        _task.c.task_no < _number("end"),
-        _task.c.state != _literal(int(TaskState.REMOVED)),
+        _task.c.task_no >= number("first"),
+        _task.c.task_no < number("end"),
+        _task.c.state != literal(TaskState.REMOVED),
     )
     .group_by(_task.c.task_index, _task.c.state)
     .order_by(_task.c.task_index, _task.c.state)
 )
 _in_state = (
-    _task.c.task_no >= _number("first"),
-    _task.c.task_no < _number("end"),
+    _task.c.task_no >= number("first"),
+    _task.c.task_no < number("end"),
     _task.c.state == bindparam("state", type_=_task.c.state.type),
 )
 _TASKS_IN_STATE = (
     select(_task.c.task_no)
     .where(*_in_state)
     .order_by(_task.c.task_no)
-    .limit(_number("limit"))
-    .offset(_number("offset"))
+    .limit(number("limit"))
+    .offset(number("offset"))
 )
 _LIVE_DAGS = select(_run.c.dag_id).where(_run.c.ended_at.is_(None)).distinct()
 _FIRST_FAILED = (
     select(_task)
     .where(
-        _task.c.run_no == _number("run_no"),
+        _task.c.run_no == number("run_no"),
         _task.c.state == literal_column(str(int(TaskState.FAILED))),
     )
     .order_by(_task.c.ended_at, _task.c.task_no)
@@ -141,26 +126,24 @@ _FIRST_FAILED = (
 _COUNT_IN_STATE = select(func.count()).select_from(_task).where(*_in_state)
 _WAITS_OF_TASK = (
     select(_wait)
-    .where(_wait.c.run_no == _number("run_no"), _wait.c.task_no == _number("task_no"))
+    .where(_wait.c.run_no == number("run_no"), _wait.c.task_no == number("task_no"))
     .order_by(_wait.c.trigger_no)
-    .limit(_number("limit"))
+    .limit(number("limit"))
 )
-_EVENT_BY_NO = select(_event).where(_event.c.event_no == _number("event_no"))
+_EVENT_BY_NO = select(_event).where(_event.c.event_no == number("event_no"))
 _is_drained = tables.node.c.node_no.in_(select(tables.drained.c.node_no)).label("is_drained")
 _dag_event, _dag_trigger = tables.dag_event, tables.dag_trigger
 _NODES = select(tables.node, _is_drained).order_by(tables.node.c.node_no)
 _OLDEST_COMMIT = select(func.min(tables.journal.c.commit_no))
 _commit_no = tables.journal.c.commit_no
 _COMMITS_ABOVE: Any = select(func.count(), func.min(_commit_no), func.max(_commit_no)).where(
-    _commit_no > _number("number")
+    _commit_no > number("number")
 )
-_LAST_COMMIT_UNTIL = select(func.max(_commit_no)).where(_commit_no <= _number("number"))
+_LAST_COMMIT_UNTIL = select(func.max(_commit_no)).where(_commit_no <= number("number"))
 
 
 def _younger(index: int) -> Any:
-    return func.sum(
-        case((_wait.c.since > _number(f"since_{index}"), _literal(1)), else_=_literal(0))
-    )
+    return func.sum(case((_wait.c.since > number(f"since_{index}"), literal(1)), else_=literal(0)))
 
 
 _WAIT_COUNTS = (
@@ -170,7 +153,7 @@ _WAIT_COUNTS = (
         func.count(),
         *(_younger(index) for index in range(len(AGE_SECONDS))),
     )
-    .where(_wait.c.state == _literal(int(TriggerState.WAITING)))
+    .where(_wait.c.state == literal(TriggerState.WAITING))
     .group_by(_wait.c.class_path)
     .order_by(_wait.c.class_path)
 )
@@ -178,13 +161,13 @@ _WAIT_COUNTS = (
 
 @lru_cache(_WIDTHS_CACHED)
 def _made_at(width: int) -> Select[Any]:
-    names = [_text(f"version_{n}") for n in range(width)]
+    names = [text(f"version_{n}") for n in range(width)]
     return select(_version.c.version, _version.c.created_at).where(_version.c.version.in_(names))
 
 
 @lru_cache(_WIDTHS_CACHED)
 def _runs_by_no(width: int) -> Select[Any]:
-    numbers = [_number(f"no_{n}") for n in range(width)]
+    numbers = [number(f"no_{n}") for n in range(width)]
     return select(_run).where(_run.c.run_no.in_(numbers), tables.not_deleted)
 
 
@@ -195,24 +178,24 @@ def _started_by(paths: int) -> Select[Any]:
     Args:
         paths: Number of classes.
     """
-    classes = [_text(f"path_{n}") for n in range(paths)]
+    classes = [text(f"path_{n}") for n in range(paths)]
     return (
         select(_dag_event.c.run_no)
         .distinct()
         .join(_dag_trigger, _dag_trigger.c.trigger_no == _dag_event.c.trigger_no)
         .where(
             _dag_trigger.c.class_path.in_(classes),
-            _dag_event.c.key == _text("key"),
+            _dag_event.c.key == text("key"),
             _dag_event.c.run_no.is_not(None),
         )
         .order_by(_dag_event.c.run_no)
-        .limit(_number("limit"))
+        .limit(number("limit"))
     )
 
 
 @lru_cache(_WIDTHS_CACHED)
 def _waits_by_no(width: int) -> Select[Any]:
-    numbers = [_number(f"no_{n}") for n in range(width)]
+    numbers = [number(f"no_{n}") for n in range(width)]
     return select(_wait).where(_wait.c.trigger_no.in_(numbers))
 
 
@@ -222,11 +205,11 @@ _CLEARS = (
     .where(
         _audit.c.audit_no > select(func.max(_audit.c.audit_no) - AUDIT_SEARCHED).scalar_subquery(),
         _audit.c.action == literal_column("'run.clear'"),
-        _audit.c.is_refused == _literal(0),
+        _audit.c.is_refused == literal(0),
         or_(
-            _audit.c.target == _text("run_id"),
-            func.substr(_audit.c.target, literal_column("1"), func.length(_text("of_task")))
-            == _text("of_task"),
+            _audit.c.target == text("run_id"),
+            func.substr(_audit.c.target, literal(1), func.length(text("of_task")))
+            == text("of_task"),
         ),
     )
     .order_by(_audit.c.audit_no)
@@ -237,21 +220,21 @@ _CLEARS = (
 def _oldest_waits(width: int) -> Select[Any]:
     """Return the statement for the oldest waiting triggers outside of some ranges of tasks."""
     outside = [
-        or_(_wait.c.task_no < _number(f"first_{n}"), _wait.c.task_no >= _number(f"end_{n}"))
+        or_(_wait.c.task_no < number(f"first_{n}"), _wait.c.task_no >= number(f"end_{n}"))
         for n in range(width)
     ]
-    is_waiting = _wait.c.state == _literal(int(TriggerState.WAITING))
+    is_waiting = _wait.c.state == literal(TriggerState.WAITING)
     return (
         select(_wait)
         .where(is_waiting, *outside)
         .order_by(_wait.c.trigger_no)
-        .limit(_number("limit"))
+        .limit(number("limit"))
     )
 
 
 @lru_cache(_WIDTHS_CACHED)
 def _call_labels(width: int) -> Select[Any]:
-    numbers = [_number(f"no_{n}") for n in range(width)]
+    numbers = [number(f"no_{n}") for n in range(width)]
     is_call = and_(_record.c.task_no == _wait.c.task_no, _record.c.ordinal == _wait.c.ordinal)
     return (
         select(_wait.c.trigger_no, _record.c.label)
@@ -262,7 +245,7 @@ def _call_labels(width: int) -> Select[Any]:
 
 @lru_cache(_WIDTHS_CACHED)
 def _map_labels(width: int) -> Select[Any]:
-    numbers = [_number(f"no_{n}") for n in range(width)]
+    numbers = [number(f"no_{n}") for n in range(width)]
     return select(_label.c.task_no, _label.c.label).where(_label.c.task_no.in_(numbers))
 
 
@@ -278,21 +261,21 @@ def _waits_page(
     """
     page = (
         (select(_wait.c.trigger_no) if is_number else select(_wait))
-        .where(_wait.c.trigger_no > _number("after"))
+        .where(_wait.c.trigger_no > number("after"))
         .order_by(_wait.c.trigger_no)
-        .limit(_number("limit"))
+        .limit(number("limit"))
     )
-    alike = [_wait.c.class_path == _text(f"path_{n}") for n in range(paths)]
+    alike = [_wait.c.class_path == text(f"path_{n}") for n in range(paths)]
     for n in range(prefixes):
-        length = func.length(_text(f"prefix_{n}"))
-        alike.append(func.substr(_wait.c.class_path, _literal(1), length) == _text(f"prefix_{n}"))
+        length = func.length(text(f"prefix_{n}"))
+        alike.append(func.substr(_wait.c.class_path, literal(1), length) == text(f"prefix_{n}"))
     if alike:
         page = page.where(or_(*alike))
     if in_state:
         page = page.where(_wait.c.state == bindparam("state", type_=_wait.c.state.type))
     if of_dag:
         live = select(_run.c.run_no).where(
-            _run.c.dag_id == _text("dag_id"), _run.c.ended_at.is_(None)
+            _run.c.dag_id == text("dag_id"), _run.c.ended_at.is_(None)
         )
         page = page.where(_wait.c.run_no.in_(live))
     return page
