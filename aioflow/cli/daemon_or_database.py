@@ -206,8 +206,7 @@ class _Daemon:
 
     def decisions(self, *, is_open: bool, dag: str | None, run: str | None, limit: int) -> Any:
         state = "open" if is_open else "all"
-        page = self._client.get("decisions", state=state, dag=dag, run=run, limit=limit)
-        return page["items"]
+        return self._client.items("decisions", state=state, dag=dag, run=run, limit=limit)
 
     def decision(self, decision_id: int) -> Any:
         return self._client.get("decisions", str(decision_id))
