@@ -480,16 +480,8 @@ def described(
         token = link_token(row, assignee, accounts, vault, now)
         if token is not None:
             links[assignee] = f"{public_url}/decide#{token}"
-    return Asked(
-        decision_id=row.decision_no,
-        question=question.question,
-        details=question.details,
-        assignees=question.assignees,
-        approvals=question.approvals,
-        url=f"{public_url}/decisions/{row.decision_no}" if public_url else "",
-        links=links,
-        deadline=None if row.deadline_at is None else row.deadline_at + shift,
-    )
+    url = f"{public_url}/decisions/{row.decision_no}" if public_url else ""
+    return Asked.about(row, url=url, links=links, shift=shift)
 
 
 # ── tokens of links ─────────────────────────────────────────────────────────────────────

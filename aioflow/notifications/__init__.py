@@ -29,7 +29,6 @@ from aioflow.notifications.delivery import (
     PreparedDelivery,
     Preparing,
     Targets,
-    describe_without_links,
 )
 from aioflow.processes import NoHeadroom
 from aioflow.protocol.effects import DeliverOutbox
@@ -91,7 +90,7 @@ class OutboxWorker:
         restore: Callable[[VersionRow], Awaitable[None]],
         on_alert: Callable[[Alert], None],
         needs_values: bool = True,
-        describe: Callable[[DecisionRow], Asked] = describe_without_links,
+        describe: Callable[[DecisionRow], Asked] = Asked.about,
     ) -> None:
         self._context = context
         self._pace = pace

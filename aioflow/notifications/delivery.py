@@ -13,7 +13,7 @@ import msgspec
 
 from aioflow.core.state.task_instance import run_info
 from aioflow.model.dag import CallbackSpec, DagSpec, ValueKind
-from aioflow.model.decisions import DecisionRow, question_of
+from aioflow.model.decisions import DecisionRow
 from aioflow.model.ids import RunNo, TriggerNo
 from aioflow.model.rows import RunRow, VersionRow
 from aioflow.model.states import Failure
@@ -31,7 +31,6 @@ __all__ = (
     "PreparedDelivery",
     "Preparing",
     "Targets",
-    "describe_without_links",
 )
 
 BURST = 50
@@ -85,21 +84,6 @@ class DeliveryQueue:
         if not jobs:
             del self._by_kind[kind]
         return job
-
-
-def describe_without_links(row: DecisionRow) -> Asked:
-    """Describe an open decision that has no links, because the address of the page is unknown."""
-    question = question_of(row.question)
-    return Asked(
-        decision_id=row.decision_no,
-        question=question.question,
-        details=question.details,
-        assignees=question.assignees,
-        approvals=question.approvals,
-        url="",
-        links={},
-        deadline=row.deadline_at,
-    )
 
 
 _CACHE_LIMIT = 256
@@ -183,7 +167,7 @@ class Preparing:
         restore: Callable[[VersionRow], Awaitable[None]],
         *,
         needs_values: bool,
-        describe: Callable[[DecisionRow], Asked] = describe_without_links,
+        describe: Callable[[DecisionRow], Asked] = Asked.about,
     ) -> None:
         self._describe = describe
         self._needs_values = needs_values

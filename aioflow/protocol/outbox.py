@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Self
 
 import msgspec
 
+from aioflow.model.decisions import DecisionRow, question_of
 from aioflow.model.ids import RunNo, StartNo, TaskNo, TriggerNo
 from aioflow.model.states import Failure, RunState, TaskState
 from aioflow.model.timestamps import Timestamp
@@ -140,6 +142,35 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     links: dict[str, str]
     deadline: Timestamp | None
+
+    @classmethod
+    def about(
+        cls,
+        row: DecisionRow,
+        *,
+        url: str = "",
+        links: Mapping[str, str] | None = None,
+        shift: int = 0,
+    ) -> Self:
+        """Return what a message says about an open decision.
+
+        Args:
+            shift: The offset of the wall clock from the steady time.
+
+        Raises:
+            msgspec.MsgspecError: If the question of the row is damaged.
+        """
+        question = question_of(row.question)
+        return cls(
+            decision_id=row.decision_no,
+            question=question.question,
+            details=question.details,
+            assignees=question.assignees,
+            approvals=question.approvals,
+            url=url,
+            links=dict(links or {}),
+            deadline=None if row.deadline_at is None else row.deadline_at + shift,
+        )
 
 
 class Callback(msgspec.Struct, frozen=True, array_like=True):
