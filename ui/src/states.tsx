@@ -27,7 +27,7 @@ export const isLive = (state: string): boolean => LIVE.has(state);
 export const named = (state: string): string => state.replaceAll("_", " ");
 
 const fill = (d: string) => <path d={d} fill="currentColor" stroke="none" />;
-const cut = (d: string) => <path d={d} stroke="var(--panel)" stroke-width="1.8" />;
+const cut = (d: string) => <path d={d} stroke="var(--surface)" stroke-width="1.8" />;
 const ring = (dash?: string) => <circle cx="8" cy="8" r="5.6" stroke-dasharray={dash} />;
 const disc = <circle cx="8" cy="8" r="6.6" fill="currentColor" stroke="none" />;
 
