@@ -108,19 +108,6 @@ export function Fact({ name, children }: { name: string; children: ComponentChil
   );
 }
 
-/** What the columns of a list are: each a name, the class of its column, and what it means. */
-export function Heads({ of }: { of: [name: string, column: string, meaning?: string][] }) {
-  return (
-    <div class="row heads" aria-hidden="true">
-      {of.map(([name, column, meaning]) => (
-        <span key={column} class={column} title={meaning}>
-          {name}
-        </span>
-      ))}
-    </div>
-  );
-}
-
 export function Empty({ children }: { children: ComponentChildren }) {
   return <div class="empty">{children}</div>;
 }

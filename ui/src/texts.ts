@@ -20,7 +20,6 @@ export const texts = {
     copy: "Copy",
     copied: "Copied",
     notCopied: "The browser did not allow copying",
-    download: "Download",
     noMatches: "No matches.",
     clearFilters: "Clear filters",
     resize: "Resize",
@@ -72,7 +71,6 @@ export const texts = {
     expand: "Expand navigation",
     breadcrumb: "Breadcrumb",
     user: (name: string, role: string): string => `${name} (${role})`,
-    account: "Account",
     groups: { now: "Now", build: "Build", operate: "Operate", admin: "Admin" },
     modes: { off: "Connecting", live: "Live", polling: "Every 3 s", away: "Daemon away" },
     notFound: "Page not found",
@@ -339,7 +337,6 @@ export const texts = {
     parameters: "Parameters",
     noParameters: "No parameters.",
     isDefault: "default",
-    callbackLog: "Log of callbacks and alerts",
     filterTask: "Filter by task id",
     allStates: "All states",
     queued: "Queued. It starts when its DAG has room for another run.",
@@ -375,7 +372,6 @@ export const texts = {
     nothingRuns: "No runs in flight.",
     start: "Start a run",
     nothingWaits: "Nothing waits.",
-    children: (task: string): string => `${task}, several children`,
   },
 
   history: {
@@ -396,7 +392,6 @@ export const texts = {
     rateName: "Failed or partial",
     p50: "Median",
     p95: "95th percentile",
-    tasks: "Tasks",
     task: "Task",
     runsOf: "Ended",
     failed: "Failure rate",
@@ -406,7 +401,6 @@ export const texts = {
     success: "Success rate",
     median: "Duration",
     slowest: "95 % within",
-    next: "Next run",
     ofDays: "last 30 days",
     noTasks: "No tasks ended in this period.",
     timeline: "Timeline",
@@ -453,13 +447,6 @@ export const texts = {
     openRun: "Open this run",
   },
 
-  graph: {
-    fit: "Fit",
-    in: "Zoom in",
-    out: "Zoom out",
-    draw: "Draw the graph",
-    large: (tasks: number): string => `A graph of ${many(tasks, "task")} takes a while to draw. The list of tasks shows the same.`,
-  },
 
   triggers: {
     sentence: "What waits for a file, a time, an event, a person or another run. It holds no slots.",

@@ -24,7 +24,6 @@ export const fanOut = {
   rateMeaning: "Children that ended in the last minute, per second",
   left: "Time left",
   leftMeaning: "Children that have not ended, at the rate of the last minute. Shown once 10 have ended.",
-  failed: (failed: number): string => (failed === 1 ? "1 failed" : `${count(failed)} failed`),
   durations: "Durations",
   slowest: "Slowest",
   errors: "Errors",

@@ -47,5 +47,4 @@ export const texts = {
   inContext: "Show this line among the others",
   cut: "This line is longer; download the log to see all of it.",
   openCode: "Open the code of this version",
-  jump: "Go to line",
 };
