@@ -17,8 +17,6 @@ export class Problem extends Error {
   }
 }
 
-export const UNREACHABLE = "page.unreachable";
-
 const signedOut = new Set<() => void>();
 
 /** Be told when the daemon no longer knows who we are. */
@@ -51,7 +49,7 @@ async function ask(path: string, init: RequestInit): Promise<Response> {
   } catch (error) {
     if (init.signal?.aborted) throw error;
     for (const told of reached) told(false);
-    throw new Problem(0, UNREACHABLE, "The daemon does not answer. Is it running?");
+    throw new Problem(0, "page.unreachable", "The daemon does not answer. Is it running?");
   }
   // A proxy in between answers for a daemon that is gone.
   for (const told of reached) told(answer.status !== 502 && answer.status !== 504);
@@ -77,10 +75,6 @@ export async function getText(path: string, signal?: AbortSignal): Promise<strin
 
 export async function get<T>(path: string, signal?: AbortSignal): Promise<T> {
   return (await ask(path, { signal })).json();
-}
-
-export async function getResponse(path: string, signal?: AbortSignal): Promise<Response> {
-  return ask(path, { signal });
 }
 
 export async function send<T>(method: string, path: string, body?: unknown, key?: string, { isLeaving = false } = {}): Promise<T> {

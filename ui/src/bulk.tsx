@@ -4,7 +4,6 @@ import { Problem, enc, newKey, send } from "./api";
 import { ask, reason, tell } from "./dialog";
 import { refreshAll } from "./live";
 import { withFilter } from "./run_filters";
-
 import { stateName, texts } from "./texts";
 
 export type BulkAction = keyof typeof texts.bulk.verbs;
@@ -39,7 +38,7 @@ export async function actOnMatching(action: BulkAction, filter: URLSearchParams,
   }
   const count = Object.values(expected.states).reduce((all, some) => all + some, 0);
   if (count === 0) {
-    tell(texts.bulk.nothing(action, expected.matching));
+    tell(texts.bulk.nothing(expected.matching));
     return;
   }
   const key = newKey();

@@ -18,14 +18,6 @@ interface Props<T> {
   keyOf: (item: T, index: number) => string | number;
   onEnd?: () => void;
   onRange?: (first: number, end: number) => void;
-  /** Keep the last row in view as rows come. */
-  follow?: boolean;
-  /** Called with false when the user scrolls away from the last row, and with true when back. */
-  onFollow?: (follow: boolean) => void;
-  /** How many rows were taken away before the first: what is in view stays where it is. */
-  first?: number;
-  /** A row to bring into view. */
-  at?: number;
   class?: string;
   head?: ComponentChildren;
   /** Whether arrow keys go from one `data-box` to the next. */
@@ -40,10 +32,7 @@ interface Props<T> {
 }
 
 export function VirtualList<T>(props: Props<T>) {
-  const { items, height, label, row, keyOf, onEnd, onRange, follow, onFollow, first: gone = 0, at, isTable } = props;
-  const told = useRef(onFollow);
-  told.current = onFollow;
-  const before = useRef({ gone, top: 0 });
+  const { items, height, label, row, keyOf, onEnd, onRange, isTable } = props;
   const box = useRef<HTMLDivElement>(null);
   const [view, setView] = useState({ top: 0, height: UNMEASURED });
 
@@ -54,11 +43,6 @@ export function VirtualList<T>(props: Props<T>) {
     if (isTable) node.scrollTop = storedScroll(id);
     const see = () => {
       if (isTable) storeScroll(id, node.scrollTop);
-      const isAtEnd = node.scrollTop + node.clientHeight >= node.scrollHeight - height;
-      // Rows that come move the end away: only who scrolls back has had enough of it.
-      if (isAtEnd) told.current?.(true);
-      else if (node.scrollTop < before.current.top) told.current?.(false);
-      before.current.top = node.scrollTop;
       setView((seen) =>
         seen.top === node.scrollTop && seen.height === node.clientHeight ? seen : { top: node.scrollTop, height: node.clientHeight },
       );
@@ -86,17 +70,6 @@ export function VirtualList<T>(props: Props<T>) {
     onRange?.(first, end);
     if (onEnd && end >= items.length) onEnd();
   }, [first, end, items.length]);
-  useLayoutEffect(() => {
-    const node = box.current;
-    if (!node) return;
-    const lost = gone - before.current.gone;
-    before.current.gone = gone;
-    if (follow) node.scrollTop = node.scrollHeight;
-    else if (lost > 0) before.current.top = node.scrollTop = node.scrollTop - lost * height;
-  }, [follow, items.length, gone]);
-  useLayoutEffect(() => {
-    if (at !== undefined && box.current) box.current.scrollTop = Math.max(0, at * height - box.current.clientHeight / 2);
-  }, [at]);
 
   // Going back finds the row that was opened.
   const isFound = useRef(false);

@@ -218,7 +218,6 @@ function Lines({ source, run, isGoingOn, hasTries, tasks }: LinesProps) {
 
   const number = Math.max(3, String(all.at(-1)?.line ?? all.length).length);
   const [heightOf, probe, onWidth] = useHeights(view, isOfRun, number);
-  const isFirst = useRef("");
 
   const menu: (MenuItem | "line")[] = [
     { name: texts.wrap, isOn: view.wrap, act: () => change({ wrap: !view.wrap }) },
@@ -325,7 +324,6 @@ function Lines({ source, run, isGoingOn, hasTries, tasks }: LinesProps) {
           onBefore={() => lines.current?.older()}
           onAfter={() => lines.current?.newer()}
           onWidth={onWidth}
-          onTop={(key) => (isFirst.current = key)}
           at={wanted}
           row={(row) => {
             if (row.kind === "try") {

@@ -308,7 +308,7 @@ export const texts = {
     title: (action: string, runs: number): string => `${({ cancel: "Cancel", clear_failed: "Clear what failed in", mark_success: "Mark as successful", mark_failed: "Mark as failed", delete: "Delete" } as Record<string, string>)[action]} ${many(runs, "run")}?`,
     done: (action: string, done: number, failed: number, reason: string): string =>
       `${({ cancel: "Cancelled", clear_failed: "Cleared", mark_success: "Marked success:", mark_failed: "Marked failed:", delete: "Deleted" } as Record<string, string>)[action]} ${many(done, "run")}${failed ? `. ${many(failed, "run")} could not be changed: ${reason}` : ""}`,
-    nothing: (_action: string, matching: number): string => `None of the ${many(matching, "matching run")} would be changed.`,
+    nothing: (matching: number): string => `None of the ${many(matching, "matching run")} would be changed.`,
     left: (runs: number): string => `${many(runs, "other matching run")} ${runs === 1 ? "is" : "are"} left as ${runs === 1 ? "it is" : "they are"}.`,
     slices: "This is done 200 runs at a time. If this page is closed, the rest is left as it is.",
     cut: (done: number, all: number): string => `${count(done)} of ${count(all)} runs were changed.`,

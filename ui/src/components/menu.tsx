@@ -1,6 +1,5 @@
 // A menu: a button that opens a list of actions in the top layer of the browser.
 
-import type { ComponentChildren } from "preact";
 import { useId, useRef } from "preact/hooks";
 
 import { Icon, type IconName } from "./icons";
@@ -27,7 +26,6 @@ interface MenuProps {
   isBare?: boolean;
   items: (MenuItem | "line")[];
   class?: string;
-  children?: ComponentChildren;
 }
 
 const STEPS: Record<string, (at: number, count: number) => number> = {

@@ -170,7 +170,7 @@ export function Table<T>(props: TableProps<T>) {
             </div>
           }
           row={(item, index) => (
-            <Row item={item} index={index} columns={shown} isPhone={isPhone} href={item === undefined ? null : (props.hrefOf?.(item) ?? null)} rowName={item === undefined ? undefined : props.nameOf?.(item)}>
+            <Row item={item} index={index} columns={shown} href={item === undefined ? null : (props.hrefOf?.(item) ?? null)} rowName={item === undefined ? undefined : props.nameOf?.(item)}>
               {selection && item !== undefined && (
                 <Check isOn={selection.keys.has(String(keyOf(item, index)))} name={props.nameOf?.(item) ?? String(keyOf(item, index))} onToggle={(event) => toggle(index, item, event)} />
               )}
@@ -223,7 +223,6 @@ interface RowProps<T> {
   item: T | undefined;
   index: number;
   columns: Column<T>[];
-  isPhone: boolean;
   href: string | null;
   rowName?: string;
   children?: ComponentChildren;

@@ -12,8 +12,6 @@ export interface Toast {
   undo?: () => Promise<string>;
   /** Does at once what can still be taken back. */
   now?: () => void;
-  /** Where to see it. */
-  link?: { name: string; href: string };
 }
 
 const SHOWN_MS = 6_000;
@@ -61,11 +59,6 @@ export function Toasts({ reason }: { reason: (error: unknown) => string }) {
       {shown.map((one) => (
         <p key={one.id} class={one.isBad ? "toast bad" : "toast"}>
           <span>{one.text}</span>
-          {one.link && (
-            <a href={one.link.href} onClick={() => drop(one.id)}>
-              {one.link.name}
-            </a>
-          )}
           {one.now && (
             <button
               type="button"

@@ -209,10 +209,7 @@ export interface Loaded {
   /** Whether more lies before or behind them. */
   hasBefore: boolean;
   hasAfter: boolean;
-  /** Whether what lies before can only be reached from the beginning. */
-  isTail: boolean;
   isLive: boolean;
-  isLoading: boolean;
   problem?: Problem;
 }
 
@@ -378,9 +375,7 @@ export class LineWindow {
         lines: this.lines,
         hasBefore: this.before !== null,
         hasAfter: this.after !== null,
-        isTail: this.before === "",
         isLive: this.isLive,
-        isLoading: this.isBusy,
         problem: this.problem,
       });
     }, Math.max(0, this.toldAt + SHOW_MS - performance.now()));

@@ -24,8 +24,6 @@ interface Props<T extends { key: string }> {
   at?: { key: string; wish: number };
   /** Called with the width of the list. */
   onWidth?: (width: number) => void;
-  /** Called with the key of the first row in view. */
-  onTop?: (key: string) => void;
 }
 
 export function RowList<T extends { key: string }>(props: Props<T>) {
@@ -52,7 +50,6 @@ export function RowList<T extends { key: string }>(props: Props<T>) {
     const index = indexAt(known, node.scrollTop);
     const first = shown[index];
     anchor.current = first ? { key: first.key, shift: node.scrollTop - known[index]! } : null;
-    if (first) latest.current.onTop?.(first.key);
   }
 
   useLayoutEffect(() => {

@@ -4,7 +4,7 @@ import { PLAIN, type Style, plain, styleAfter } from "./ansi";
 import type { LogLine } from "./lines";
 
 export type Row =
-  | { kind: "line"; key: string; line: LogLine; style: Style; text: string; inTraceback: boolean }
+  | { kind: "line"; key: string; line: LogLine; style: Style; text: string }
   | { kind: "try"; key: string; attempt: number; isCleared: boolean }
   | { kind: "fold"; key: string; lines: LogLine[]; text: string; isOpen: boolean };
 
@@ -44,21 +44,21 @@ export function rowsOf(lines: readonly LogLine[], open: ReadonlySet<number>, has
       const part = lines.slice(at, end);
       const isOpen = open.has(line.key);
       rows.push({ kind: "fold", key: `fold ${line.key}`, lines: part, text: plain(part.at(-1)!.text), isOpen });
-      if (isOpen) for (const one of part) rows.push(rowOf(one, styles, true));
+      if (isOpen) for (const one of part) rows.push(rowOf(one, styles));
       at = end - 1;
       continue;
     }
-    rows.push(rowOf(line, styles, false));
+    rows.push(rowOf(line, styles));
   }
   return rows;
 }
 
-function rowOf(line: LogLine, styles: Map<string, Style>, inTraceback: boolean): Row {
+function rowOf(line: LogLine, styles: Map<string, Style>): Row {
   const source = sourceOf(line);
   const style = styles.get(source) ?? PLAIN;
   const after = styleAfter(line.text, style);
   if (after !== style) styles.set(source, after);
-  return { kind: "line", key: String(line.key), line, style, text: plain(line.text), inTraceback };
+  return { kind: "line", key: String(line.key), line, style, text: plain(line.text) };
 }
 
 /** The index behind the traceback that begins at an index, with those it was raised from. */
