@@ -3,6 +3,7 @@
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 
 import { Icon } from "./components/icons";
+import { SearchField } from "./components/search_field";
 import { type ShownGraph, type ShownNode, type Times, criticalPath, related, shownGraph } from "./graph/shape";
 import { LINE, NODE_HEIGHT, type Placed, type PlacedNode, type Way } from "./graph/sizes";
 import { number } from "./parts";
@@ -210,25 +211,18 @@ function Drawn({ graph, counts, times, hrefOf, picked }: Props) {
   return (
     <div class="graph" style={placed ? { "--tall": `${Math.ceil(placed.height * ZOOMS.usual) + 110}px` } : undefined}>
       <div class="graph-tools">
-        <span class="graph-find">
-          <Icon name="search" size={14} />
-          <input
-            type="search"
-            placeholder={texts.search}
-            aria-label={texts.search}
-            value={search}
-            onInput={(event) => {
-              setSearch(event.currentTarget.value);
-              setFound(-1);
-            }}
-            onKeyDown={(event) => {
-              if (event.key !== "Enter") return;
-              event.preventDefault();
-              find(event.shiftKey ? -1 : 1);
-            }}
-          />
+        <SearchField
+          class="graph-find"
+          label={texts.search}
+          value={search}
+          onValue={(text) => {
+            setSearch(text);
+            setFound(-1);
+          }}
+          onEnter={find}
+        >
           {search !== "" && <small>{texts.found(found, hits.length)}</small>}
-        </span>
+        </SearchField>
         {hasGroups && (
           <button type="button" class="small" onClick={() => setCollapsed(new Set(collapsed.size > 0 ? [] : graph.groups.map((group) => group.group_id)))}>
             {collapsed.size > 0 ? texts.expand : texts.collapse}

@@ -5,6 +5,7 @@ import { useCallback, useEffect, useMemo, useRef, useState } from "preact/hooks"
 import { CopyButton } from "./components/copy";
 import { Icon } from "./components/icons";
 import { Menu, type MenuItem } from "./components/menu";
+import { SearchField } from "./components/search_field";
 import { enc, query } from "./api";
 import { useData } from "./data";
 import { type Anchor, type Filter, LineWindow, type Loaded, type LogLine, NO_FILTER, type Printed, RunSource, type Source, TaskSource, isFiltered } from "./log/lines";
@@ -230,27 +231,14 @@ function Lines({ source, run, isGoingOn, hasTries, tasks }: LinesProps) {
   return (
     <div class={`log ${isFull ? "full" : ""}`} data-wrap={view.wrap ? "" : undefined}>
       <div class="log-head">
-        <span class="log-search">
-          <Icon name="search" size={14} />
-          <input
-            type="search"
-            placeholder={texts.search}
-            aria-label={texts.search}
-            value={search}
-            onInput={(event) => setSearch(event.currentTarget.value)}
-            onKeyDown={(event) => {
-              if (event.key !== "Enter" || isOfRun) return;
-              event.preventDefault();
-              void find(event.shiftKey ? -1 : 1);
-            }}
-          />
+        <SearchField class="log-search" label={texts.search} value={search} onValue={setSearch} onEnter={isOfRun ? undefined : (way) => void find(way)}>
           <Toggle name={texts.case} isOn={options.case} onChange={(isOn) => setOptions({ ...options, case: isOn })}>
             Aa
           </Toggle>
           <Toggle name={texts.regex} isOn={options.regex} onChange={(isOn) => setOptions({ ...options, regex: isOn })}>
             .*
           </Toggle>
-        </span>
+        </SearchField>
         {!isOfRun && (
           <span class="log-steps">
             <button type="button" class="plain icon-only" aria-label={texts.previous} title={texts.previous} disabled={search === ""} onClick={() => void find(-1)}>
