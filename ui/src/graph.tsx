@@ -7,7 +7,6 @@ import { SearchField } from "./components/search_field";
 import { type ShownGraph, type ShownNode, type Times, criticalPath, related, shownGraph } from "./graph/shape";
 import { LINE, NODE_HEIGHT, type Placed, type PlacedNode, type Way } from "./graph/sizes";
 import { number } from "./parts";
-import { go } from "./router";
 import { Glyph, ended, named, ordered, sum, worst } from "./states";
 import { sentenceCase, stateName } from "./texts";
 import type { Counts, DagDetail, Graph } from "./types";
@@ -436,19 +435,7 @@ function Box({ at, shown, href, isPicked, isFound, isDim, isCritical, onOpen }: 
   }
   if (!href) return <g class={dim} data-task={shown.id}>{inner}</g>;
   return (
-    <a
-      class={dim}
-      href={href}
-      data-task={shown.id}
-      data-box=""
-      data-state={state ?? ""}
-      onClick={(event) => {
-        // An SVG link has no plain address to follow.
-        if (event.ctrlKey || event.metaKey) return;
-        event.preventDefault();
-        go(href);
-      }}
-    >
+    <a class={dim} href={href} data-task={shown.id} data-box="" data-state={state ?? ""}>
       {inner}
     </a>
   );

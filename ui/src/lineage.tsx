@@ -5,7 +5,6 @@ import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { ShownGraph } from "./graph/shape";
 import { NODE_HEIGHT, type Placed } from "./graph/sizes";
 import { dagHref } from "./parts";
-import { go } from "./router";
 import { texts } from "./texts";
 import type { Asset } from "./types";
 
@@ -92,18 +91,7 @@ export function Lineage({ assets, picked, hrefOf, isSmall }: Props) {
             const href = isAsset ? hrefOf(name) : dagHref(name);
             const kind = isAsset ? texts.assets.one : texts.run.dag;
             return (
-              <a
-                key={at.id}
-                href={href}
-                data-box=""
-                aria-current={isAsset && name === picked ? "true" : undefined}
-                onClick={(event) => {
-                  // An SVG link has no plain address to follow.
-                  if (event.ctrlKey || event.metaKey) return;
-                  event.preventDefault();
-                  go(href);
-                }}
-              >
+              <a key={at.id} href={href} data-box="" aria-current={isAsset && name === picked ? "true" : undefined}>
                 <title>{`${kind} ${name}`}</title>
                 <rect class={`node ${isAsset ? "of-asset" : ""} ${isAsset && name === picked ? "picked" : ""}`} x={at.x} y={at.y} width={at.width} height={NODE_HEIGHT} rx={isAsset ? NODE_HEIGHT / 2 : 6} />
                 <text class="name" aria-hidden="true" x={at.x + at.width / 2} y={at.y + 20}>

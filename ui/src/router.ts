@@ -95,9 +95,12 @@ export function followLinks(): void {
   document.addEventListener("click", (event) => {
     if (event.defaultPrevented || event.button !== 0 || event.metaKey || event.ctrlKey || event.shiftKey) return;
     const link = (event.target as Element).closest?.("a");
-    if (!link || link.target || link.hasAttribute("download") || link.origin !== window.location.origin) return;
-    if (link.pathname.startsWith("/api/") || link.pathname.startsWith("/static/")) return;
+    const href = link?.getAttribute("href") ?? null;
+    if (!link || href === null || link.hasAttribute("target") || link.hasAttribute("download")) return;
+    // A link in an SVG has no resolved address of its own.
+    const { origin, pathname, search } = new URL(href, window.location.href);
+    if (origin !== window.location.origin || pathname.startsWith("/api/") || pathname.startsWith("/static/")) return;
     event.preventDefault();
-    if (link.getAttribute("aria-disabled") !== "true") go(link.pathname + link.search, { replace: link.dataset["replace"] !== undefined });
+    if (link.getAttribute("aria-disabled") !== "true") go(pathname + search, { replace: link.dataset["replace"] !== undefined });
   });
 }
