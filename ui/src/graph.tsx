@@ -4,7 +4,8 @@ import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/ho
 
 import { Icon } from "./components/icons";
 import { SearchField } from "./components/search_field";
-import { type ShownGraph, type ShownNode, type Times, criticalPath, related, shownGraph } from "./graph/shape";
+import { shortened, usePlaced } from "./graph/placed";
+import { type ShownNode, type Times, criticalPath, related, shownGraph } from "./graph/shape";
 import { LINE, NODE_HEIGHT, type Placed, type PlacedNode, type Way } from "./graph/sizes";
 import { number } from "./parts";
 import { Glyph, ended, named, ordered, sum, worst } from "./states";
@@ -92,29 +93,12 @@ function widthOf(text: string): number {
 
 const boxWidth = (label: string): number => Math.round(Math.min(WIDTHS.most, Math.max(WIDTHS.least, widthOf(label) + WIDTHS.around)));
 
-/** As much of a text as fits, with its end: names differ there. */
+/** As much of a text as fits. */
 function cut(text: string, width: number): string {
   if (widthOf(text) <= width) return text;
   let most = text.length;
-  while (most > 8 && widthOf(short(text, most)) > width) most -= 1;
-  return short(text, most);
-}
-
-const short = (text: string, most: number): string => `${text.slice(0, Math.ceil(most / 2) - 1)}…${text.slice(-Math.floor(most / 2))}`;
-
-function usePlaced(shown: ShownGraph, way: Way): Placed | null {
-  const [placed, setPlaced] = useState<Placed | null>(null);
-  // Counts come with every commit; what is drawn where changes with the shape only.
-  const shape = useMemo(() => JSON.stringify([shown.nodes.map((node) => [node.id, node.label, node.group]), shown.edges, shown.groups, way]), [shown, way]);
-  useEffect(() => {
-    let isWanted = true;
-    const widths = new Map(shown.nodes.map((node) => [node.id, boxWidth(node.label)]));
-    void import("./layout").then(({ place }) => isWanted && setPlaced(place(shown, widths, way)));
-    return () => {
-      isWanted = false;
-    };
-  }, [shape]);
-  return placed;
+  while (most > 8 && widthOf(shortened(text, most)) > width) most -= 1;
+  return shortened(text, most);
 }
 
 interface Seen {
@@ -134,7 +118,7 @@ function Drawn({ graph, counts, times, hrefOf, picked }: Props) {
   const [found, setFound] = useState(-1);
   const only = useMemo(() => (isRelated && picked ? related(graph, picked) : null), [isRelated, picked, graph]);
   const shown = useMemo(() => shownGraph(graph, collapsed, counts, only), [graph, collapsed, counts, only]);
-  const placed = usePlaced(shown, way);
+  const placed = usePlaced(shown, boxWidth, way);
   const nodes = useMemo(() => new Map(shown.nodes.map((node) => [node.id, node])), [shown]);
   const critical = useMemo(() => (isCritical && times ? new Set(criticalPath(graph, times)) : null), [isCritical, times, graph]);
   const hits = useMemo(() => hitsOf(graph, search), [graph, search]);

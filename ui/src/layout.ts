@@ -1,4 +1,4 @@
-// Where the tasks of a graph are drawn. Loaded when a graph is first shown.
+// The layout of a graph. Loaded when a graph is first shown.
 
 import { Graph as Dagre, layout } from "@dagrejs/dagre";
 

@@ -2,8 +2,9 @@
 
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 
+import { shortened, usePlaced } from "./graph/placed";
 import type { ShownGraph } from "./graph/shape";
-import { NODE_HEIGHT, type Placed } from "./graph/sizes";
+import { NODE_HEIGHT } from "./graph/sizes";
 import { dagHref } from "./parts";
 import { texts } from "./texts";
 import type { Asset } from "./types";
@@ -42,23 +43,14 @@ const widthOf = (text: string): number => Math.round(Math.min(WIDTHS.most, Math.
 
 function cut(text: string, width: number): string {
   const most = Math.round((width - WIDTHS.around) / WIDTHS.letter);
-  // Names differ at their ends.
-  return text.length <= most ? text : `${text.slice(0, Math.ceil(most / 2) - 1)}…${text.slice(-Math.floor(most / 2))}`;
+  return text.length <= most ? text : shortened(text, most);
 }
 
 export function Lineage({ assets, picked, hrefOf, isSmall }: Props) {
   const graph = useMemo(() => graphOf(assets), [assets]);
-  const shape = useMemo(() => JSON.stringify([graph.nodes.map((node) => node.id), graph.edges]), [graph]);
-  const [placed, setPlaced] = useState<Placed | null>(null);
+  const placed = usePlaced(graph, widthOf, "LR");
   const box = useRef<HTMLDivElement>(null);
   const [wide, setWide] = useState(0);
-  useEffect(() => {
-    let isWanted = true;
-    void import("./layout").then(({ place }) => isWanted && setPlaced(place(graph, new Map(graph.nodes.map((node) => [node.id, widthOf(node.label)])), "LR")));
-    return () => {
-      isWanted = false;
-    };
-  }, [shape]);
   useEffect(() => {
     if (!box.current) return undefined;
     const watch = new ResizeObserver(([entry]) => setWide(entry?.contentRect.width ?? 0));
