@@ -16,6 +16,7 @@ import { texts } from "./log/texts";
 import { childName, taskHref } from "./parts";
 import { here, usePlace } from "./router";
 import { instants, isUtc, local, millis } from "./time";
+import { useTyped } from "./typed";
 import type { Run } from "./types";
 
 import "./styles/log.css";
@@ -127,7 +128,7 @@ function Lines({ source, run, isGoingOn, hasTries, tasks }: LinesProps) {
   const [hit, setHit] = useState<{ line: LogLine | null; isWrapped: boolean; isBusy: boolean } | null>(null);
   const [wanted, setWanted] = useState<{ key: string; wish: number } | undefined>();
   const [isFull, setFull] = useState(false);
-  const [typed, setTyped] = useTyped(search);
+  const [typed, setTyped] = useTyped(search, TYPING_MS);
   const lines = useRef<LineWindow | undefined>(undefined);
   const finding = useRef<AbortController | undefined>(undefined);
 
@@ -468,16 +469,6 @@ function timeText(at: string | null, how: View["time"], begun: number | null): s
   }
   const text = `${local(at)}.${String(found % 1000).padStart(3, "0")}`;
   return how === "date" ? `${text}${isUtc() ? "Z" : ""}` : text.slice(11);
-}
-
-/** A text once typing rests. */
-function useTyped(text: string): [string, (text: string) => void] {
-  const [typed, setTyped] = useState(text);
-  useEffect(() => {
-    const timer = setTimeout(() => setTyped(text), TYPING_MS);
-    return () => clearTimeout(timer);
-  }, [text]);
-  return [typed, setTyped];
 }
 
 const TIME_CHARS: Record<View["time"], number> = { none: 0, clock: 13, date: 25, elapsed: 13 };

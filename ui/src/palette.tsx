@@ -15,6 +15,7 @@ import { dagHref, runHref, taskHref } from "./parts";
 import { go, here } from "./router";
 import { Glyph, isLive, worst } from "./states";
 import { texts } from "./texts";
+import { useTyped } from "./typed";
 import type { Dag, DagDetail, Run, RunGraph, RunSummary } from "./types";
 
 const SHOWN = 20;
@@ -44,7 +45,7 @@ export function Palette({ role, help, close }: PaletteProps) {
   const box = useRef<HTMLDialogElement>(null);
   const [text, setText] = useState("");
   const [at, setAt] = useState(0);
-  const asked = useLater(text.trim(), TYPED_MS);
+  const [asked] = useTyped(text.trim(), TYPED_MS);
   const { groups, isLoading } = useGroups(asked, role, help);
   const items = groups.flatMap((group) => group.items);
   const isPending = asked !== text.trim() || isLoading;
@@ -135,16 +136,6 @@ function Options({ groups, chosen, choose }: { groups: Group[]; chosen: number; 
       ))}
     </div>
   );
-}
-
-/** A value once it has stayed the same for so long. */
-function useLater<T>(value: T, ms: number): T {
-  const [later, setLater] = useState(value);
-  useEffect(() => {
-    const timer = setTimeout(() => setLater(value), ms);
-    return () => clearTimeout(timer);
-  }, [value, ms]);
-  return later;
 }
 
 const never = { on: () => false };
