@@ -42,8 +42,6 @@ const REPROCESS: Option[] = [
   ["all", "Run all of them again"],
 ];
 
-export const many = (count: number, what: string): string => `${count.toLocaleString("en")} ${what}${count === 1 ? "" : "s"}`;
-
 export async function trigger(dagId: string): Promise<void> {
   try {
     askToTrigger(dagId, await get<DagDetail>(`/dags/${enc(dagId)}`));
@@ -172,7 +170,7 @@ function askToClear(which: Which, versions: Versions): void {
       const asked = body();
       return later(texts.touched.clears(touched.cleared ?? 0), async (isLeaving) => {
         const answer = await send<Cleared>("POST", path, asked, key, { isLeaving }).catch(asOfThePage);
-        return `Cleared ${many(answer.cleared, "task")}; the run is ${answer.state}. It runs version ${versionText(answer)}${leftText(answer)}`;
+        return `Cleared ${texts.common.many(answer.cleared, "task")}; the run is ${answer.state}. It runs version ${versionText(answer)}${leftText(answer)}`;
       });
     },
   });
@@ -267,7 +265,7 @@ export function mark(which: Which): void {
       const asked = body();
       return later(texts.touched.marks(which.task ? nameOf(which) : which.run, asked.state), async (isLeaving) => {
         const answer = await send<Answer>("POST", path, asked, undefined, { isLeaving });
-        return `Marked ${many(answer.marked ?? 0, "task")}; the run is ${answer.state}`;
+        return `Marked ${texts.common.many(answer.marked ?? 0, "task")}; the run is ${answer.state}`;
       });
     },
   });
@@ -361,7 +359,7 @@ export function setPool(name: string | null, slots: number, includeDeferred: boo
     ),
     act: async () => {
       await send("PUT", `/pools/${enc(wanted.name)}`, { slots: wanted.slots, include_deferred: wanted.include });
-      return `Pool ${wanted.name} has ${many(wanted.slots, "slot")}`;
+      return `Pool ${wanted.name} has ${texts.common.many(wanted.slots, "slot")}`;
     },
   });
 }
@@ -495,7 +493,7 @@ function BackfillFields({ of, wanted }: { of: { dag: string }; wanted: Range }) 
       {seen && (
         <div class="preview" role="status">
           <p>
-            {many(runs.length, "run")} would be made, {many(seen.length - runs.length, "fire time")} left alone.
+            {texts.common.many(runs.length, "run")} would be made, {texts.common.many(seen.length - runs.length, "fire time")} left alone.
           </p>
           <ul tabIndex={0} aria-label="Fire times">
             {seen.slice(0, 200).map((one) => (

@@ -9,7 +9,7 @@ import { type ShownNode, type Times, criticalPath, related, shownGraph } from ".
 import { LINE, NODE_HEIGHT, type Placed, type PlacedNode, type Way } from "./graph/sizes";
 import { number } from "./parts";
 import { Glyph, ended, named, ordered, sum, worst } from "./states";
-import { sentenceCase, stateName } from "./texts";
+import { sentenceCase, stateName, texts } from "./texts";
 import type { Counts, DagDetail, Graph } from "./types";
 
 import "./styles/graph_tools.css";
@@ -22,28 +22,6 @@ const WIDTHS = { least: 120, most: 300, around: 46 };
 /** On a phone a graph from left to right is too small to be read. */
 const NARROW = 720;
 const KEY = "aioflow.graph.way";
-
-const texts = {
-  size: "Size of the graph",
-  smaller: "Smaller",
-  larger: "Larger",
-  fit: "Fit",
-  search: "Find a task",
-  found: (at: number, count: number): string => (at === -1 ? number(count) : `${number(at + 1)} of ${number(count)}`),
-  collapse: "Collapse groups",
-  expand: "Expand groups",
-  way: { LR: "Left to right", TB: "Top to bottom" },
-  related: "Only what is upstream and downstream of this task",
-  critical: "Critical path",
-  criticalHint: "The chain of tasks that determined how long the run took",
-  map: "Overview of the graph",
-  tasks: (count: number): string => `${number(count)} ${count === 1 ? "task" : "tasks"}`,
-  none: "No tasks.",
-  large: (count: number): string => `A graph of ${number(count)} tasks takes a while to draw. The list of tasks shows the same.`,
-  draw: "Draw it",
-  region: "Graph of tasks",
-  unexpanded: "Not expanded",
-};
 
 /** The graph as the tasks of a DAG tell it, for a daemon that has no better one. */
 export function graphOf(dag: DagDetail): Graph {
@@ -67,13 +45,13 @@ interface Props {
 export function GraphView(props: Props) {
   const [isWanted, setWanted] = useState(false);
   const { nodes, groups } = props.graph;
-  if (nodes.length === 0) return <p class="empty">{texts.none}</p>;
+  if (nodes.length === 0) return <p class="empty">{texts.graph.none}</p>;
   if (nodes.length > LARGE && groups.length === 0 && !isWanted) {
     return (
       <div class="empty">
-        <p>{texts.large(nodes.length)}</p>
+        <p>{texts.graph.large(nodes.length)}</p>
         <button type="button" onClick={() => setWanted(true)}>
-          {texts.draw}
+          {texts.graph.draw}
         </button>
       </div>
     );
@@ -196,7 +174,7 @@ function Drawn({ graph, counts, times, hrefOf, picked }: Props) {
       <div class="graph-tools">
         <SearchField
           class="graph-find"
-          label={texts.search}
+          label={texts.graph.search}
           value={search}
           onValue={(text) => {
             setSearch(text);
@@ -204,41 +182,41 @@ function Drawn({ graph, counts, times, hrefOf, picked }: Props) {
           }}
           onEnter={find}
         >
-          {search !== "" && <small>{texts.found(found, hits.length)}</small>}
+          {search !== "" && <small>{texts.graph.found(found, hits.length)}</small>}
         </SearchField>
         {hasGroups && (
           <button type="button" class="small" onClick={() => setCollapsed(new Set(collapsed.size > 0 ? [] : graph.groups.map((group) => group.group_id)))}>
-            {collapsed.size > 0 ? texts.expand : texts.collapse}
+            {collapsed.size > 0 ? texts.graph.expand : texts.graph.collapse}
           </button>
         )}
         {picked && (
-          <button type="button" class="small" aria-pressed={isRelated} title={texts.related} onClick={() => setRelated(!isRelated)}>
+          <button type="button" class="small" aria-pressed={isRelated} title={texts.graph.related} onClick={() => setRelated(!isRelated)}>
             <Icon name="filter" size={12} /> {cut(picked, 120)}
           </button>
         )}
         {times && (
-          <button type="button" class="small" aria-pressed={isCritical} title={texts.criticalHint} onClick={() => setCritical(!isCritical)}>
-            {texts.critical}
+          <button type="button" class="small" aria-pressed={isCritical} title={texts.graph.criticalHint} onClick={() => setCritical(!isCritical)}>
+            {texts.graph.critical}
           </button>
         )}
-        <button type="button" class="small" onClick={turn} title={texts.way[way === "LR" ? "TB" : "LR"]} aria-label={texts.way[way === "LR" ? "TB" : "LR"]}>
+        <button type="button" class="small" onClick={turn} title={texts.graph.way[way === "LR" ? "TB" : "LR"]} aria-label={texts.graph.way[way === "LR" ? "TB" : "LR"]}>
           {way === "LR" ? "↓" : "→"}
         </button>
-        <span class="graph-zoom" role="group" aria-label={texts.size}>
-          <button type="button" class="small" aria-label={texts.smaller} onClick={() => change(1 / 1.25)}>
+        <span class="graph-zoom" role="group" aria-label={texts.graph.size}>
+          <button type="button" class="small" aria-label={texts.graph.smaller} onClick={() => change(1 / 1.25)}>
             −
           </button>
-          <button type="button" class="small" aria-label={texts.fit} onClick={() => setZoom(null)}>
-            {texts.fit}
+          <button type="button" class="small" aria-label={texts.graph.fit} onClick={() => setZoom(null)}>
+            {texts.graph.fit}
           </button>
-          <button type="button" class="small" aria-label={texts.larger} onClick={() => change(1.25)}>
+          <button type="button" class="small" aria-label={texts.graph.larger} onClick={() => change(1.25)}>
             +
           </button>
         </span>
       </div>
-      <div ref={box} class="canvas" tabIndex={0} role="region" aria-label={texts.region} data-boxes="">
+      <div ref={box} class="canvas" tabIndex={0} role="region" aria-label={texts.graph.region} data-boxes="">
         {placed && (
-          <svg width={placed.width * scale} height={placed.height * scale} viewBox={`0 0 ${placed.width} ${placed.height}`} role="group" aria-label={texts.tasks(graph.nodes.length)}>
+          <svg width={placed.width * scale} height={placed.height * scale} viewBox={`0 0 ${placed.width} ${placed.height}`} role="group" aria-label={texts.common.many(graph.nodes.length, "task")}>
             <defs>
               <marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">
                 <path d="M0 0 8 4 0 8z" class="arrow" />
@@ -247,7 +225,7 @@ function Drawn({ graph, counts, times, hrefOf, picked }: Props) {
             {placed.groups.map((group) => (
               <g key={group.id} class="group">
                 <rect x={group.x} y={group.y} width={group.width} height={group.height} rx="8" />
-                <g class="group-name" role="button" tabIndex={0} aria-label={`${texts.collapse}: ${group.id}`} onClick={() => toggle(group.id)} onKeyDown={(event) => event.key === "Enter" && toggle(group.id)}>
+                <g class="group-name" role="button" tabIndex={0} aria-label={`${texts.graph.collapse}: ${group.id}`} onClick={() => toggle(group.id)} onKeyDown={(event) => event.key === "Enter" && toggle(group.id)}>
                   <rect x={group.x + 4} y={group.y + 2} width={Math.min(group.width - 8, widthOf(group.label) + 28)} height="24" rx="4" />
                   <text x={group.x + 10} y={group.y + 18}>
                     − {cut(group.label, group.width - 30)}
@@ -309,7 +287,7 @@ function MiniMap({ placed, nodes, scale, seen, move }: { placed: Placed; nodes: 
       width={placed.width * by}
       height={placed.height * by}
       role="img"
-      aria-label={texts.map}
+      aria-label={texts.graph.map}
       onPointerDown={(event) => {
         event.currentTarget.setPointerCapture(event.pointerId);
         to(event);
@@ -369,8 +347,9 @@ function kindOf({ node }: ShownNode): string {
 function belowOf(shown: ShownNode, state: string | null): string {
   const { counts, node } = shown;
   const all = counts ? sum(counts) : 0;
-  if (!node) return counts && all > 0 ? `${number(ended(counts))} of ${texts.tasks(shown.tasks)}` : texts.tasks(shown.tasks);
-  if (counts && node.is_mapped) return all === 0 ? texts.unexpanded : `${number(ended(counts))} of ${number(all)}`;
+  const tasks = texts.common.many(shown.tasks, "task");
+  if (!node) return counts && all > 0 ? `${number(ended(counts))} of ${tasks}` : tasks;
+  if (counts && node.is_mapped) return all === 0 ? texts.graph.unexpanded : texts.common.of(ended(counts), all);
   return state ? stateName(state) : `${sentenceCase(named(kindOf(shown)))}${node.is_mapped ? ", mapped" : ""}`;
 }
 
@@ -409,7 +388,7 @@ function Box({ at, shown, href, isPicked, isFound, isDim, isCritical, onOpen }: 
         tabIndex={0}
         data-box=""
         data-state={state ?? ""}
-        aria-label={`${texts.expand}: ${shown.label}, ${text}`}
+        aria-label={`${texts.graph.expand}: ${shown.label}, ${text}`}
         onClick={onOpen}
         onKeyDown={(event) => event.key === "Enter" && onOpen()}
       >

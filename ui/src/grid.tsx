@@ -21,15 +21,6 @@ const ROW = 26;
 const MANY = 60;
 const STEPS = 6;
 
-const words = {
-  states: "States",
-  durations: "Durations",
-  shown: "What cells show",
-  collapse: "Collapse groups",
-  expand: "Expand groups",
-  heat: "The stronger the colour, the longer it took, within each row",
-};
-
 /** How long a run took, as the height of a bar between 3 and ``most``. */
 export function heights(runs: { started_at: string | null; ended_at: string | null }[], most: number): number[] {
   const now = Date.now();
@@ -138,20 +129,20 @@ export function GridView({ grid }: { grid: Grid }) {
   return (
     <>
       <div class="grid-tools">
-        <span role="group" aria-label={words.shown} class="switch">
+        <span role="group" aria-label={texts.grid.shown} class="switch">
           <button type="button" class="small" aria-pressed={!isHeat} onClick={() => setHeat(false)}>
-            {words.states}
+            {texts.grid.states}
           </button>
           <button type="button" class="small" aria-pressed={isHeat} onClick={() => setHeat(true)}>
-            {words.durations}
+            {texts.grid.durations}
           </button>
         </span>
         {groups.length > 0 && (
           <button type="button" class="small" onClick={() => setCollapsed(new Set(collapsed.size > 0 ? [] : groups))}>
-            {collapsed.size > 0 ? words.expand : words.collapse}
+            {collapsed.size > 0 ? texts.graph.expand : texts.graph.collapse}
           </button>
         )}
-        {isHeat && <small class="soft">{words.heat}</small>}
+        {isHeat && <small class="soft">{texts.grid.heat}</small>}
       </div>
       <VirtualList
         class="grid"

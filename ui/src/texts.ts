@@ -1,7 +1,8 @@
 // Every text of the page's shell in one table, so that another language is another table.
 // Texts with a number or a name in them are functions of these.
 
-const count = (value: number): string => value.toLocaleString("en");
+/** A number as the page shows it. */
+export const count = (value: number): string => value.toLocaleString("en");
 const many = (value: number, one: string, other = `${one}s`): string => `${count(value)} ${value === 1 ? one : other}`;
 
 export const texts = {
@@ -448,6 +449,34 @@ export const texts = {
   },
 
 
+  graph: {
+    size: "Size of the graph",
+    smaller: "Smaller",
+    larger: "Larger",
+    fit: "Fit",
+    search: "Find a task",
+    found: (at: number, all: number): string => (at === -1 ? count(all) : `${count(at + 1)} of ${count(all)}`),
+    collapse: "Collapse groups",
+    expand: "Expand groups",
+    way: { LR: "Left to right", TB: "Top to bottom" },
+    related: "Only what is upstream and downstream of this task",
+    critical: "Critical path",
+    criticalHint: "The chain of tasks that determined how long the run took",
+    map: "Overview of the graph",
+    none: "No tasks.",
+    large: (tasks: number): string => `A graph of ${many(tasks, "task")} takes a while to draw. The list of tasks shows the same.`,
+    draw: "Draw it",
+    region: "Graph of tasks",
+    unexpanded: "Not expanded",
+  },
+
+  grid: {
+    shown: "What cells show",
+    states: "States",
+    durations: "Durations",
+    heat: "The stronger the colour, the longer it took, within each row",
+  },
+
   triggers: {
     sentence: "What waits for a file, a time, an event, a person or another run. It holds no slots.",
     kind: "Kind",
@@ -662,7 +691,7 @@ export const texts = {
   } as Record<string, string>,
 } as const;
 
-export const stateName = (state: string): string => texts.states[state] ?? state.replaceAll("_", " ").replace(/^./, (letter) => letter.toUpperCase());
+export const stateName = (state: string): string => texts.states[state] ?? sentenceCase(state.replaceAll("_", " "));
 
 /** With a capital letter in front. */
 export const sentenceCase = (text: string): string => text.replace(/^./, (letter) => letter.toUpperCase());

@@ -5,8 +5,9 @@ import { useEffect, useMemo, useRef } from "preact/hooks";
 import { CopyButton } from "../components/copy";
 import { enc, query } from "../api";
 import { useData } from "../data";
-import { Choice, Panel, Shown } from "../parts";
+import { Choice, Panel, Shown, shortVersion } from "../parts";
 import { go, usePlace, withQuery } from "../router";
+import { texts as shared } from "../texts";
 import { shortTime } from "../time";
 import type { DagDetail } from "../types";
 import { diffLines, hunksOf, linesOf } from "./diff";
@@ -15,13 +16,10 @@ import { pythonLines, type Token } from "./python";
 import "../styles/code.css";
 
 const texts = {
-  version: "Version",
   compare: "Compare with",
   nothing: "No comparison",
   newest: "newest",
-  runs: (count: number): string => `${count.toLocaleString("en")} ${count === 1 ? "run" : "runs"}`,
   same: "The files of both versions are the same.",
-  skipped: (count: number): string => `${count.toLocaleString("en")} unchanged ${count === 1 ? "line" : "lines"}`,
   added: "added",
   removed: "removed",
   copy: "Copy file",
@@ -53,13 +51,13 @@ export function CodePage({ dag, versions }: { dag: DagDetail; versions: Version[
   const before = useData<CodeOf>(other === "" ? null : query(`/dags/${enc(dag.dag_id)}/code`, { version: other }), { on: () => false });
   const options = versions.map((one): [string, string] => [
     one.version,
-    `${one.version.slice(0, 12)}, ${shortTime(one.made_at)}, ${texts.runs(one.runs)}${one.version === dag.version ? ` (${texts.newest})` : ""}`,
+    `${shortVersion(one.version)}, ${shortTime(one.made_at)}, ${shared.common.many(one.runs, "run")}${one.version === dag.version ? ` (${texts.newest})` : ""}`,
   ]);
   return (
     <>
       {options.length > 0 && (
         <div class="bar-of-filters">
-          <Choice label={texts.version} value={version} options={options} onValue={(value) => go(withQuery({ version: value, file: null, line: null }), { replace: true })} />
+          <Choice label={shared.run.version} value={version} options={options} onValue={(value) => go(withQuery({ version: value, file: null, line: null }), { replace: true })} />
           {options.length > 1 && (
             <Choice
               label={texts.compare}
@@ -183,7 +181,7 @@ function FileDifference({ name, before, after }: { name: string; before: string;
         {hunksOf(lines).map((line, index) =>
           "skipped" in line ? (
             <div key={index} class="source-skipped">
-              {texts.skipped(line.skipped)}
+              {shared.common.many(line.skipped, "unchanged line")}
             </div>
           ) : (
             <div key={index} class={`source-line ${line.kind}`}>

@@ -1,9 +1,8 @@
 // The texts of a mapped task with its children.
 
-import { texts } from "../texts";
+import { count, texts } from "../texts";
 import { span } from "../time";
 
-const count = (value: number): string => value.toLocaleString("en");
 export const childrenText = (value: number): string => texts.common.many(value, "child", "children");
 
 /** Limits are round numbers: "2 s", not "2.0 s". */

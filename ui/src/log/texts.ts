@@ -1,9 +1,9 @@
 // Texts of logs.
 
-const count = (value: number): string => value.toLocaleString("en");
+import { count, texts as shared } from "../texts";
 
 export const texts = {
-  label: "Log",
+  label: shared.run.tabs.log,
   search: "Search log",
   regex: "Regular expression",
   case: "Match case",
@@ -30,7 +30,7 @@ export const texts = {
   matches: (shown: number, isAll: boolean): string => `${count(shown)}${isAll ? "" : "+"} ${shown === 1 && isAll ? "match" : "matches"}`,
   atLine: (line: number): string => `Match in line ${count(line)}`,
   found: "Match shown",
-  noMatch: "No matches.",
+  noMatch: shared.common.noMatches,
   wrapped: "No more matches; continued from the other end.",
   searching: "Searching …",
   waiting: "Nothing printed yet. Output appears here at once.",

@@ -1,4 +1,4 @@
-import { liftPool, many, setPool } from "../actions";
+import { liftPool, setPool } from "../actions";
 import { enc } from "../api";
 import { Detail } from "../components/detail";
 import { SplitPane } from "../components/split";
@@ -95,7 +95,7 @@ function One({ pool }: { pool: Pool }) {
                     <span class="cut mono">{childName(one.task_id, one.map_index, 0)}</span>
                     <span class="cut grow soft mono">{one.run_id}</span>
                     {one.is_waiting && <span class="soft">{texts.pools.waitsForTrigger}</span>}
-                    <span class="num">{many(one.weight, "slot")}</span>
+                    <span class="num">{texts.common.many(one.weight, "slot")}</span>
                     <span class="num soft">
                       <When at={one.since} />
                     </span>
@@ -137,7 +137,7 @@ function Waiters({ pool }: { pool: Pool }) {
                   <span class="cut mono">{one.children ? `${one.task_id}, ${texts.common.many(one.children, "child", "children")}` : childName(one.task_id, one.map_index, 0)}</span>
                   <span class="cut grow soft mono">{one.run_id}</span>
                   {one.priority !== 0 && <span class="soft">{texts.pools.priority(one.priority)}</span>}
-                  <span class="num">{many(one.weight, "slot")}</span>
+                  <span class="num">{texts.common.many(one.weight, "slot")}</span>
                   <span class="num soft">
                     <When at={one.since} none="" />
                   </span>
