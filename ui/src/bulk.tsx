@@ -4,6 +4,7 @@ import { Problem, enc, newKey, send } from "./api";
 import { ask, reason, tell } from "./dialog";
 import { refreshAll } from "./live";
 import { withFilter } from "./run_filters";
+import { sum } from "./states";
 import { stateName, texts } from "./texts";
 
 export type BulkAction = keyof typeof texts.bulk.verbs;
@@ -36,7 +37,7 @@ export async function actOnMatching(action: BulkAction, filter: URLSearchParams,
     tell(reason(error), true);
     return;
   }
-  const count = Object.values(expected.states).reduce((all, some) => all + some, 0);
+  const count = sum(expected.states);
   if (count === 0) {
     tell(texts.bulk.nothing(expected.matching));
     return;

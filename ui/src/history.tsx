@@ -7,7 +7,7 @@ import { Chart, type Point, type Series, type Step, periodName, periods } from "
 import { ofDag, useData } from "./data";
 import { Panel, Shown, number } from "./parts";
 import { stateName, texts } from "./texts";
-import { isUtc, millis, ownZone, span, useNow } from "./time";
+import { instant, isUtc, millis, ownZone, span, useNow } from "./time";
 import type { RunSummary } from "./types";
 
 export interface Ends {
@@ -44,10 +44,8 @@ export const RUN_SERIES: Series[] = ["success", "partial", "failed", "cancelled"
 /** The start of a period, by the minute: the address must not change with each second. */
 export function startOf(period: Period): string {
   const at = Math.floor(Date.now() / 60_000) * 60_000 - (period.hours - period.step) * HOUR_MS;
-  return new Date(Math.floor(at / HOUR_MS) * HOUR_MS).toISOString().replace(".000Z", "Z");
+  return instant(Math.floor(at / HOUR_MS) * HOUR_MS);
 }
-
-const instant = (at: number): string => new Date(at).toISOString().replace(".000Z", "Z");
 
 export function PeriodChoice({ value, onValue }: { value: string; onValue: (key: string) => void }) {
   return (

@@ -183,7 +183,7 @@ function actionsOfRun(run: string, data: Run | undefined, task: string | null, f
     items.push({ key: "mark task", name: texts.palette.markTask(task), icon: "flag", act: () => mark(which), needs: "operator" });
   }
   if (data === undefined) return items;
-  const live = isLive(data.state) || data.state === "queued";
+  const live = isLive(data.state);
   if (live) items.push({ key: "cancel run", name: texts.palette.cancelRun, detail: run, icon: "ban", act: () => cancel(run), needs: "operator" });
   items.push({ key: "clear run", name: texts.palette.clearRun, detail: run, icon: "rotate-ccw", act: () => void clear({ run }), needs: "operator" });
   items.push({ key: "mark run", name: texts.palette.markRun, detail: run, icon: "flag", act: () => mark({ run }), needs: "operator" });

@@ -8,7 +8,8 @@ import { type Data, useItems } from "./data";
 import { Icon } from "./components/icons";
 import { Skeleton } from "./components/skeleton";
 import { here, usePlace } from "./router";
-import { texts } from "./texts";
+import { named } from "./states";
+import { sentenceCase, texts } from "./texts";
 import { Next, When } from "./time";
 import type { Dag, Wait } from "./types";
 
@@ -133,7 +134,7 @@ export function Trouble({ problem, again }: { problem: Problem; again?: () => vo
 }
 
 /** A message of the API without advice for the command line, as a sentence. */
-export const plainly = (message: string): string => message.replace(/[;,.]?\s*see `aioflow [^`]*`/g, "").replace(/^./, (letter) => letter.toUpperCase());
+const plainly = (message: string): string => sentenceCase(message.replace(/[;,.]?\s*see `aioflow [^`]*`/g, ""));
 
 function Details({ code }: { code: string }) {
   return (
@@ -186,7 +187,7 @@ export function Waits({ wait }: { wait: Wait | null | undefined }) {
   const isNext = wait.kind === "interval" && wait.detail === NEXT_LOOK;
   return (
     <span class="wait">
-      {wait.label ? <b>{wait.label}</b> : <span class="tag">{wait.kind.replaceAll("_", " ")}</span>}
+      {wait.label ? <b>{wait.label}</b> : <span class="tag">{named(wait.kind)}</span>}
       {wait.detail && <span title={wait.detail}> {wait.detail.replace(/[\w.]+:(\w+)/g, "$1")}</span>}
       {wait.until && (
         <span class="soft">
@@ -253,17 +254,18 @@ export function number(value: number | null | undefined, digits = 0): string {
 }
 
 export function taskHref(run: string, task: string, map = -1, round = 0): string {
-  const base = `/runs/${encodeURIComponent(run)}`;
   const { parts } = here();
   // Stay in the view that shows the run already.
   const view = parts[0] === "runs" && parts[1] === run && parts[2] ? `/${parts[2]}` : "";
   const fields = new URLSearchParams({ task });
   if (map >= 0) fields.set("map", String(map));
   if (round > 0) fields.set("round", String(round));
-  return `${base}${view}?${fields}`;
+  return `${runHref(run)}${view}?${fields}`;
 }
 
 export const runHref = (run: string): string => `/runs/${encodeURIComponent(run)}`;
+/** The table of the children of a mapped task, or of those in one state. */
+export const childrenHref = (run: string, task: string, state?: string): string => query(`${runHref(run)}/tasks`, { of: task, state });
 export const dagHref = (dag: string): string => `/dags/${encodeURIComponent(dag)}`;
 
 /** A schedule with its time zone where that is not UTC. */

@@ -12,11 +12,11 @@ import { type Tab, TabBar } from "./components/tabs";
 import { ofRun, useData, useItems } from "./data";
 import { DecisionById } from "./decision";
 import { TaskLog } from "./log";
-import { Json, Shown, childName, number, runHref, taskHref } from "./parts";
+import { Json, Shown, childName, childrenHref, number, taskHref } from "./parts";
 import { closePane } from "./pane_place";
 import { TaskCode } from "./task_code";
 import { go, usePlace, withQuery } from "./router";
-import { Bar, Glyph, Legend, State, isLive, sum } from "./states";
+import { Bar, Glyph, Legend, State, isLive, named, sum } from "./states";
 import { texts } from "./texts";
 import { Took, When } from "./time";
 import type { RunGraphTask, Task, TaskShown, Try } from "./types";
@@ -125,12 +125,11 @@ const FanOut = lazy(() => import("./fan_out/view"));
 function Children({ run, task, group }: { run: string; task: string; group: RunGraphTask }) {
   const isGoingOn = Object.keys(group.counts).some(isLive);
   const failed = group.counts["failed"] ?? 0;
-  const all = `${runHref(run)}/tasks?of=${enc(task)}`;
   return (
     <div class="scroll">
       <Actions run={run} task={task} map={-1} round={0} isBad={failed > 0 && !isGoingOn} />
       <Bar counts={group.counts} />
-      <Legend counts={group.counts} hrefOf={(state) => `${all}&state=${state}`} />
+      <Legend counts={group.counts} hrefOf={(state) => childrenHref(run, task, state)} />
       {(isGoingOn || (failed === 0 && (group.counts["upstream_failed"] ?? 0) > 0)) && <Why run={run} task={task} isGoingOn={isGoingOn} />}
       <FanOut run={run} task={task} isGoingOn={isGoingOn} failed={failed} />
     </div>
@@ -184,7 +183,7 @@ function One({ run, dag, version, task, map, round, shown }: Props & { shown: Ta
         <Actions run={run} task={task} map={map} round={round} isBad={shown.state === "failed" || shown.state === "upstream_failed"} />
         {shown.error && (
           <div class="error" role="note">
-            <strong>{shown.error.type || shown.error.reason}</strong> <span class="soft">{shown.error.reason.replaceAll("_", " ")}</span>
+            <strong>{shown.error.type || shown.error.reason}</strong> <span class="soft">{named(shown.error.reason)}</span>
             <pre tabIndex={0}>{shown.error.message}</pre>
           </div>
         )}
@@ -232,7 +231,7 @@ function WhyOf({ run, task, map, round, shown }: { run: string; task: string; ma
               {(trigger.text ?? trigger.detail).replace(/^for /, "")}
             </dd>
             <dt>{texts.task.state}</dt>
-            <dd>{trigger.state.replaceAll("_", " ")}</dd>
+            <dd>{named(trigger.state)}</dd>
             <dt>{texts.task.since}</dt>
             <dd>
               <When at={trigger.since} />

@@ -49,6 +49,9 @@ export function millis(at: string | null | undefined): number | null {
   return Number.isNaN(found) ? null : found;
 }
 
+/** An instant in a request to the API. */
+export const instant = (at: number): string => new Date(at).toISOString().replace(".000Z", "Z");
+
 const UNITS: [number, string][] = [
   [86400, "d"],
   [3600, "h"],
@@ -98,7 +101,7 @@ function clock(at: number, timeZone: string): string {
 /** By the clock of who reads, or by UTC for who chose that. */
 export function local(at: string | null | undefined): string {
   const found = millis(at);
-  return found === null ? "" : clock(found, zone() === "utc" ? "UTC" : ownZone());
+  return found === null ? "" : clock(found, isUtc() ? "UTC" : ownZone());
 }
 
 export function utc(at: string | null | undefined): string {
@@ -106,9 +109,11 @@ export function utc(at: string | null | undefined): string {
   return found === null ? "" : `${clock(found, "UTC")} UTC`;
 }
 
+const UTC_NAMES = ["UTC", "Etc/UTC", "GMT"];
+
 /** By both clocks, for a tooltip. */
 export function instants(at: string | null | undefined): string {
-  return ["UTC", "Etc/UTC", "GMT"].includes(ownZone()) || zone() === "utc" ? utc(at) : `${local(at)} ${ownZone()}\n${utc(at)}`;
+  return UTC_NAMES.includes(ownZone()) || isUtc() ? utc(at) : `${local(at)} ${ownZone()}\n${utc(at)}`;
 }
 
 /** By the minute where it has no seconds: a logical date mostly has none. */
@@ -139,8 +144,6 @@ export function Next({ at }: { at: string | null | undefined }) {
   const now = useNow(found !== null);
   return found !== null && found <= now ? <span title={instants(at)}>now</span> : <When at={at} />;
 }
-
-const UTC_NAMES = ["UTC", "Etc/UTC", "GMT"];
 
 /** An instant by two clocks: by UTC, and by that of the DAG or, if that is UTC, of who reads. */
 export function Both({ at, zone }: { at: string; zone: string }) {

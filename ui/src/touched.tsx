@@ -3,6 +3,7 @@
 import { useEffect, useState } from "preact/hooks";
 
 import { reason } from "./dialog";
+import { sum } from "./states";
 import "./styles/touched.css";
 import { stateName, texts } from "./texts";
 
@@ -50,7 +51,6 @@ export function TouchedTasks({ look, asked, state }: PreviewProps) {
 }
 
 const size = (tasks: Touched["tasks"]): number => tasks.reduce((all, task) => all + sum(task.states), 0);
-const sum = (counts: Record<string, number>): number => Object.values(counts).reduce((all, one) => all + one, 0);
 
 function Tasks({ title, of }: { title: string; of: Touched["tasks"] }) {
   if (of.length === 0) return null;

@@ -1,7 +1,6 @@
 // The longest waits, one row per task: a fan-out with thousands of waiting children is one row.
 
-import { enc } from "./api";
-import { Empty, runHref, taskHref } from "./parts";
+import { Empty, childrenHref, taskHref } from "./parts";
 import { Glyph } from "./states";
 import "./styles/why.css";
 import { texts } from "./texts";
@@ -17,7 +16,7 @@ export function Waiting({ rows }: { rows: Overview["waiting_longest"] }) {
           <a
             class="home-row"
             data-row
-            href={row.count > 1 ? `${runHref(row.run_id)}/tasks?of=${enc(row.task_id)}&state=${row.state}` : taskHref(row.run_id, row.task_id, row.map_index, row.round)}
+            href={row.count > 1 ? childrenHref(row.run_id, row.task_id, row.state) : taskHref(row.run_id, row.task_id, row.map_index, row.round)}
           >
             <Glyph state={row.state} />
             <span class="why-text">{row.text}</span>

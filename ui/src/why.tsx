@@ -7,7 +7,7 @@ import { clear, mark, pause, setPool } from "./actions";
 import { enc, query } from "./api";
 import { ofRun, useData, useItems } from "./data";
 import { fire } from "./fire";
-import { Checks, childName, dagHref, number, runHref, taskHref } from "./parts";
+import { Checks, childName, childrenHref, dagHref, number, runHref, taskHref } from "./parts";
 import { Glyph } from "./states";
 import "./styles/why.css";
 import { Both, When, millis } from "./time";
@@ -85,7 +85,7 @@ function pace(causes: Cause[]): number {
 /** The daemon's sentence, with links at the names in it. */
 function Sentence({ cause, run }: { cause: Cause; run: string }) {
   const name = childName(cause.task_id, cause.map_index, cause.round, cause.map_label);
-  const href = cause.count > 1 ? `${runHref(cause.run_id)}/tasks?of=${enc(cause.task_id)}&state=${cause.state}` : taskHref(cause.run_id, cause.task_id, cause.map_index, cause.round);
+  const href = cause.count > 1 ? childrenHref(cause.run_id, cause.task_id, cause.state) : taskHref(cause.run_id, cause.task_id, cause.map_index, cause.round);
   const who = cause.count > 1 ? cause.text.slice(0, cause.text.indexOf(` of ${cause.task_id} `) + ` of ${cause.task_id}`.length) : name;
   const links: [string, string][] = cause.shares.map((share) => [share.run_id, runHref(share.run_id)]);
   const target = cause.target && targetHref(cause.target);

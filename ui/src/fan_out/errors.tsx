@@ -4,6 +4,7 @@ import { Check, leftText } from "../actions";
 import { enc, get, newKey, send } from "../api";
 import { ask } from "../dialog";
 import { childName } from "../parts";
+import { named } from "../states";
 import { texts } from "../texts";
 import { numbersOf } from "./cells";
 import { fanOut } from "./texts";
@@ -49,7 +50,7 @@ export function ErrorGroups({ run, task, errors, canClear, onMark, hrefOf }: Err
             onFocusOut={() => onMark(null)}
           >
             <p>
-              <strong>{fanOut.times(group.count)}</strong> <b>{group.type || group.reason.replaceAll("_", " ")}</b>: {group.shape}
+              <strong>{fanOut.times(group.count)}</strong> <b>{group.type || named(group.reason)}</b>: {group.shape}
             </p>
             <div>
               <a href={hrefOf(Number.parseInt(group.children))}>{fanOut.example}</a>

@@ -7,7 +7,7 @@ import "../styles/fan_out.css";
 
 import { enc } from "../api";
 import { ofRun, useData } from "../data";
-import { Shown, childName, number, runHref, taskHref } from "../parts";
+import { Shown, childName, childrenHref, number, taskHref } from "../parts";
 import { Glyph } from "../states";
 import { stateName, texts } from "../texts";
 import { span } from "../time";
@@ -105,7 +105,7 @@ function Map({ run, task, summary, groups, marked, hrefOf }: MapProps) {
             </button>
           ))}
         </span>
-        <a href={`${runHref(run)}/tasks?of=${enc(task)}`}>{fanOut.asTable}</a>
+        <a href={childrenHref(run, task)}>{fanOut.asTable}</a>
       </header>
       <Shown of={cells}>
         {(data) =>

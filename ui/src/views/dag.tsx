@@ -9,7 +9,7 @@ import { Gantt } from "../gantt";
 import { GraphView, graphOf } from "../graph";
 import { GridView } from "../grid";
 import { HealthStrip } from "../history";
-import { Choice, Empty, Fact, Head, Shown, dagHref, runHref } from "../parts";
+import { Choice, Empty, Fact, Head, Shown, dagHref, runHref, shortVersion } from "../parts";
 import { Inline, Markdown, firstParagraph } from "../markdown";
 import { go, usePlace, withQuery } from "../router";
 import { named } from "../states";
@@ -113,7 +113,7 @@ function Top({ dag, at }: { dag: DagDetail; at: string }) {
         </Fact>
         <Fact name="Version">
           <a href={`${dagHref(dag.dag_id)}/code`}>
-            <code>{dag.version.slice(0, 12)}</code>
+            <code>{shortVersion(dag.version)}</code>
           </a>
         </Fact>
         {dag.tags.length > 0 && <Fact name="Tags">{dag.tags.join(", ")}</Fact>}

@@ -6,6 +6,7 @@ import { type Column, Table } from "../components/table";
 import { ofDag, useData } from "../data";
 import { type DagHistory, type DagPeriod, type Durations, type Period, PeriodChoice, RUN_SERIES, endsOf, percent, seconds, shownSeconds as shown, startOf, usePeriod, zoneName } from "../history";
 import { Empty, Panel, Shown, number } from "../parts";
+import { sum } from "../states";
 import { texts } from "../texts";
 import { millis } from "../time";
 
@@ -68,7 +69,7 @@ export default function DagHistoryView({ id }: { id: string }) {
   );
 }
 
-const all = (one: TaskStats): number => Object.values(one.ends).reduce((sum, count) => sum + count, 0);
+const all = (one: TaskStats): number => sum(one.ends);
 const by = (value: (one: TaskStats) => number | null) => (one: TaskStats, other: TaskStats): number => (value(one) ?? -1) - (value(other) ?? -1);
 
 const COLUMNS: Column<TaskStats>[] = [

@@ -89,7 +89,7 @@ function Status({ now, home }: { now: Overview; home: HomeData }) {
   );
 }
 
-const waiting = (now: Overview): number => Object.values(now.deferred).reduce((all, one) => all + one, 0) + (now.states["sensing"] ?? 0);
+const waiting = (now: Overview): number => sum(now.deferred) + (now.states["sensing"] ?? 0);
 
 function Usage({ now, pools }: { now: Overview; pools: Pool[] }) {
   // Those that wait for a pool do not wait for a worker.

@@ -6,9 +6,9 @@ import { Detail } from "../components/detail";
 import { SplitPane } from "../components/split";
 import { type Column, Table } from "../components/table";
 import { useData, useItems, usePages } from "../data";
-import { Empty, Head, Json, Panel, Shown, number } from "../parts";
+import { Empty, Head, Json, Panel, Shown, number, shortVersion } from "../parts";
 import { usePlace, withQuery } from "../router";
-import { State } from "../states";
+import { State, named } from "../states";
 import { sentenceCase, texts } from "../texts";
 import { At, When, span } from "../time";
 import type { AuditRow, Node, Overview } from "../types";
@@ -54,7 +54,7 @@ function One({ node, now }: { node: Node; now: Overview | undefined }) {
       <dl class="facts">
         <dt>State</dt>
         <dd>
-          <State state={SHOWN_AS[node.state] ?? "pending"} name={sentenceCase(node.state.replaceAll("_", " "))} />{" "}
+          <State state={SHOWN_AS[node.state] ?? "pending"} name={sentenceCase(named(node.state))} />{" "}
           <span class="soft">{MEANINGS[node.state] ?? ""}</span>
         </dd>
         <dt>Started</dt>
@@ -138,9 +138,9 @@ export function Errors() {
                   }
                 >
                   <p>
-                    <b class="bad">{sentenceCase(row.reason.replaceAll("_", " "))}</b>{" "}
+                    <b class="bad">{sentenceCase(named(row.reason))}</b>{" "}
                     <span class="soft">
-                      {row.last_good_version ? texts.errors.lastGood(row.last_good_version.slice(0, 12)) : texts.errors.noDags}
+                      {row.last_good_version ? texts.errors.lastGood(shortVersion(row.last_good_version)) : texts.errors.noDags}
                     </span>
                   </p>
                   <pre class="code" tabIndex={0}>

@@ -9,7 +9,7 @@ import { ticksOf } from "../gantt";
 import { Empty, Panel, Shown, dagHref, runHref } from "../parts";
 import { State } from "../states";
 import { stateName, texts } from "../texts";
-import { At, instants, local, millis, span, useNow } from "../time";
+import { At, instant, instants, local, millis, span, useNow } from "../time";
 
 interface RunSpan {
   run_id: string;
@@ -43,8 +43,6 @@ const RANGES: [string, number, number][] = [
   ["7 d", 144, 24],
 ];
 const LANES = 60;
-
-const instant = (at: number): string => new Date(at).toISOString().replace(".000Z", "Z");
 
 export default function Timeline() {
   const [range, setRange] = useState(1);
