@@ -6,16 +6,10 @@ import { useState } from "preact/hooks";
 
 import { Problem, send } from "./api";
 import { useData } from "./data";
-import { Input, fieldsOfForm, valueOf } from "./form";
+import { type FormSchema, Input, fieldsOfForm, valuesOf } from "./form";
 import { Json, Shown } from "./parts";
 import { texts } from "./texts";
 import { When } from "./time";
-import type { Schema } from "./types";
-
-export interface Form extends Schema {
-  properties: Record<string, Schema & { default?: unknown; anyOf?: Schema[] }>;
-  required?: string[];
-}
 
 export interface Decision {
   decision_id: number;
@@ -25,7 +19,7 @@ export interface Decision {
   map_index: number;
   question: string;
   details: string;
-  form: Form | null;
+  form: FormSchema | null;
   assignees: string[];
   approvals: number;
   has_default: boolean;
@@ -151,7 +145,7 @@ function Answer({ decision, give }: AnswerProps) {
 }
 
 interface FormProps {
-  form: Form;
+  form: FormSchema;
   isBusy: boolean;
   wrong: Record<string, string>;
   submit: (make: () => unknown) => Promise<void>;
@@ -160,20 +154,12 @@ interface FormProps {
 function FormAnswer({ form, isBusy, wrong, submit }: FormProps) {
   const [fields] = useState(() => fieldsOfForm(form));
   const [given] = useState<Record<string, string>>({});
-  function values(): Record<string, unknown> {
-    const found: Record<string, unknown> = {};
-    for (const field of fields) {
-      const value = valueOf(field, given[field.name] ?? "");
-      if (value !== undefined) found[field.name] = value;
-    }
-    return found;
-  }
   return (
     <form
       class="answer"
       onSubmit={(event) => {
         event.preventDefault();
-        void submit(values);
+        void submit(() => valuesOf(fields, given));
       }}
     >
       {fields.map((field) => {

@@ -24,7 +24,7 @@ function kindOf(known: { schema: Schema; default?: unknown } | undefined): Kind 
   return kinds[types[0]!] ?? "json";
 }
 
-interface FormSchema {
+export interface FormSchema extends Schema {
   properties: Record<string, Schema & { default?: unknown; anyOf?: Schema[] }>;
   required?: string[];
 }
@@ -36,7 +36,7 @@ export function fieldsOfForm(form: FormSchema): Field[] {
     const schema: Schema = kinds.length === 1 ? { ...kinds[0], ...given, type: kinds[0]!.type } : given;
     const isRequired = form.required?.includes(name) ?? false;
     const preset = "default" in given && given.default !== null ? JSON.stringify(given.default) : "";
-    return { name, kind: kindOf({ schema }), schema, isRequired, hint: preset ? `default ${preset}` : isRequired ? "required" : "optional" };
+    return { name, kind: kindOf({ schema }), schema, isRequired, hint: hintOf(preset, isRequired) };
   });
 }
 
@@ -44,18 +44,15 @@ export function fieldsOf(dag: DagDetail): Field[] {
   return dag.parameters.map((name) => {
     const known = dag.params[name];
     const preset = known && "default" in known ? JSON.stringify(known.default) : "";
-    return {
-      name,
-      kind: kindOf(known),
-      schema: known?.schema ?? {},
-      isRequired: dag.required.includes(name),
-      hint: preset ? `default ${preset}` : dag.required.includes(name) ? "required" : "optional",
-    };
+    const isRequired = dag.required.includes(name);
+    return { name, kind: kindOf(known), schema: known?.schema ?? {}, isRequired, hint: hintOf(preset, isRequired) };
   });
 }
 
+const hintOf = (preset: string, isRequired: boolean): string => (preset ? `default ${preset}` : isRequired ? "required" : "optional");
+
 /** What was typed as the value it means; undefined for nothing. */
-export function valueOf(field: Field, text: string): unknown {
+function valueOf(field: Field, text: string): unknown {
   if (text === "") return undefined;
   switch (field.kind) {
     case "text":
@@ -74,6 +71,16 @@ export function valueOf(field: Field, text: string): unknown {
     case "json":
       return parsed(field.name, text);
   }
+}
+
+/** The values of the fields in which something was typed, or an error that says which one does not fit. */
+export function valuesOf(fields: Field[], texts: Record<string, string>): Record<string, unknown> {
+  const found: Record<string, unknown> = {};
+  for (const field of fields) {
+    const value = valueOf(field, texts[field.name] ?? "");
+    if (value !== undefined) found[field.name] = value;
+  }
+  return found;
 }
 
 /** JSON; a text without quotes is meant as one where it can be nothing else. */
@@ -118,11 +125,7 @@ export class Conf {
       if (given === null || typeof given !== "object" || Array.isArray(given)) throw new Error("the conf is a JSON object");
       return given as Record<string, unknown>;
     }
-    const found: Record<string, unknown> = {};
-    for (const field of this.fields) {
-      const value = valueOf(field, this.texts[field.name] ?? "");
-      if (value !== undefined) found[field.name] = value;
-    }
+    const found = valuesOf(this.fields, this.texts);
     return Object.keys(found).length === 0 ? null : found;
   }
 }
