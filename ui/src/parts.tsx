@@ -113,6 +113,15 @@ export function Empty({ children }: { children: ComponentChildren }) {
   return <div class="empty">{children}</div>;
 }
 
+/** Say that a filter matches nothing, with a link to the list without it. */
+export function NoMatches({ href }: { href: string }) {
+  return (
+    <>
+      {texts.common.noMatches} <a href={href}>{texts.common.clearFilters}</a>
+    </>
+  );
+}
+
 /** What went wrong, and what can be done about it. */
 export function Trouble({ problem, again }: { problem: Problem; again?: () => void }) {
   if (problem.status === 403) return <Forbidden problem={problem} />;

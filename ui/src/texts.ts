@@ -48,6 +48,7 @@ export const texts = {
     select: "Select",
     selectAll: "Select all rows loaded",
     actions: "Actions",
+    listed: (rows: number, isWhole: boolean, what: string): string => `${rows}${isWhole ? "" : " or more"} ${what}`,
     selected: (some: number): string => `${count(some)} selected`,
   },
 

@@ -9,7 +9,7 @@ import { type Column, Table } from "../components/table";
 import { TabBar } from "../components/tabs";
 import { useItems, usePages } from "../data";
 import { Lineage } from "../lineage";
-import { Empty, Filter, Head, Shown, dagHref, number, runHref } from "../parts";
+import { Empty, Filter, Head, NoMatches, Shown, dagHref, number, runHref } from "../parts";
 import { go, usePlace, withQuery } from "../router";
 import { texts } from "../texts";
 import { When } from "../time";
@@ -56,7 +56,7 @@ export default function Assets() {
             ) : (
               <Table
                 name="assets"
-                label={`${rows.length}${assets.isWhole ? "" : " or more"} assets`}
+                label={texts.table.listed(rows.length, assets.isWhole, "assets")}
                 columns={COLUMNS}
                 items={rows}
                 keyOf={(asset) => asset.name}
@@ -67,9 +67,7 @@ export default function Assets() {
                 empty={
                   <Empty>
                     {search ? (
-                      <>
-                        {texts.common.noMatches} <a href="/assets">{texts.common.clearFilters}</a>
-                      </>
+                      <NoMatches href="/assets" />
                     ) : (
                       texts.assets.none
                     )}

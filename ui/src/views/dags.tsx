@@ -9,7 +9,7 @@ import { type Column, type Sort, Table } from "../components/table";
 import { useData, useItems, usePages } from "../data";
 import { heights } from "../grid";
 import { onChange } from "../live";
-import { Choice, Empty, Filter, Head, Shown, dagHref, zoned } from "../parts";
+import { Choice, Empty, Filter, Head, NoMatches, Shown, dagHref, zoned } from "../parts";
 import { go, usePlace, withQuery } from "../router";
 import { Glyph, named } from "../states";
 import { texts } from "../texts";
@@ -95,7 +95,7 @@ export function Dags() {
         {() => (
           <Table
             name="dags"
-            label={`${shown.length}${dags.isWhole ? "" : " or more"} DAGs`}
+            label={texts.table.listed(shown.length, dags.isWhole, "DAGs")}
             columns={columns(recent, stats, tags, dags.isWhole)}
             sort={sort}
             onSort={setSort}
@@ -115,9 +115,7 @@ export function Dags() {
             empty={
               <Empty>
                 {search || state || tags.length > 0 ? (
-                  <>
-                    {texts.common.noMatches} <a href="/dags">{texts.common.clearFilters}</a>
-                  </>
+                  <NoMatches href="/dags" />
                 ) : (
                   texts.dags.none
                 )}

@@ -4,7 +4,7 @@ import { Detail } from "../components/detail";
 import { SplitPane } from "../components/split";
 import { type Column, Table } from "../components/table";
 import { useItems, usePages } from "../data";
-import { Empty, Filter, Head, Json, Shown, childName, runHref, taskHref } from "../parts";
+import { Empty, Filter, Head, Json, NoMatches, Shown, childName, runHref, taskHref } from "../parts";
 import { go, usePlace, withQuery } from "../router";
 import { texts } from "../texts";
 import { When } from "../time";
@@ -38,7 +38,7 @@ export function Events() {
           {(rows) => (
             <Table
               name="events"
-              label={`${rows.length}${events.isWhole ? "" : " or more"} events`}
+              label={texts.table.listed(rows.length, events.isWhole, "events")}
               columns={COLUMNS}
               items={rows}
               keyOf={(event) => event.event_id}
@@ -49,9 +49,7 @@ export function Events() {
               empty={
                 <Empty>
                   {name ? (
-                    <>
-                      {texts.common.noMatches} <a href="/events">{texts.common.clearFilters}</a>
-                    </>
+                    <NoMatches href="/events" />
                   ) : (
                     texts.events.none
                   )}

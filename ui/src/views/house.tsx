@@ -171,7 +171,7 @@ export function Audit() {
           {(data) => (
             <Table
               name="audit"
-              label={`${data.length}${rows.isWhole ? "" : " or more"} entries`}
+              label={texts.table.listed(data.length, rows.isWhole, "entries")}
               columns={AUDIT}
               items={data}
               keyOf={(row) => row.audit_id}

@@ -9,7 +9,7 @@ import { SplitPane } from "../components/split";
 import { Gantt } from "../gantt";
 import { GraphView, graphOf } from "../graph";
 import { RunLog } from "../log";
-import { Choice, Empty, Fact, Filter, Head, Panel, Shown, Trouble, Waits, childName, dagHref, number, runHref, shortVersion, taskHref } from "../parts";
+import { Choice, Empty, Fact, Filter, Head, NoMatches, Panel, Shown, Trouble, Waits, childName, dagHref, number, runHref, shortVersion, taskHref } from "../parts";
 import { RunParameters } from "../run_parameters";
 import { go, usePlace, withQuery } from "../router";
 import { Bar, Glyph, Legend, State, TASK_ORDER, ended, isLive, sum, worst } from "../states";
@@ -320,7 +320,7 @@ function Tasks({ run, tasks }: { run: Run; tasks?: RunGraphTask[] }) {
       }
       empty={
         <Empty>
-          {texts.common.noMatches} <a href={`${runHref(run.run_id)}/tasks`}>{texts.common.clearFilters}</a>
+          <NoMatches href={`${runHref(run.run_id)}/tasks`} />
         </Empty>
       }
     />

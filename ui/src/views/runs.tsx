@@ -6,7 +6,7 @@ import { Menu, type MenuItem } from "../components/menu";
 import { type Column, Table } from "../components/table";
 import { type Concerns, useData, usePages } from "../data";
 import { ask, tell } from "../dialog";
-import { Empty, Filter, Head, Shown, dagHref, runHref } from "../parts";
+import { Empty, Filter, Head, NoMatches, Shown, dagHref, runHref } from "../parts";
 import { go, usePlace } from "../router";
 import { CAUSES, type Choices, STATES, asAsked, changed, deleteView, filterOf, rangeOf, runsHref, saveView, savedViews, toggled, withFilter } from "../run_filters";
 import { State } from "../states";
@@ -174,7 +174,7 @@ export function RunList({ filter, total, toolbar, isOfOne = false }: RunListProp
       {(rows) => (
         <Table
           name="runs"
-          label={`${rows.length}${runs.isWhole ? "" : " or more"} runs`}
+          label={texts.table.listed(rows.length, runs.isWhole, "runs")}
           columns={columns}
           items={rows}
           keyOf={(run) => run.run_id}
@@ -196,9 +196,7 @@ export function RunList({ filter, total, toolbar, isOfOne = false }: RunListProp
           empty={
             <Empty>
               {filter.size > 0 && !isOfOne ? (
-                <>
-                  {texts.common.noMatches} <a href="/runs">{texts.common.clearFilters}</a>
-                </>
+                <NoMatches href="/runs" />
               ) : (
                 <>
                   {texts.runs.none} {!isOfOne && <a href="/dags">{texts.runs.startOne}</a>}

@@ -95,7 +95,7 @@ export function Backfills() {
           ) : (
             <Table
               name="backfills"
-              label={`${rows.length}${backfills.isWhole ? "" : " or more"} backfills`}
+              label={texts.table.listed(rows.length, backfills.isWhole, "backfills")}
               columns={BACKFILLS}
               items={rows}
               keyOf={(one) => one.backfill_id}

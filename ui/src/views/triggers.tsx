@@ -6,7 +6,7 @@ import { type Column, Table } from "../components/table";
 import { TabBar } from "../components/tabs";
 import { type Concerns, type Data, useData, useItems, usePages } from "../data";
 import { fire } from "../fire";
-import { Choice, DagFilter, Empty, Head, Panel, Shown, bytes, childName, dagHref, number, taskHref } from "../parts";
+import { Choice, DagFilter, Empty, Head, NoMatches, Panel, Shown, bytes, childName, dagHref, number, taskHref } from "../parts";
 import { go, usePlace, withQuery } from "../router";
 import { Glyph, named } from "../states";
 import { sentenceCase, texts } from "../texts";
@@ -141,7 +141,7 @@ function List({ kind, state, dag, toolbar }: { kind: string; state: string; dag:
         <Table
           name="waiting"
           class="tall"
-          label={`${data.length}${rows.isWhole ? "" : " or more"} deferred waits`}
+          label={texts.table.listed(data.length, rows.isWhole, "deferred waits")}
           columns={COLUMNS}
           items={data}
           keyOf={(row) => `${row.trigger_id} ${row.dag_id}`}
@@ -152,9 +152,7 @@ function List({ kind, state, dag, toolbar }: { kind: string; state: string; dag:
           empty={
             <Empty>
               {kind || state || dag ? (
-                <>
-                  {texts.common.noMatches} <a href="/triggers">{texts.common.clearFilters}</a>
-                </>
+                <NoMatches href="/triggers" />
               ) : (
                 texts.triggers.none
               )}
