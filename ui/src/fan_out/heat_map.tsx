@@ -170,7 +170,11 @@ function draw(canvas: HTMLCanvasElement, cells: Cells, layout: Layout, mode: Mod
   const style = getComputedStyle(canvas);
   const read = new Map<string, string>();
   const colour = (name: string): string => {
-    if (!read.has(name)) read.set(name, style.getPropertyValue(name));
+    if (!read.has(name)) {
+      // As a colour it is resolved for the theme; the canvas cannot do that itself.
+      canvas.style.color = `var(${name})`;
+      read.set(name, style.color);
+    }
     return read.get(name)!;
   };
   const gap = side >= 6 ? 1 : side >= 4 ? 0.5 : 0;
