@@ -1,11 +1,11 @@
 // One task of a run beside the run: why it waits, its log, its tries, what went in and came out, its code.
 
 import type { ComponentChildren } from "preact";
-import { useEffect, useRef } from "preact/hooks";
 
 import { clear, mark } from "./actions";
 import { enc, query } from "./api";
 import { CopyButton } from "./components/copy";
+import { usePaneFocus } from "./components/detail";
 import { Icon } from "./components/icons";
 import { lazy } from "./components/lazy";
 import { type Tab, TabBar } from "./components/tabs";
@@ -62,18 +62,13 @@ function beside({ run, task, map, tasks }: Props, by: 1 | -1): string | null {
 export function TaskPane(props: Props) {
   const { run, task, map, round, tasks } = props;
   const place = usePlace();
-  const box = useRef<HTMLDivElement>(null);
+  const box = usePaneFocus();
   const shown = useTask(props);
   const group = tasks?.find((one) => one.task_id === task);
   const name = childName(task, map, round, shown.data?.map_label);
   const isWhole = map < 0 && !place.query.has("round") && (group?.width ?? null) !== null;
   const isFull = place.query.has("full");
   const [before, after] = [beside(props, -1), beside(props, 1)];
-  useEffect(() => {
-    const opener = document.activeElement as HTMLElement | null;
-    box.current?.focus({ preventScroll: true });
-    return () => opener?.isConnected && opener.focus();
-  }, []);
   return (
     <div ref={box} class="drawer" role="region" aria-label={`${texts.task.name} ${name}`} tabIndex={-1}>
       <header>

@@ -1,4 +1,4 @@
-// What is shown of one row beside its table.
+// A pane beside a table with the details of one row.
 
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef } from "preact/hooks";
@@ -7,13 +7,19 @@ import { closePane } from "../pane_place";
 import { texts } from "../texts";
 import { Icon } from "./icons";
 
-export function Detail({ title, name, actions, children }: { title: ComponentChildren; name: string; actions?: ComponentChildren; children: ComponentChildren }) {
+/** Focus a pane when it opens, and the element that opened it when it closes. */
+export function usePaneFocus(): { current: HTMLDivElement | null } {
   const box = useRef<HTMLDivElement>(null);
   useEffect(() => {
     const opener = document.activeElement as HTMLElement | null;
     box.current?.focus({ preventScroll: true });
     return () => opener?.isConnected && opener.focus();
   }, []);
+  return box;
+}
+
+export function Detail({ title, name, actions, children }: { title: ComponentChildren; name: string; actions?: ComponentChildren; children: ComponentChildren }) {
+  const box = usePaneFocus();
   return (
     <div ref={box} class="drawer detail" role="region" aria-label={name} tabIndex={-1}>
       <header>
