@@ -119,6 +119,15 @@ export function Bar({ counts, label }: { counts: Counts; label?: string }) {
   );
 }
 
+/** How much of a limit is used, as a bar. */
+export function UsageBar({ used, all, label }: { used: number; all: number; label: string }) {
+  return (
+    <span class="bar" role="img" aria-label={label}>
+      {used > 0 && all > 0 && <i class="b-running" style={{ width: `${Math.min(100, (100 * used) / all)}%` }} />}
+    </span>
+  );
+}
+
 interface LegendProps {
   counts: Counts;
   isBare?: boolean;

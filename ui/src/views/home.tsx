@@ -2,7 +2,7 @@ import { Empty, Head, Panel, Shown, number, runHref } from "../parts";
 import { type Data, useData } from "../data";
 import { useMode } from "../live";
 import { RunsChart, SlowMark } from "../history";
-import { Bar, Glyph, ended, sum } from "../states";
+import { Bar, Glyph, UsageBar, ended, sum } from "../states";
 import { stateName, texts } from "../texts";
 import { Took, When, whole } from "../time";
 import type { Overview, Pool, RunSummary } from "../types";
@@ -110,9 +110,7 @@ function Usage({ now, pools }: { now: Overview; pools: Pool[] }) {
               {one.queued > 0 && `, ${texts.home.queued(one.queued)}`}
             </dd>
             <dd class="usage-bar">
-              <span class="bar" role="img" aria-label={`${one.name}: ${texts.common.of(one.used, one.all)}`}>
-                {one.used > 0 && one.all > 0 && <i class="b-running" style={{ width: `${Math.min(100, (100 * one.used) / one.all)}%` }} />}
-              </span>
+              <UsageBar used={one.used} all={one.all} label={`${one.name}: ${texts.common.of(one.used, one.all)}`} />
             </dd>
           </div>
         ))}

@@ -8,7 +8,7 @@ import { type Column, Table } from "../components/table";
 import { useData, useItems, usePages } from "../data";
 import { Empty, Head, Json, Panel, Shown, number, shortVersion } from "../parts";
 import { usePlace, withQuery } from "../router";
-import { State, named } from "../states";
+import { State, UsageBar, named } from "../states";
 import { sentenceCase, texts } from "../texts";
 import { At, When, span } from "../time";
 import type { AuditRow, Node, Overview } from "../types";
@@ -100,9 +100,7 @@ function SlotBar({ name, used, all }: { name: string; used: number; all: number 
   const text = `${number(used)} of ${number(all)} for ${name} tasks`;
   return (
     <div class="slot-bar">
-      <span class="bar" role="img" aria-label={text}>
-        {used > 0 && <i class="b-running" style={{ width: `${(100 * used) / Math.max(1, all)}%` }} />}
-      </span>
+      <UsageBar used={used} all={all} label={text} />
       <span class="soft">{text}</span>
     </div>
   );

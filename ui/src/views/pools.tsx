@@ -6,6 +6,7 @@ import { type Column, Table } from "../components/table";
 import { useData, useItems } from "../data";
 import { Empty, Head, Shown, childName, number, taskHref } from "../parts";
 import { usePlace, withQuery } from "../router";
+import { UsageBar } from "../states";
 import { texts } from "../texts";
 import { When } from "../time";
 import type { Pool } from "../types";
@@ -55,11 +56,7 @@ const COLUMNS: Column<Pool>[] = [
 
 function Usage({ pool }: { pool: Pool }) {
   const used = pool.used ?? 0;
-  return (
-    <span class="bar" role="img" aria-label={`${used} of ${pool.slots} used`}>
-      {used > 0 && <i class="b-running" style={{ width: `${Math.min(100, (100 * used) / pool.slots)}%` }} />}
-    </span>
-  );
+  return <UsageBar used={used} all={pool.slots} label={`${used} of ${pool.slots} used`} />;
 }
 
 function One({ pool }: { pool: Pool }) {
