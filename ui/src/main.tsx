@@ -2,7 +2,7 @@
 
 import "./styles/index.css";
 
-import { type ComponentType, render } from "preact";
+import { render } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 
 import { onSignedOut } from "./api";
@@ -42,13 +42,7 @@ const Assets = lazy<object>(() => import("./views/assets"));
 const OF_ADMINS = new Set(["/access", "/audit"]);
 
 /** A signed link shows its question alone, also to people without an account. */
-function Linked() {
-  const [View, setView] = useState<ComponentType | null>(null);
-  useEffect(() => {
-    void import("./views/decide").then((found) => setView(() => found.default));
-  }, []);
-  return View ? <View /> : <Skeleton />;
-}
+const Decide = lazy<object>(() => import("./views/decide"));
 
 function Page() {
   const [isOut, setOut] = useState(false);
@@ -265,4 +259,4 @@ function Help({ close }: { close: () => void }) {
 
 applyTheme();
 followLinks();
-render(window.location.pathname === "/decide" ? <Linked /> : <Page />, document.getElementById("page")!);
+render(window.location.pathname === "/decide" ? <Decide /> : <Page />, document.getElementById("page")!);

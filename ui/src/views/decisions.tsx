@@ -6,28 +6,22 @@ import { query } from "../api";
 import { Detail } from "../components/detail";
 import { SplitPane } from "../components/split";
 import { type Column, Table } from "../components/table";
-import { useData } from "../data";
+import { useItems } from "../data";
 import { type Decision, DecisionById, shownAnswer } from "../decision";
 import { Empty, Head, Shown, childName, taskHref } from "../parts";
 import { go, usePlace, withQuery } from "../router";
 import { texts } from "../texts";
 import { Next, When } from "../time";
 
-interface Page {
-  items: Decision[];
-  next: string | null;
-}
-
 export function Decisions({ id }: { id: string | undefined }) {
   const place = usePlace();
   const isAll = place.query.get("state") === "all";
-  const found = useData<Page>(query("/decisions", { state: isAll ? "all" : null, limit: 200 }), { gap: 1000 });
+  const found = useItems<Decision>(query("/decisions", { state: isAll ? "all" : null, limit: 200 }), { gap: 1000 });
   const open = Number(place.query.get("open") ?? "");
-  const shown = found.data?.items.find((one) => one.decision_id === open);
+  const shown = found.data?.find((one) => one.decision_id === open);
   useEffect(() => {
     if (id !== undefined) go(`/decisions?open=${encodeURIComponent(id)}`, { replace: true });
   }, [id]);
-  const rows = found.data?.items ?? [];
   return (
     <>
       <Head title={texts.places.decisions} name={texts.places.decisions} sentence={texts.decisions.sentence}>
@@ -51,7 +45,7 @@ export function Decisions({ id }: { id: string | undefined }) {
         }
       >
         <Shown of={found}>
-          {() =>
+          {(rows) =>
             rows.length === 0 ? (
               <Empty>{isAll ? texts.decisions.noneEver : texts.decisions.none}</Empty>
             ) : (
