@@ -3,14 +3,10 @@
 import { useEffect, useState } from "preact/hooks";
 
 import { enc, query } from "./api";
+import type { CodeOf } from "./code/view";
 import { useData } from "./data";
 import { Shown, dagHref, shortVersion } from "./parts";
 import { texts } from "./texts";
-
-interface CodeOf {
-  version: string;
-  files: { name: string; text: string }[];
-}
 
 const load = () => import("./code/view");
 

@@ -31,7 +31,7 @@ interface CodeFile {
   text: string;
 }
 
-interface CodeOf {
+export interface CodeOf {
   version: string;
   files: CodeFile[];
   made_at: string | null;
@@ -43,7 +43,7 @@ interface Version {
   runs: number;
 }
 
-export function CodePage({ dag, versions }: { dag: DagDetail; versions: Version[] }) {
+export default function CodePage({ dag, versions }: { dag: DagDetail; versions: Version[] }) {
   const place = usePlace();
   const version = place.query.get("version") ?? dag.version;
   const other = place.query.get("compare") ?? "";

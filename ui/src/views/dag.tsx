@@ -1,4 +1,4 @@
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useMemo, useRef } from "preact/hooks";
 
 import { backfill, pause, trigger } from "../actions";
 import { enc, query } from "../api";
@@ -18,6 +18,7 @@ import { At, When } from "../time";
 import type { DagDetail, GanttRow, Graph, Grid, RunSummary } from "../types";
 import { RunList } from "./runs";
 
+const CodePage = lazy(() => import("../code/view"));
 const DagHistory = lazy<{ id: string }>(() => import("./dag_history"));
 
 export function DagPage({ id, view }: { id: string; view: string }) {
@@ -204,14 +205,7 @@ function LastGantt({ dag }: { dag: DagDetail }) {
   );
 }
 
-const loadCode = () => import("../code/view");
-type CodeModule = Awaited<ReturnType<typeof loadCode>>;
-
-/** The code of a version; what shows it is loaded when it is first needed. */
 function Code({ dag }: { dag: DagDetail }) {
-  const [code, setCode] = useState<CodeModule>();
   const versions = useItems<{ version: string; made_at: string | null; runs: number }>(`/dags/${enc(dag.dag_id)}/versions`, { on: ofDag(dag.dag_id), gap: 2000 });
-  useEffect(() => void loadCode().then(setCode), []);
-  if (!code) return <p class="loading soft">Loading …</p>;
-  return <code.CodePage dag={dag} versions={versions.data ?? []} />;
+  return <CodePage dag={dag} versions={versions.data ?? []} />;
 }
