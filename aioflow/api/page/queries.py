@@ -73,6 +73,8 @@ __all__ = (
 
 _DAY_US = 86_400_000_000
 _OVERVIEW_RUNS = 10
+_FAILURES = 100
+"""Number of the newest runs, per state, among which the last failures are looked for."""
 
 
 class Overview:
@@ -108,7 +110,7 @@ class Overview:
         """Return the overview."""
         engine, slots, store = self._engine, self._engine.slots, self._reader.store
         stats = await self._memory_stats.collect()
-        failed = await newest_failures(store)
+        failed = await newest_failures(store, per_state=_FAILURES)
         shown = [summary(row, store.damages.of_run(row.run_no)) for row in failed]
         known = await self._reader.catalogue.known()
         used = sum(not worker.is_idle for worker in slots.workers)
