@@ -164,7 +164,17 @@ async def upcoming_fire_times(
     soon = heapq.nsmallest(UPCOMING_FIRE_TIMES, (one for one in first if one[0] <= until))
     chosen = [known.dags[dag_id] for _, dag_id in soon]
     specs = {row.dag_id: await reader.known_spec(row.version, row.dag_id) for row in chosen}
-    return await in_thread(merged_fire_times, begins, specs, after, until)
+    found = await in_thread(merged_fire_times, begins, specs, after, until)
+    texts = {dag_id: schedule_text(spec) for dag_id, spec in specs.items()}
+    return [
+        StartView(
+            dag_id=dag_id,
+            at=iso(at) or "",
+            schedule=texts[dag_id],
+            timezone=specs[dag_id].timezone,
+        )
+        for at, dag_id in found
+    ]
 
 
 def merged_fire_times(
@@ -172,7 +182,7 @@ def merged_fire_times(
     specs: Mapping[str, DagSpec],
     after: Timestamp,
     until: Timestamp,
-) -> list[StartView]:
+) -> list[tuple[Timestamp, str]]:
     """Return the fire times of some DAGs in a period, the earliest first; at most 500.
 
     Args:
@@ -186,15 +196,13 @@ def merged_fire_times(
         if at is not None and at <= until:
             queue.append((at, dag_id))
     heapq.heapify(queue)
-    found: list[StartView] = []
+    found: list[tuple[Timestamp, str]] = []
     counts: dict[str, int] = {}
     while queue and len(found) < UPCOMING_FIRE_TIMES:
         at, dag_id = heapq.heappop(queue)
-        spec = specs[dag_id]
-        text, zone = schedule_text(spec), spec.timezone
-        found.append(StartView(dag_id=dag_id, at=iso(at) or "", schedule=text, timezone=zone))
+        found.append((at, dag_id))
         counts[dag_id] = counts.get(dag_id, 0) + 1
-        later = _next_fire_time(spec, at) if counts[dag_id] < _FIRE_TIMES_PER_DAG else None
+        later = _next_fire_time(specs[dag_id], at) if counts[dag_id] < _FIRE_TIMES_PER_DAG else None
         if later is not None and later <= until:
             heapq.heappush(queue, (later, dag_id))
     return found
