@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib.metadata import version
-from typing import cast
+from typing import TypeVar, cast
 
 from aioflow._threads import in_thread
 from aioflow.api.assets import Assets
@@ -49,6 +49,7 @@ from aioflow.errors import DaemonAway
 from aioflow.executors.host_inspection import HostLoad
 from aioflow.model.batch import Batch
 from aioflow.model.dag import DagSpec
+from aioflow.model.history import DAY_US
 from aioflow.model.rows import NodeRow, PoolRow
 from aioflow.model.timestamps import Timestamp
 from aioflow.model.triggers import DescribeTriggers
@@ -71,7 +72,9 @@ __all__ = (
     "upcoming_fire_times",
 )
 
-_DAY_US = 86_400_000_000
+Part = TypeVar("Part")
+InPool = TypeVar("InPool", Holder, Waiter)
+
 _OVERVIEW_RUNS = 10
 _FAILURES = 100
 """Number of the newest runs, per state, among which the last failures are looked for."""
@@ -126,7 +129,7 @@ class Overview:
                 "async": SlotView(all=slots.coroutines, used=slots.running_coroutines),
             },
             deferred=dict(sorted(stats.deferred.items())),
-            failed_24h=await store.count_failed_since(self._clock.now() - _DAY_US),
+            failed_24h=await store.count_failed_since(self._clock.now() - DAY_US),
             import_errors=len(import_errors(known)),
             decisions=await store.count_open_decisions(),
             loop_lag_seconds=self._lag_seconds(),
@@ -293,7 +296,7 @@ class Reads:
             memory=self._memory,
             hosts=self._list_hosts,
         )
-        self.assets = Assets(reader, self._memory)
+        self.assets = Assets(reader, lambda: _of_daemon(engine).memory)
         self._overview: Overview | None = None
         self._memory_stats: MemoryStatsCollector | None = None
         if engine is not None:
@@ -315,9 +318,7 @@ class Reads:
         Raises:
             DaemonAway: If there is no daemon.
         """
-        if self._engine is None:
-            raise DaemonAway("")
-        return self._engine.memory.commit_no
+        return _of_daemon(self._engine).memory.commit_no
 
     @property
     def slots(self) -> Slots:
@@ -326,9 +327,7 @@ class Reads:
         Raises:
             DaemonAway: If there is no daemon.
         """
-        if self._engine is None:
-            raise DaemonAway("")
-        return self._engine.slots
+        return _of_daemon(self._engine).slots
 
     def committed(self, batch: Batch, draft: Transaction) -> None:
         """Update the live stream, the DAG cache and the counts of events with a durable batch."""
@@ -354,9 +353,7 @@ class Reads:
         Raises:
             DaemonAway: If there is no daemon.
         """
-        if self._overview is None:
-            raise DaemonAway("")
-        return await self._overview.show(status)
+        return await _of_daemon(self._overview).show(status)
 
     async def collect(self) -> MemoryStats:
         """Return statistics of the node's memory.
@@ -364,9 +361,7 @@ class Reads:
         Raises:
             DaemonAway: If there is no daemon.
         """
-        if self._memory_stats is None:
-            raise DaemonAway("")
-        return await self._memory_stats.collect()
+        return await _of_daemon(self._memory_stats).collect()
 
     async def nodes(self) -> list[NodeView]:
         """Return the nodes of this database."""
@@ -428,31 +423,37 @@ class Reads:
 
     async def holders(self, name: str) -> list[HolderView]:
         """Return the tasks that occupy a pool, running ones first."""
-        answer = await self._send(ShowHolders(name=name, limit=_HOLDERS))
-        runs = await self._reader.store.find_runs(
-            [holder.run_id for holder in cast("list[Holder]", answer)]
-        )
-        versions = {run.run_id: run.version for run in runs}
-        found = []
-        for holder in cast("list[Holder]", answer):
-            version = versions.get(holder.run_id)
-            if version is not None:
-                spec = await self._reader.known_spec(version, holder.dag_id)
-                found.append(_holder_view(holder, spec.tasks[holder.task_index].task_id))
-        return found
+        answer = cast("list[Holder]", await self._send(ShowHolders(name=name, limit=_HOLDERS)))
+        return [_holder_view(holder, task_id) for holder, task_id in await self._named(answer)]
 
     async def waiters(self, name: str) -> WaitersView:
         """Return what waits for slots of a pool, the next one first."""
         answer = cast("list[Waiter]", await self._send(ShowWaiters(name=name, limit=_HOLDERS)))
-        runs = await self._reader.store.find_runs([waiter.run_id for waiter in answer])
+        named = await self._named(answer)
+        return WaitersView(items=[_waiter_view(waiter, task_id) for waiter, task_id in named])
+
+    async def _named(self, tasks: Sequence[InPool]) -> list[tuple[InPool, str]]:
+        """Return tasks with their ids. Those of runs that were deleted meanwhile are left out."""
+        runs = await self._reader.store.find_runs([task.run_id for task in tasks])
         versions = {run.run_id: run.version for run in runs}
-        items = []
-        for waiter in answer:
-            version = versions.get(waiter.run_id)
+        found = []
+        for task in tasks:
+            version = versions.get(task.run_id)
             if version is not None:
-                spec = await self._reader.known_spec(version, waiter.dag_id)
-                items.append(_waiter_view(waiter, spec.tasks[waiter.task_index].task_id))
-        return WaitersView(items=items)
+                spec = await self._reader.known_spec(version, task.dag_id)
+                found.append((task, spec.tasks[task.task_index].task_id))
+        return found
+
+
+def _of_daemon(part: Part | None) -> Part:
+    """Return a part that only a daemon has.
+
+    Raises:
+        DaemonAway: If there is no daemon.
+    """
+    if part is None:
+        raise DaemonAway("")
+    return part
 
 
 def _waiter_view(waiter: Waiter, task_id: str) -> WaiterView:
