@@ -15,7 +15,6 @@ from aioflow.api.schemas import iso
 from aioflow.core.state.dag_triggers import DagTrigger
 from aioflow.core.state.memory import Memory
 from aioflow.core.triggers.asset_conditions import missing_assets
-from aioflow.errors import DaemonAway
 from aioflow.model.ids import RunNo
 from aioflow.model.rows import RunRow
 from aioflow.model.triggers import ASSET
@@ -81,10 +80,11 @@ class Assets:
     """Reads the assets that DAGs name.
 
     Args:
-        memory: The memory of a running engine, which knows the updates that DAGs hold.
+        memory: Returns the memory of the engine, which knows the updates that DAGs hold. It raises
+            ``DaemonAway`` if there is no daemon.
     """
 
-    def __init__(self, reader: RunReader, memory: Callable[[], Memory | None]) -> None:
+    def __init__(self, reader: RunReader, memory: Callable[[], Memory]) -> None:
         self._reader = reader
         self._memory = memory
 
@@ -101,8 +101,6 @@ class Assets:
             DaemonAway: If there is no daemon.
         """
         memory = self._memory()
-        if memory is None:
-            raise DaemonAway("")
         after = "" if cursor is None else str(decode_cursor("assets", cursor, (str,))[0])
         known = await self._reader.catalogue.known()
         declared = await self._reader.declarations.read(known)

@@ -7,19 +7,15 @@ run that an earlier request has acted on is not changed again, and a slice may b
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 import anyio
 import msgspec
 
-from aioflow.api.paging import encode_cursor, number_after
-from aioflow.api.run_filters import (
-    COUNTED_RUNS,
-    RunQuery,
-    as_text,
-    run_filter,
-)
+from aioflow.api.paging import number_after, page_of
+from aioflow.api.run_filters import COUNTED_RUNS, RunQuery, as_text, run_filter
 from aioflow.api.service import Api
 from aioflow.errors import AioflowError, RequestError, UnknownRun
 from aioflow.model.access import audit_entry
@@ -38,13 +34,12 @@ _ERRORS_SHOWN = 10
 BulkAction: TypeAlias = Literal["cancel", "clear_failed", "mark_success", "mark_failed", "delete"]
 
 _LIVE = frozenset(state for state in RunState if state.is_live)
-_ENDED = frozenset(RunState) - _LIVE
 _ACTS_ON: Mapping[BulkAction, frozenset[RunState]] = {
     "cancel": _LIVE,
     "clear_failed": frozenset({RunState.FAILED, RunState.PARTIAL, RunState.CANCELLED}),
     "mark_success": frozenset(RunState) - {RunState.SUCCESS},
     "mark_failed": frozenset(RunState) - {RunState.FAILED},
-    "delete": _ENDED,
+    "delete": frozenset(RunState) - _LIVE,
 }
 """The states of runs that an action changes. Other matching runs are left as they are."""
 
@@ -83,15 +78,15 @@ async def preview(api: Api, action: BulkAction, query: RunQuery) -> BulkView:
     """Count the runs that an action would change."""
     wanted = await run_filter(api, query)
     found = await api.store.count_matching_runs(wanted, limit=COUNTED_RUNS)
-    states: dict[str, int] = {}
+    states: Counter[str] = Counter()
     for one in found.counts:
         if one.state in _ACTS_ON[action]:
-            states[one.state.label] = states.get(one.state.label, 0) + one.count
+            states[one.state.label] += one.count
     matching = sum(one.count for one in found.counts)
     return BulkView(
         action=action,
         matching=matching,
-        states=states,
+        states=dict(states),
         done=0,
         failed=0,
         errors=[],
@@ -117,15 +112,13 @@ async def act_on_slice(
     name = f"bulk_{action}"
     before = number_after(name, cursor)
     found = await api.store.find_matching_runs(narrowed, limit=SLICE_RUNS + 1, before=before)
-    rows = found[:SLICE_RUNS]
+    page = page_of(name, found, SLICE_RUNS, lambda row: (row.run_no,))
+    rows = page.items
     if api.actor is not None and rows:
         what = f"{len(rows)} runs of: {as_text(query)}"
         await api.note(audit_entry(api.actor, f"runs.{action}", what))
     failed = await _act_on_each(rows, _single(api.by(None), action, key))
-    is_last = len(found) <= SLICE_RUNS
-    return _acted(
-        action, rows, failed, None if is_last else encode_cursor(name, (rows[-1].run_no,))
-    )
+    return _acted(action, rows, failed, page.next)
 
 
 def _narrowed(wanted: RunFilter, action: BulkAction) -> RunFilter | None:
@@ -150,7 +143,7 @@ def _single(api: Api, action: BulkAction, key: str) -> Callable[[str], Awaitable
 
 
 async def _act_on_each(
-    rows: list[RunRow], act: Callable[[str], Awaitable[object]]
+    rows: Sequence[RunRow], act: Callable[[str], Awaitable[object]]
 ) -> dict[str, AioflowError]:
     """Act on runs. Return the errors by run id. A run that was deleted meanwhile is no error.
 
@@ -179,11 +172,12 @@ async def _act_on_each(
 
 
 def _acted(
-    action: BulkAction, rows: list[RunRow], failed: dict[str, AioflowError], following: str | None
+    action: BulkAction,
+    rows: Sequence[RunRow],
+    failed: dict[str, AioflowError],
+    following: str | None,
 ) -> BulkView:
-    states: dict[str, int] = {}
-    for row in rows:
-        states[row.state.label] = states.get(row.state.label, 0) + 1
+    states = Counter(row.state.label for row in rows)
     shown = [
         BulkErrorView(run_id=run_id, code=exc.code, detail=str(exc))
         for run_id, exc in list(failed.items())[:_ERRORS_SHOWN]
@@ -191,7 +185,7 @@ def _acted(
     return BulkView(
         action=action,
         matching=0,
-        states=states,
+        states=dict(states),
         done=len(rows) - len(failed),
         failed=len(failed),
         errors=shown,

@@ -9,7 +9,7 @@ import msgspec
 from aioflow._threads import in_thread
 from aioflow.api.page.queries import merged_fire_times
 from aioflow.api.queries import RunReader
-from aioflow.api.schemas import instant, iso, run_state_name
+from aioflow.api.schemas import iso, run_state_name
 from aioflow.model.rows import RunRow
 from aioflow.model.timestamps import Timestamp
 
@@ -67,11 +67,7 @@ async def past_fire_times(reader: RunReader, since: Timestamp, until: Timestamp)
     specs = {row.dag_id: await reader.known_spec(row.version, row.dag_id) for row in rows}
     begins = {dag_id: at for dag_id, at in first.items() if dag_id in specs}
     expected = await in_thread(merged_fire_times, begins, specs, since, until)
-    items.extend(
-        _missed(view.dag_id, view.at)
-        for view in expected
-        if (view.dag_id, instant(view.at, "at")) not in fired
-    )
+    items.extend(_missed(dag_id, at) for at, dag_id in expected if (dag_id, at) not in fired)
     items.sort(key=lambda item: item.at)
     return FireTimesView(items=items, more=len(found) > _RUNS)
 
@@ -92,10 +88,10 @@ def _started(run: RunRow) -> PastFireTimeView:
     )
 
 
-def _missed(dag_id: str, at: str) -> PastFireTimeView:
+def _missed(dag_id: str, at: Timestamp) -> PastFireTimeView:
     return PastFireTimeView(
         dag_id=dag_id,
-        at=at,
+        at=iso(at) or "",
         run_id=None,
         state=None,
         started_at=None,

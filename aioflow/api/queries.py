@@ -72,7 +72,7 @@ from aioflow.store import Store
 from aioflow.telemetry.task_log import TaskLog
 from aioflow.telemetry.task_log_records import LogPart
 
-__all__ = ("PAGE", "Counted", "DagsWanted", "RunReader", "dag_key")
+__all__ = ("PAGE", "Counted", "DagsWanted", "RunReader", "dag_key", "run_state_of")
 
 PAGE = 1_000
 """Maximum number of task rows in a response."""
@@ -352,7 +352,7 @@ class RunReader:
             limit: Maximum number of runs.
             before: The last ``run_id`` of the previous page.
         """
-        wanted = None if state is None else _run_state(state)
+        wanted = None if state is None else run_state_of(state)
         cursor = None if before is None else (await self.run(before)).run_no
         rows = await self.store.list_runs(dag_id=dag_id, state=wanted, limit=limit, before=cursor)
         return [summary(row, self.store.damages.of_run(row.run_no)) for row in rows]
@@ -597,7 +597,12 @@ def _rule(task: TaskSpec) -> str:
     return task.rule.value if task.min_success is None else f"min_success={task.min_success:g}"
 
 
-def _run_state(name: str) -> RunState:
+def run_state_of(name: str) -> RunState:
+    """Return the state with this name.
+
+    Raises:
+        RequestError: If there is no such state.
+    """
     for state in RunState:
         if state.label == name:
             return state

@@ -8,11 +8,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from aioflow.api.queries import RunReader
+from aioflow.api.queries import RunReader, run_state_of
 from aioflow.api.schemas import instant
 from aioflow.errors import RequestError
 from aioflow.model.run_filter import CAUSES, RunCount, RunFilter
-from aioflow.model.states import RunState
 from aioflow.store.run_filters import MAX_DAGS
 
 __all__ = (
@@ -106,7 +105,7 @@ async def run_filter(reader: RunReader, query: RunQuery) -> RunFilter:
         raise RequestError(f"the filter selects more than {MAX_DAGS} DAGs; name fewer")
     return RunFilter(
         dag_ids=dag_ids,
-        states=tuple(_state(name) for name in query.states),
+        states=tuple(run_state_of(name) for name in query.states),
         causes=tuple(_cause(name) for name in query.causes),
         first=None if query.first is None else instant(query.first, "from"),
         last=None if query.last is None else instant(query.last, "to"),
@@ -121,14 +120,6 @@ async def _with_tags(reader: RunReader, tags: frozenset[str]) -> list[str]:
     known = await reader.catalogue.known()
     declared = await reader.declarations.read(known)
     return [dag_id for dag_id, one in declared.items() if not tags.isdisjoint(one.tags)]
-
-
-def _state(name: str) -> RunState:
-    for state in RunState:
-        if state.label == name:
-            return state
-    known = ", ".join(state.label for state in RunState)
-    raise RequestError(f"there is no run state {name!r}; there are {known}")
 
 
 def _cause(name: str) -> str:

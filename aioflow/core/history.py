@@ -7,7 +7,7 @@ part of the batch that contains the ends, so they are exact after a crash.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from typing import TypeAlias
 
 from aioflow.core.state.task_instance import TaskInstance, TriggerInstance
@@ -29,61 +29,27 @@ __all__ = ("HistoryUpdates",)
 _STATE, _DURATION, _QUEUE, _WAIT = (int(measure) for measure in Measure)
 _SUCCESS, _REMOVED = TaskState.SUCCESS, TaskState.REMOVED
 
-_Key: TypeAlias = tuple[str, str, Timestamp]
-"""DAG, task or ``OF_RUN``, and hour."""
+_Bucket: TypeAlias = tuple[str, str, int, Timestamp, int]
+"""The key of a ``HistoryRow``: DAG, task or ``OF_RUN``, measure, hour, and bucket."""
+
+_Counts: TypeAlias = defaultdict[int, int]
+_Tasks: TypeAlias = tuple[_Counts, _Counts, _Counts]
+"""How many tasks ended, by state, by duration and by time in the queue, both in milliseconds."""
 
 _SHORT_MS = 4_096
 _BUCKETS = bytes(bucket_of(milliseconds) for milliseconds in range(_SHORT_MS))
 """Buckets of short durations: looking them up is much faster than computing them."""
 
 
-class _Group:
-    """What is added to one DAG or task in one hour.
-
-    Attributes:
-        counts: Occurrences by bucket, for each measure.
-        totals: Milliseconds by bucket, for each measure.
-    """
-
-    __slots__ = ("counts", "totals")
-
-    def __init__(self) -> None:
-        self.counts: tuple[dict[int, int], ...] = ({}, {}, {}, {})
-        self.totals: tuple[dict[int, int], ...] = ({}, {}, {}, {})
-
-    def ended(self, state: int, times: int = 1) -> None:
-        counts = self.counts[_STATE]
-        counts[state] = counts.get(state, 0) + times
-
-    def spent(self, measure: int, duration_us: int) -> None:
-        self._spent(measure, duration_us // 1000, 1)
-
-    def _spent(self, measure: int, spent: int, times: int) -> None:
-        if 0 <= spent < _SHORT_MS:
-            bucket = _BUCKETS[spent]
-        else:
-            spent = milliseconds_of(spent * 1000)
-            bucket = bucket_of(spent)
-        counts, totals = self.counts[measure], self.totals[measure]
-        counts[bucket] = counts.get(bucket, 0) + times
-        totals[bucket] = totals.get(bucket, 0) + spent * times
-
-    def add_tasks(self, states: list[int], durations: list[int], queued: list[int]) -> None:
-        """Count tasks that ended, and empty the lists. Equal values are counted together."""
-        for state, times in Counter(states).items():
-            self.ended(state, times)
-        for measure, spent in ((_DURATION, durations), (_QUEUE, queued)):
-            for milliseconds, times in Counter([one // 1000 for one in spent]).items():
-                self._spent(measure, milliseconds, times)
-            spent.clear()
-        states.clear()
+def _tasks() -> _Tasks:
+    return defaultdict(int), defaultdict(int), defaultdict(int)
 
 
 class HistoryUpdates:
     """What a turn adds to the history, one entry for each bucket."""
 
     def __init__(self) -> None:
-        self._groups: dict[_Key, _Group] = {}
+        self._sums: dict[_Bucket, tuple[int, int]] = {}
         self._ended: list[TaskInstance] = []
 
     def run_changed(self, row: RunRow, before: RunRow | None) -> None:
@@ -93,14 +59,14 @@ class HistoryUpdates:
             before: The row as stored; ``None`` for a new run.
         """
         if row.started_at is not None and (before is None or before.started_at is None):
-            group = self._group(row.dag_id, OF_RUN, row.started_at)
-            group.spent(_QUEUE, row.started_at - row.created_at)
+            hour = hour_of(row.started_at)
+            self._add_spent(row.dag_id, OF_RUN, _QUEUE, hour, row.started_at - row.created_at)
         if row.ended_at is None or (before is not None and before.ended_at is not None):
             return
-        group = self._group(row.dag_id, OF_RUN, row.ended_at)
-        group.ended(row.state)
+        hour = hour_of(row.ended_at)
+        self._add((row.dag_id, OF_RUN, _STATE, hour, int(row.state)), 1, 0)
         if row.state is RunState.SUCCESS and row.started_at is not None:
-            group.spent(_DURATION, row.ended_at - row.started_at)
+            self._add_spent(row.dag_id, OF_RUN, _DURATION, hour, row.ended_at - row.started_at)
 
     def task_ended(self, task: TaskInstance) -> None:
         """Count the end of a task, whose row now gets a final state and had none."""
@@ -111,15 +77,13 @@ class HistoryUpdates:
         """Count a wait that ends with its event. The events of a stream are no waits."""
         task = wait.task
         if task is not None and not wait.row.window:
-            group = self._group(wait.run.row.dag_id, task.spec.task_id, now)
-            group.spent(_WAIT, now - wait.row.since)
+            dag_id, task_id = wait.run.row.dag_id, task.spec.task_id
+            self._add_spent(dag_id, task_id, _WAIT, hour_of(now), now - wait.row.since)
 
     def add(self, row: HistoryRow) -> None:
         """Add what a row counts, such as an hour to its day."""
-        group = self._group(row.dag_id, row.task_id, row.start)
-        counts, totals = group.counts[row.measure], group.totals[row.measure]
-        counts[row.bucket] = counts.get(row.bucket, 0) + row.occurrences
-        totals[row.bucket] = totals.get(row.bucket, 0) + row.total_ms
+        bucket = (row.dag_id, row.task_id, row.measure, row.start, row.bucket)
+        self._add(bucket, row.occurrences, row.total_ms)
 
     def rows(self, now: Timestamp) -> list[HistoryRow]:
         """Return what to add, each bucket once.
@@ -128,46 +92,59 @@ class HistoryUpdates:
             now: The end of tasks that have none.
         """
         self._count_tasks(now)
-        return [
-            HistoryRow(dag_id, task_id, measure, start, int(bucket), count, totals.get(bucket, 0))
-            for (dag_id, task_id, start), group in self._groups.items()
-            for measure, (counts, totals) in enumerate(zip(group.counts, group.totals, strict=True))
-            for bucket, count in counts.items()
-        ]
+        return [HistoryRow(*bucket, *sums) for bucket, sums in self._sums.items()]
 
     def _count_tasks(self, now: Timestamp) -> None:
-        """Count the tasks that ended. Those of one fan-out follow each other, and share a group.
+        """Count the tasks that ended, equal values of one task in one hour together.
 
-        For one task, only ``list.append`` is called: this is on the path of each task.
+        The tasks of one fan-out follow each other. For one of them nothing is called: this is on
+        the path of each task.
         """
-        group = None
+        found: dict[tuple[str, str, Timestamp], _Tasks] = {}
         run, spec, hour, next_hour = None, None, 0, 0
-        states: list[int] = []
-        durations: list[int] = []
-        queued: list[int] = []
+        states: _Counts
+        durations: _Counts
+        queued: _Counts
         for task in self._ended:
             ended_at, started_at, state = task.ended_at, task.started_at, task.state
             if ended_at is None:
                 ended_at = now
             if task.spec is not spec or task.run is not run or not hour <= ended_at < next_hour:
-                if group is not None:
-                    group.add_tasks(states, durations, queued)
                 run, spec, hour = task.run, task.spec, hour_of(ended_at)
                 next_hour = hour + HOUR_US
-                group = self._group(run.row.dag_id, spec.task_id, hour)
-            states.append(state)
+                key = (run.row.dag_id, spec.task_id, hour)
+                states, durations, queued = found.setdefault(key, _tasks())
+            states[state] += 1
             if started_at is not None:
                 if state is _SUCCESS:
-                    durations.append(ended_at - started_at)
+                    durations[(ended_at - started_at) // 1000] += 1
                 if task.queued_at is not None:
-                    queued.append(started_at - task.queued_at)
-        if group is not None:
-            group.add_tasks(states, durations, queued)
+                    queued[(started_at - task.queued_at) // 1000] += 1
         self._ended.clear()
+        for (dag_id, task_id, start), (states, durations, queued) in found.items():
+            for number, times in states.items():
+                self._add((dag_id, task_id, _STATE, start, int(number)), times, 0)
+            for measure, spent in ((_DURATION, durations), (_QUEUE, queued)):
+                for milliseconds, times in spent.items():
+                    self._add_spent(dag_id, task_id, measure, start, milliseconds * 1000, times)
 
-    def _group(self, dag_id: str, task_id: str, at: Timestamp) -> _Group:
-        key = (dag_id, task_id, hour_of(at))
-        group = self._groups.get(key)
-        if group is None:
-            group = self._groups[key] = _Group()
-        return group
+    def _add_spent(
+        self,
+        dag_id: str,
+        task_id: str,
+        measure: int,
+        hour: Timestamp,
+        duration_us: int,
+        times: int = 1,
+    ) -> None:
+        spent = duration_us // 1000
+        if 0 <= spent < _SHORT_MS:
+            bucket = _BUCKETS[spent]
+        else:
+            spent = milliseconds_of(duration_us)
+            bucket = bucket_of(spent)
+        self._add((dag_id, task_id, measure, hour, bucket), times, spent * times)
+
+    def _add(self, bucket: _Bucket, occurrences: int, total_ms: int) -> None:
+        counted, total = self._sums.get(bucket, (0, 0))
+        self._sums[bucket] = (counted + occurrences, total + total_ms)

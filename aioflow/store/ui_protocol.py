@@ -10,7 +10,7 @@ from aioflow.model.decisions import DecisionRow
 from aioflow.model.ids import RunNo, TaskNo, TriggerNo
 from aioflow.model.rows import NamedEventRow, NodeRow, RunRow, TaskRow, TriggerRow, TryRow
 from aioflow.model.run_filter import RunCounts, RunFilter
-from aioflow.model.states import RunState, TaskState, TriggerState
+from aioflow.model.states import TaskState, TriggerState
 from aioflow.model.timestamps import Timestamp
 
 __all__ = ("AGE_SECONDS", "Browsed", "CommitsAbove", "Counted", "WaitCount")
@@ -200,9 +200,6 @@ class Browsed(Protocol):
         Args:
             outside: Ranges of tasks, each without its end, whose triggers are left out.
         """
-
-    async def list_unsuccessful(self, state: RunState, *, limit: int) -> list[RunRow]:
-        """Return the newest runs that ended in this state, which is none of success."""
 
     async def list_clears(self, run_id: str) -> list[tuple[Timestamp, str, str]]:
         """Return when tasks of a run were cleared, by whom, and the audit's target, in order.

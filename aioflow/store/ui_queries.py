@@ -54,18 +54,6 @@ _newest_failed = (
     .limit(number("limit"))
     .subquery()
 )
-
-
-@cache
-def _unsuccessful(state: RunState) -> Select[Any]:
-    return (
-        select(_run)
-        .where(_run.c.state == literal(state), tables.unsuccessful, tables.not_deleted)
-        .order_by(_run.c.run_no.desc())
-        .limit(number("limit"))
-    )
-
-
 _FAILED_SINCE = select(func.count()).where(_newest_failed.c.ended_at >= number("since"))
 _newest_of_dag = (
     select(_run.c.version)
@@ -118,7 +106,7 @@ _FIRST_FAILED = (
     select(_task)
     .where(
         _task.c.run_no == number("run_no"),
-        _task.c.state == literal_column(str(int(TaskState.FAILED))),
+        _task.c.state == literal(TaskState.FAILED),
     )
     .order_by(_task.c.ended_at, _task.c.task_no)
     .limit(1)
@@ -428,10 +416,6 @@ class BrowsingReader(QueryInterface):
         bounds = {f"first_{n}": first for n, (first, _) in enumerate(outside)}
         bounds |= {f"end_{n}": end for n, (_, end) in enumerate(outside)}
         return await self._all(self._trigger, _oldest_waits(len(outside)), limit=limit, **bounds)
-
-    async def list_unsuccessful(self, state: RunState, *, limit: int) -> list[RunRow]:
-        """See ``Store``."""
-        return await self._all(rows.run_row, _unsuccessful(state), limit=limit)
 
     async def list_clears(self, run_id: str) -> list[tuple[Timestamp, str, str]]:
         """See ``Store``."""

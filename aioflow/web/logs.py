@@ -97,7 +97,7 @@ async def logs(
             wanted=LineFilter(search, regex, case, level),
         )
         size = wanted.limit * _SHOWN_LINE_BYTES
-        make = partial(_lines_as_json, api, log, wanted, is_live=is_live)
+        make = partial(_as_json, partial(api.read_lines, log, wanted, is_live=is_live))
         return BudgetedResponse(budget, by.name, size, make)
     if download and limit is None:
         return _Download(budget, by.name, _pieces_of(log, offset), "task.log")
@@ -199,12 +199,6 @@ def _name_of(line: RunLogLineView) -> str:
 
 async def _as_json(read: Callable[[], Awaitable[Any]]) -> Response:
     return Json(await read())
-
-
-async def _lines_as_json(
-    api: Api, log: TriedLog | None, wanted: LineRange, *, is_live: bool
-) -> Response:
-    return Json(await api.read_lines(log, wanted, is_live=is_live))
 
 
 async def _log_as_text(

@@ -76,9 +76,10 @@ async def test_the_newest_runs_of_one_bad_state_are_listed(store):
     states = [RunState.FAILED, RunState.PARTIAL, RunState.SUCCESS, RunState.FAILED]
     await store.commit(batch(2, new_runs=[ended(n + 2, s) for n, s in enumerate(states)]))
 
-    failed = await store.list_unsuccessful(RunState.FAILED, limit=10)
+    failed = await store.list_runs(state=RunState.FAILED, limit=10)
     assert [run.run_no for run in failed] == [5, 2]
-    assert [run.run_no for run in await store.list_unsuccessful(RunState.PARTIAL, limit=1)] == [3]
+    partial = await store.list_runs(state=RunState.PARTIAL, limit=1)
+    assert [run.run_no for run in partial] == [3]
 
 
 async def test_clears_of_a_run_and_its_tasks_are_found_and_none_of_a_longer_id(store):

@@ -10,6 +10,7 @@ from aioflow.api.page.history import History
 from aioflow.api.page.schemas import PoolView
 from aioflow.api.queries import RunReader
 from aioflow.api.schemas import RunSummary, iso, run_state_name, summary
+from aioflow.api.waits.longest import newest_failures
 from aioflow.clock import Clock
 from aioflow.model.history import DAY_US
 from aioflow.model.rows import RunRow
@@ -85,29 +86,24 @@ async def home(
 
 async def _attention(reader: RunReader, since: Timestamp) -> list[AttentionView]:
     found: defaultdict[str, list[RunRow]] = defaultdict(list)
-    for state in (RunState.FAILED, RunState.PARTIAL):
-        for run in await reader.store.list_runs(state=state, limit=_LOOKED_AT):
-            if run.ended_at is not None and run.ended_at >= since:
-                found[run.dag_id].append(run)
-    groups = []
-    for dag_id, runs in found.items():
-        runs.sort(key=lambda run: run.ended_at or 0)
+    for run in await newest_failures(reader.store, per_state=_LOOKED_AT):
+        if run.ended_at is not None and run.ended_at >= since:
+            found[run.dag_id].append(run)
+    views = []
+    for dag_id, runs in found.items():  # by their last failure, the latest first
         newest = await reader.store.newest_ended_run(dag_id)
-        groups.append(
-            (
-                runs[-1].ended_at or 0,
-                AttentionView(
-                    dag_id=dag_id,
-                    count=len(runs),
-                    state=run_state_name(runs[-1]),
-                    last=_summary(reader, runs[-1]),
-                    since=iso(runs[0].ended_at),
-                    is_recovered=newest is not None and newest.state is RunState.SUCCESS,
-                ),
+        views.append(
+            AttentionView(
+                dag_id=dag_id,
+                count=len(runs),
+                state=run_state_name(runs[0]),
+                last=_summary(reader, runs[0]),
+                since=iso(runs[-1].ended_at),
+                is_recovered=newest is not None and newest.state is RunState.SUCCESS,
             )
         )
-    groups.sort(key=lambda group: (group[1].is_recovered, -group[0]))
-    return [view for _, view in groups[:_SHOWN]]
+    views.sort(key=lambda view: view.is_recovered)
+    return views[:_SHOWN]
 
 
 def _summary(reader: RunReader, run: RunRow) -> RunSummary:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib.metadata import version
-from typing import cast
+from typing import TypeVar, cast
 
 from aioflow._threads import in_thread
 from aioflow.api.assets import Assets
@@ -49,6 +49,7 @@ from aioflow.errors import DaemonAway
 from aioflow.executors.host_inspection import HostLoad
 from aioflow.model.batch import Batch
 from aioflow.model.dag import DagSpec
+from aioflow.model.history import DAY_US
 from aioflow.model.rows import NodeRow, PoolRow
 from aioflow.model.timestamps import Timestamp
 from aioflow.model.triggers import DescribeTriggers
@@ -71,8 +72,12 @@ __all__ = (
     "upcoming_fire_times",
 )
 
-_DAY_US = 86_400_000_000
+Part = TypeVar("Part")
+InPool = TypeVar("InPool", Holder, Waiter)
+
 _OVERVIEW_RUNS = 10
+_FAILURES = 100
+"""Number of the newest runs, per state, among which the last failures are looked for."""
 
 
 class Overview:
@@ -108,7 +113,7 @@ class Overview:
         """Return the overview."""
         engine, slots, store = self._engine, self._engine.slots, self._reader.store
         stats = await self._memory_stats.collect()
-        failed = await newest_failures(store)
+        failed = await newest_failures(store, per_state=_FAILURES)
         shown = [summary(row, store.damages.of_run(row.run_no)) for row in failed]
         known = await self._reader.catalogue.known()
         used = sum(not worker.is_idle for worker in slots.workers)
@@ -124,7 +129,7 @@ class Overview:
                 "async": SlotView(all=slots.coroutines, used=slots.running_coroutines),
             },
             deferred=dict(sorted(stats.deferred.items())),
-            failed_24h=await store.count_failed_since(self._clock.now() - _DAY_US),
+            failed_24h=await store.count_failed_since(self._clock.now() - DAY_US),
             import_errors=len(import_errors(known)),
             decisions=await store.count_open_decisions(),
             loop_lag_seconds=self._lag_seconds(),
@@ -162,7 +167,17 @@ async def upcoming_fire_times(
     soon = heapq.nsmallest(UPCOMING_FIRE_TIMES, (one for one in first if one[0] <= until))
     chosen = [known.dags[dag_id] for _, dag_id in soon]
     specs = {row.dag_id: await reader.known_spec(row.version, row.dag_id) for row in chosen}
-    return await in_thread(merged_fire_times, begins, specs, after, until)
+    found = await in_thread(merged_fire_times, begins, specs, after, until)
+    texts = {dag_id: schedule_text(spec) for dag_id, spec in specs.items()}
+    return [
+        StartView(
+            dag_id=dag_id,
+            at=iso(at) or "",
+            schedule=texts[dag_id],
+            timezone=specs[dag_id].timezone,
+        )
+        for at, dag_id in found
+    ]
 
 
 def merged_fire_times(
@@ -170,7 +185,7 @@ def merged_fire_times(
     specs: Mapping[str, DagSpec],
     after: Timestamp,
     until: Timestamp,
-) -> list[StartView]:
+) -> list[tuple[Timestamp, str]]:
     """Return the fire times of some DAGs in a period, the earliest first; at most 500.
 
     Args:
@@ -184,15 +199,13 @@ def merged_fire_times(
         if at is not None and at <= until:
             queue.append((at, dag_id))
     heapq.heapify(queue)
-    found: list[StartView] = []
+    found: list[tuple[Timestamp, str]] = []
     counts: dict[str, int] = {}
     while queue and len(found) < UPCOMING_FIRE_TIMES:
         at, dag_id = heapq.heappop(queue)
-        spec = specs[dag_id]
-        text, zone = schedule_text(spec), spec.timezone
-        found.append(StartView(dag_id=dag_id, at=iso(at) or "", schedule=text, timezone=zone))
+        found.append((at, dag_id))
         counts[dag_id] = counts.get(dag_id, 0) + 1
-        later = _next_fire_time(spec, at) if counts[dag_id] < _FIRE_TIMES_PER_DAG else None
+        later = _next_fire_time(specs[dag_id], at) if counts[dag_id] < _FIRE_TIMES_PER_DAG else None
         if later is not None and later <= until:
             heapq.heappush(queue, (later, dag_id))
     return found
@@ -283,7 +296,7 @@ class Reads:
             memory=self._memory,
             hosts=self._list_hosts,
         )
-        self.assets = Assets(reader, self._memory)
+        self.assets = Assets(reader, lambda: _of_daemon(engine).memory)
         self._overview: Overview | None = None
         self._memory_stats: MemoryStatsCollector | None = None
         if engine is not None:
@@ -305,9 +318,7 @@ class Reads:
         Raises:
             DaemonAway: If there is no daemon.
         """
-        if self._engine is None:
-            raise DaemonAway("")
-        return self._engine.memory.commit_no
+        return _of_daemon(self._engine).memory.commit_no
 
     @property
     def slots(self) -> Slots:
@@ -316,9 +327,7 @@ class Reads:
         Raises:
             DaemonAway: If there is no daemon.
         """
-        if self._engine is None:
-            raise DaemonAway("")
-        return self._engine.slots
+        return _of_daemon(self._engine).slots
 
     def committed(self, batch: Batch, draft: Transaction) -> None:
         """Update the live stream, the DAG cache and the counts of events with a durable batch."""
@@ -344,9 +353,7 @@ class Reads:
         Raises:
             DaemonAway: If there is no daemon.
         """
-        if self._overview is None:
-            raise DaemonAway("")
-        return await self._overview.show(status)
+        return await _of_daemon(self._overview).show(status)
 
     async def collect(self) -> MemoryStats:
         """Return statistics of the node's memory.
@@ -354,9 +361,7 @@ class Reads:
         Raises:
             DaemonAway: If there is no daemon.
         """
-        if self._memory_stats is None:
-            raise DaemonAway("")
-        return await self._memory_stats.collect()
+        return await _of_daemon(self._memory_stats).collect()
 
     async def nodes(self) -> list[NodeView]:
         """Return the nodes of this database."""
@@ -418,31 +423,37 @@ class Reads:
 
     async def holders(self, name: str) -> list[HolderView]:
         """Return the tasks that occupy a pool, running ones first."""
-        answer = await self._send(ShowHolders(name=name, limit=_HOLDERS))
-        runs = await self._reader.store.find_runs(
-            [holder.run_id for holder in cast("list[Holder]", answer)]
-        )
-        versions = {run.run_id: run.version for run in runs}
-        found = []
-        for holder in cast("list[Holder]", answer):
-            version = versions.get(holder.run_id)
-            if version is not None:
-                spec = await self._reader.known_spec(version, holder.dag_id)
-                found.append(_holder_view(holder, spec.tasks[holder.task_index].task_id))
-        return found
+        answer = cast("list[Holder]", await self._send(ShowHolders(name=name, limit=_HOLDERS)))
+        return [_holder_view(holder, task_id) for holder, task_id in await self._named(answer)]
 
     async def waiters(self, name: str) -> WaitersView:
         """Return what waits for slots of a pool, the next one first."""
         answer = cast("list[Waiter]", await self._send(ShowWaiters(name=name, limit=_HOLDERS)))
-        runs = await self._reader.store.find_runs([waiter.run_id for waiter in answer])
+        named = await self._named(answer)
+        return WaitersView(items=[_waiter_view(waiter, task_id) for waiter, task_id in named])
+
+    async def _named(self, tasks: Sequence[InPool]) -> list[tuple[InPool, str]]:
+        """Return tasks with their ids. Those of runs that were deleted meanwhile are left out."""
+        runs = await self._reader.store.find_runs([task.run_id for task in tasks])
         versions = {run.run_id: run.version for run in runs}
-        items = []
-        for waiter in answer:
-            version = versions.get(waiter.run_id)
+        found = []
+        for task in tasks:
+            version = versions.get(task.run_id)
             if version is not None:
-                spec = await self._reader.known_spec(version, waiter.dag_id)
-                items.append(_waiter_view(waiter, spec.tasks[waiter.task_index].task_id))
-        return WaitersView(items=items)
+                spec = await self._reader.known_spec(version, task.dag_id)
+                found.append((task, spec.tasks[task.task_index].task_id))
+        return found
+
+
+def _of_daemon(part: Part | None) -> Part:
+    """Return a part that only a daemon has.
+
+    Raises:
+        DaemonAway: If there is no daemon.
+    """
+    if part is None:
+        raise DaemonAway("")
+    return part
 
 
 def _waiter_view(waiter: Waiter, task_id: str) -> WaiterView:

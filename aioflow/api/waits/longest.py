@@ -33,9 +33,6 @@ _FRESH_US = 1_000_000
 _RESTS = 50
 """The triggers found are cached for this multiple of the time that finding them took."""
 
-_FAILURES = 100
-"""Number of the newest runs, per state, among which the last failures are looked for."""
-
 
 class _Oldest(NamedTuple):
     """The wait of a task, or the longest wait of the children of a mapped task."""
@@ -181,11 +178,15 @@ def _view(one: _Oldest, count: int, wait: Wait | None, label: str | None) -> Wai
     )
 
 
-async def newest_failures(store: Store) -> list[RunRow]:
-    """Return runs that ended ``failed`` or ``partial``, the one that ended last first."""
+async def newest_failures(store: Store, *, per_state: int) -> list[RunRow]:
+    """Return the newest runs that are ``failed`` or ``partial``, the one that ended last first.
+
+    Args:
+        per_state: Maximum number of runs in each of the two states.
+    """
     rows = [
         row
         for state in (RunState.FAILED, RunState.PARTIAL)
-        for row in await store.list_unsuccessful(state, limit=_FAILURES)
+        for row in await store.list_runs(state=state, limit=per_state)
     ]
     return sorted(rows, key=lambda row: (-(row.ended_at or 0), -row.run_no))
