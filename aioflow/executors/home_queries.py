@@ -60,7 +60,7 @@ _OVERHEAD = 2
 
 
 class Asker(Protocol):
-    """What is needed of a worker that asks."""
+    """The part of a worker that answering its queries needs."""
 
     process: Process
     asked_bytes: int

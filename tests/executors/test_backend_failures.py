@@ -1,4 +1,4 @@
-"""A backend that raises: its tasks say so, it is asked again, and the daemon goes on."""
+"""A backend that raises: tasks report the error, its calls are repeated, the daemon continues."""
 
 from __future__ import annotations
 
