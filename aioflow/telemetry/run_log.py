@@ -255,19 +255,16 @@ def _merge(
     found: list[RunPiece] = []
     while heap:
         _, source = heap[0]
-        if source.is_late(after):
-            if source.find(after):
-                heapq.heapreplace(heap, (source.key, source))
-            else:
+        if not source.is_late(after):
+            if limit_bytes <= 0 or len(found) >= _RECORDS:
+                return found, False
+            piece = source.take()
+            if piece is None:
                 heapq.heappop(heap)
-            continue
-        if limit_bytes <= 0 or len(found) >= _RECORDS:
-            return found, False
-        piece = source.take()
-        if piece is not None:
+                continue
             found.append(piece)
             limit_bytes -= len(piece.data)
-        if piece is not None and source.find(after):
+        if source.find(after):
             heapq.heapreplace(heap, (source.key, source))
         else:
             heapq.heappop(heap)
