@@ -256,16 +256,20 @@ class OpenLog:
 
     async def pieces(self, offset: int, limit: int | None) -> list[LogPiece]:
         """Return output from byte ``offset`` on, divided where it was captured at other times."""
-        await self._log.catch_up()
-        files = await self._log.files_of(self._segment)
-        wanted = WantedOutput(self._map_index, self._part, offset, limit)
-        return await self._log.read_pieces(files, self._readers, wanted)
+        _, pieces = await self._read(offset, limit)
+        return pieces
 
     async def size(self) -> int:
         """Return the number of bytes that can be read now."""
-        files = await self._log.files_of(self._segment)
-        await self.pieces(_END, 0)
+        files, _ = await self._read(_END, 0)
         return sum(self._readers[file].offset for file in files)
+
+    async def _read(self, offset: int, limit: int | None) -> tuple[list[Path], list[LogPiece]]:
+        """Return the files with the output, and pieces of it."""
+        await self._log.catch_up()
+        files = await self._log.files_of(self._segment)
+        wanted = WantedOutput(self._map_index, self._part, offset, limit)
+        return files, await self._log.read_pieces(files, self._readers, wanted)
 
 
 class TaskLog:
