@@ -99,6 +99,18 @@ def test_a_page_in_the_middle_of_a_large_file_does_not_read_it_from_its_beginnin
     assert min(starts) > 70 * len(found[0].data + record_header(-1, 1, 1, 0, 0))
 
 
+def test_a_file_that_was_deleted_and_begun_again_is_read_from_its_beginning(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_log, "_MARK_BYTES", 500)
+    segment = write(tmp_path, 0, *((at, b"%03d" % at) for at in range(100)))
+    files = RunLogFiles()
+    found, _ = files.read([segment], BEGIN, 1_000)
+    segment.path.unlink()
+    write(tmp_path, 0, *((at, b"%03d" % at) for at in range(200, 210)))
+    later, _ = files.read([segment], found[-1].key, 1_000)
+
+    assert texts(later) == [b"%03d" % at for at in range(200, 210)]
+
+
 def test_the_end_of_a_run_has_no_gaps(tmp_path, monkeypatch):
     monkeypatch.setattr(run_log, "_TAIL_BYTES", 400)
     segments = [

@@ -166,7 +166,7 @@ class _Source:
         if not scan.skip(header.length):
             return False
         self.key = self._key(scan.position)
-        if scan.position >= (self._marks[-1][1] if self._marks else 0) + _MARK_BYTES:
+        if scan.position >= self._marks[-1][1] + _MARK_BYTES:
             self._marks.append((self._at, scan.position))
         return True
 
@@ -235,13 +235,15 @@ class RunLogFiles:
             first_at, written_at = with_head
             if written_at + _CLOCK_STEP_US < after.at:
                 continue  # all of it is before the key
-            marks = self._marks_of(segment.path)
+            marks = self._marks_of(segment.path, first_at)
             at = bisect_left(marks, (after.at, -1))
-            begin = marks[at - 1] if at else (first_at, 0)
-            yield _Source(files, segment, *begin, marks)
+            yield _Source(files, segment, *marks[max(at - 1, 0)], marks)
 
-    def _marks_of(self, path: Path) -> list[tuple[Timestamp, int]]:
-        marks = self._marks.pop(path, None) or []
+    def _marks_of(self, path: Path, first_at: Timestamp) -> list[tuple[Timestamp, int]]:
+        """Return the marks of a file, which begin with its first record: another file has none."""
+        marks = self._marks.pop(path, None)
+        if marks is None or marks[0][0] != first_at:
+            marks = [(first_at, 0)]
         self._marks[path] = marks
         if len(self._marks) > _MARKED_FILES:
             self._marks.popitem(last=False)
