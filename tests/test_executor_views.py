@@ -1,4 +1,4 @@
-"""What is told about executors and their workers."""
+"""What the API returns about executors and their workers."""
 
 from __future__ import annotations
 

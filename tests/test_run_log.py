@@ -42,7 +42,7 @@ def test_reading_continues_after_any_record_also_where_times_are_equal(tmp_path)
     whole, _ = RunLogFiles().read(segments, BEGIN, 1_000)
     for at, piece in enumerate(whole):
         rest, _ = RunLogFiles().read(segments, piece.key, 1_000)
-        again, _ = RunLogFiles().read(segments, piece.key, 1_000, is_included=True)
+        again, _ = RunLogFiles().read(segments, piece.key.before(), 1_000)
         assert texts(rest) == texts(whole[at + 1 :])
         assert texts(again) == texts(whole[at:])
 
@@ -97,6 +97,18 @@ def test_a_page_in_the_middle_of_a_large_file_does_not_read_it_from_its_beginnin
 
     assert texts(rest) == texts(found[91:])
     assert min(starts) > 70 * len(found[0].data + record_header(-1, 1, 1, 0, 0))
+
+
+def test_a_file_that_was_deleted_and_begun_again_is_read_from_its_beginning(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_log, "_MARK_BYTES", 500)
+    segment = write(tmp_path, 0, *((at, b"%03d" % at) for at in range(100)))
+    files = RunLogFiles()
+    found, _ = files.read([segment], BEGIN, 1_000)
+    segment.path.unlink()
+    write(tmp_path, 0, *((at, b"%03d" % at) for at in range(200, 210)))
+    later, _ = files.read([segment], found[-1].key, 1_000)
+
+    assert texts(later) == [b"%03d" % at for at in range(200, 210)]
 
 
 def test_the_end_of_a_run_has_no_gaps(tmp_path, monkeypatch):

@@ -51,7 +51,7 @@ from aioflow.catalog.parse_queue import (
     too_large_failure,
 )
 from aioflow.catalog.snapshot import Snapshots, VersionQuota, version_of
-from aioflow.clock import Clock
+from aioflow.clock import Clock, backoff_seconds
 from aioflow.filesystem import find_writable, how_to_mend
 from aioflow.model.rows import DagFileRow
 from aioflow.model.workers import LOCAL
@@ -415,7 +415,8 @@ class Catalog:
     def _try_soon(self, file: str) -> None:
         """Parse again soon, since the file changed during the parse, or its code was not stored."""
         times = self._unsettled[file] = self._unsettled.get(file, -1) + 1
-        self._reparse_after(file, min(SETTLE_SECONDS * 2 ** min(times, 10), RETRY_SECONDS))
+        delay = backoff_seconds(times, first=SETTLE_SECONDS, longest=RETRY_SECONDS)
+        self._reparse_after(file, delay)
 
     def _reparse_after(self, file: str, seconds: float) -> None:
         self._again[file] = self._clock.monotonic_us() + round(seconds * 1e6)

@@ -33,7 +33,7 @@ from aioflow.engine.loop import Engine
 from aioflow.errors import HomeBusy, StoreUnavailable
 from aioflow.executors.backend import ExecutorBackend, ExecutorLease
 from aioflow.executors.effect_handlers import effect_handlers
-from aioflow.executors.executor_context import ExecutorContext
+from aioflow.executors.executor_context import ExecutorContext, stores_nothing
 from aioflow.executors.host_pool import HostPool
 from aioflow.executors.registry import check_executors, open_backends
 from aioflow.executors.remote_executor import RemoteExecutors
@@ -339,7 +339,7 @@ class _Node:
             copies=None if stored is None else stored.copies.folder,
             copied_result=None if stored is None else stored.fetcher.copied,
             run_of_task=self._run_of_task,
-            is_storing=(lambda _: False) if stored is None else stored.uploader.is_storing,
+            is_storing=stores_nothing if stored is None else stored.uploader.is_storing,
         )
 
     def _report_interpreter(self, name: str) -> None:

@@ -29,6 +29,7 @@ __all__ = (
     "RunOfTask",
     "may_query",
     "refuse",
+    "stores_nothing",
 )
 
 
@@ -71,7 +72,8 @@ IsStoring: TypeAlias = Callable[[TriggerNo], bool]
 """Whether the result of a trigger that has fired waits to be stored, before it is reported."""
 
 
-def _stores_nothing(_trigger_no: TriggerNo) -> bool:
+def stores_nothing(_trigger_no: TriggerNo) -> bool:
+    """Return ``False``: without a storage no result waits."""
     return False
 
 
@@ -99,7 +101,7 @@ class ExecutorContext(msgspec.Struct, frozen=True, kw_only=True):
     copies: Path | None = None
     copied_result: CopiedResult | None = None
     run_of_task: RunOfTask = _no_run
-    is_storing: IsStoring = _stores_nothing
+    is_storing: IsStoring = stores_nothing
 
     def hello(self, role: str) -> Hello:
         """Return the first command for a child."""

@@ -38,7 +38,7 @@ from aioflow.worker.query.result_transfer import (
     ResultWanted,
 )
 
-__all__ = ("OWN_QUERIES", "Asker", "HomeQueries", "answer_result_query", "reply_to")
+__all__ = ("OWN_QUERIES", "Asker", "HomeQueries", "answer_result_query", "reply_to", "wanted_of")
 
 OWN_QUERIES = frozenset({CODE_QUERY, FETCH_QUERY, STORE_QUERY})
 """Kinds of queries that are answered here, because they are about what the home has."""
@@ -60,7 +60,7 @@ _OVERHEAD = 2
 
 
 class Asker(Protocol):
-    """What is needed of a worker that asks."""
+    """The part of a worker that answering its queries needs."""
 
     process: Process
     asked_bytes: int
@@ -131,21 +131,19 @@ class HomeQueries:
         """Return a piece of a large result, or store one. A worker is trusted with no other run."""
         if not worker.process.serves(query.run_no):
             raise ValueError(f"run number {query.run_no} does not belong to this worker")
-        folder = self._context.results
-        if query.kind == FETCH_QUERY:
-            wanted = msgspec.msgpack.decode(query.body, type=ResultWanted)
-            key = (wanted.task_no, wanted.start_no)
-            if not worker.process.runs(key):
+        folder, wanted = self._context.results, wanted_of(query)
+        key = (wanted.task_no, wanted.start_no)
+        is_own = worker.process.runs(key)
+        if isinstance(wanted, ResultWanted):
+            if not is_own:
                 await self._check_run(worker, query.run_no, wanted.task_no)
             if self._context.copied_result is not None:
                 folder = await self._context.copied_result(query.run_no, key)
             # Not earlier: the database or the storage may be away for long.
             await held.enter_async_context(self._budget.held(PIECE_BYTES))
-        else:
-            piece = msgspec.msgpack.decode(query.body, type=ResultPiece)
-            if not worker.process.runs((piece.task_no, piece.start_no)):
-                raise ValueError("only the result of a try that this worker runs can be stored")
-        return await answer_result_query(folder, query, worker.number)
+        elif not is_own:
+            raise ValueError("only the result of a try that this worker runs can be stored")
+        return await answer_result_query(folder, wanted, worker.number)
 
     async def _check_run(self, worker: Asker, run_no: RunNo, task_no: TaskNo) -> None:
         """Refuse the result of a task of another run. While the database is away, wait for it.
@@ -178,18 +176,29 @@ async def reply_to(query: Query, body: Awaitable[bytes]) -> Reply:
         return Reply(query.question, b"", str(exc) or type(exc).__name__)
 
 
-async def answer_result_query(folder: Path, query: Query, worker_no: int) -> bytes:
+def wanted_of(query: Query) -> ResultWanted | ResultPiece:
+    """Return which piece of a result a query asks for, or the piece to be stored.
+
+    Raises:
+        msgspec.DecodeError: If it is malformed.
+    """
+    if query.kind == FETCH_QUERY:
+        return msgspec.msgpack.decode(query.body, type=ResultWanted)
+    return msgspec.msgpack.decode(query.body, type=ResultPiece)
+
+
+async def answer_result_query(
+    folder: Path, wanted: ResultWanted | ResultPiece, worker_no: int
+) -> bytes:
     """Return the body of the reply; for errors see ``reply_to``.
 
     Args:
         folder: Folder of the daemon's results.
         worker_no: The worker that asks, whose unfinished files are its own.
     """
-    if query.kind == FETCH_QUERY:
-        wanted = msgspec.msgpack.decode(query.body, type=ResultWanted)
+    if isinstance(wanted, ResultWanted):
         return await in_thread(partial(_read, folder, wanted))
-    piece = msgspec.msgpack.decode(query.body, type=ResultPiece)
-    await in_thread(partial(_write, folder, piece, worker_no))
+    await in_thread(partial(_write, folder, wanted, worker_no))
     return b""
 
 

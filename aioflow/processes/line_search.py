@@ -117,11 +117,11 @@ def _time_limit(seconds: float) -> Iterator[None]:
     try:
         with anyio.fail_after(seconds):
             yield
-    except (TimeoutError, anyio.BrokenResourceError, anyio.EndOfStream) as exc:
-        raise _too_slow() from exc
-    except anyio.IncompleteRead as exc:
-        raise _too_slow() from exc
-
-
-def _too_slow() -> BadPattern:
-    return BadPattern(f"the search was stopped: a pattern has {BLOCK_SECONDS:.0f} s for a megabyte")
+    except (
+        TimeoutError,
+        anyio.BrokenResourceError,
+        anyio.EndOfStream,
+        anyio.IncompleteRead,
+    ) as exc:
+        why = f"the search was stopped: a pattern has {BLOCK_SECONDS:.0f} s for a megabyte"
+        raise BadPattern(why) from exc

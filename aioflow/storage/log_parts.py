@@ -69,7 +69,7 @@ def part_name(segment: LogSegment, of_file: str, offset: int) -> str:
 
 
 def _prefix(segment: LogSegment) -> str:
-    return f"{_run_prefix(segment.run_no)}/{segment.task_index}.{segment.number}"
+    return f"{_run_prefix(segment.run_no)}/{segment.name}"
 
 
 def _run_prefix(run_no: RunNo) -> str:
@@ -121,12 +121,8 @@ class LogParts:
         except StorageUnavailable as exc:
             _log.warning("stored output cannot be listed", error=str(exc))
             return []
-        found = []
-        for name in names:
-            task_index, _, number = name.rpartition(".")
-            if number.isdecimal() and task_index.removeprefix("-").isdecimal():
-                found.append(LogSegment(run_no, int(task_index), int(number)))
-        return found
+        found = [LogSegment.named(run_no, name) for name in names]
+        return [segment for segment in found if segment is not None]
 
     async def ends(self, segment: LogSegment, of_file: str) -> int:
         """Return how much of a file is stored, without gaps.
@@ -172,7 +168,7 @@ class LogParts:
 
     def _copy(self, segment: LogSegment, of_file: str) -> Path:
         folder = self._folder / str(segment.run_no // RUNS_IN_BLOCK) / str(segment.run_no)
-        return folder / f"{segment.task_index}.{segment.number}" / of_file
+        return folder / segment.name / of_file
 
     async def trim(self) -> None:
         """Delete the copies read least recently, if all together are too large."""

@@ -286,11 +286,8 @@ def _segments(folder: Path) -> Iterator[tuple[LogSegment, os.DirEntry[str]]]:
     for block in _entries(folder):
         for run in _entries(block.path) if block.name.isdecimal() else ():
             for file in _entries(run.path) if run.name.isdecimal() else ():
-                name, _, suffix = file.name.rpartition(".")
-                task_index, _, number = name.partition(".")
-                with suppress(ValueError):
-                    if suffix == "log":
-                        yield LogSegment(int(run.name), int(task_index), int(number)), file
+                if (segment := LogSegment.of_file(int(run.name), file.name)) is not None:
+                    yield segment, file
 
 
 def _entries(folder: str | Path) -> list[os.DirEntry[str]]:

@@ -61,6 +61,10 @@ class RunLogKey(NamedTuple):
     order: int
     position: int
 
+    def before(self) -> RunLogKey:
+        """Return a key after which the record with this key is the next one."""
+        return self._replace(position=self.position - 1)
+
 
 BEGIN = RunLogKey(-1, -2, 0, 0, 0)
 """A key before all records."""
@@ -136,17 +140,13 @@ class _Source:
         """Return whether ``find`` has to be called first."""
         return not self._is_found or self.key < after
 
-    def find(self, after: RunLogKey, *, is_included: bool = False) -> bool:
-        """Find the next record with a higher key. Return whether there is one.
-
-        Args:
-            is_included: Whether the record with that key is wanted, too.
-        """
+    def find(self, after: RunLogKey) -> bool:
+        """Find the next record with a higher key. Return whether there is one."""
         self._is_found = True
         while (scan := self._opened()) and (header := scan.next_record()):
             self._next, self._at = header, max(self._at, header.at)
             self.key = self._key(scan.position)
-            if self.key > after or (is_included and self.key == after):
+            if self.key > after:
                 return True
             if not self._pass(scan, header):
                 return False
@@ -166,7 +166,7 @@ class _Source:
         if not scan.skip(header.length):
             return False
         self.key = self._key(scan.position)
-        if scan.position >= (self._marks[-1][1] if self._marks else 0) + _MARK_BYTES:
+        if scan.position >= self._marks[-1][1] + _MARK_BYTES:
             self._marks.append((self._at, scan.position))
         return True
 
@@ -189,23 +189,17 @@ class RunLogFiles:
         self._marks: OrderedDict[Path, list[tuple[Timestamp, int]]] = OrderedDict()
 
     def read(
-        self,
-        segments: Sequence[RunSegment],
-        after: RunLogKey,
-        limit_bytes: int,
-        *,
-        is_included: bool = False,
+        self, segments: Sequence[RunSegment], after: RunLogKey, limit_bytes: int
     ) -> tuple[list[RunPiece], bool]:
         """Return records after a key in order, and whether there are no more now.
 
         Args:
             limit_bytes: Stop after so much output.
-            is_included: Whether the record with that key is wanted, too.
         """
         files = _OpenFiles()
         try:
             heap = [(source.key, source) for source in self._sources(files, segments, after)]
-            return _merge(heap, after, limit_bytes, is_included=is_included)
+            return _merge(heap, after, limit_bytes)
         finally:
             files.close()
 
@@ -226,7 +220,7 @@ class RunLogFiles:
                 if source.find(BEGIN):
                     sources.append((source.key, source))
                     begin = max(begin, source.key.at if start else -1)
-            found, _ = _merge(sources, RunLogKey(begin, -2, 0, 0, 0), _TAIL_FILES * _TAIL_BYTES)
+            found, _ = _merge(sources, BEGIN._replace(at=begin), _TAIL_FILES * _TAIL_BYTES)
             return found, begin < 0
         finally:
             files.close()
@@ -241,13 +235,15 @@ class RunLogFiles:
             first_at, written_at = with_head
             if written_at + _CLOCK_STEP_US < after.at:
                 continue  # all of it is before the key
-            marks = self._marks_of(segment.path)
+            marks = self._marks_of(segment.path, first_at)
             at = bisect_left(marks, (after.at, -1))
-            begin = marks[at - 1] if at else (first_at, 0)
-            yield _Source(files, segment, *begin, marks)
+            yield _Source(files, segment, *marks[max(at - 1, 0)], marks)
 
-    def _marks_of(self, path: Path) -> list[tuple[Timestamp, int]]:
-        marks = self._marks.pop(path, None) or []
+    def _marks_of(self, path: Path, first_at: Timestamp) -> list[tuple[Timestamp, int]]:
+        """Return the marks of a file, which begin with its first record: another file has none."""
+        marks = self._marks.pop(path, None)
+        if marks is None or marks[0][0] != first_at:
+            marks = [(first_at, 0)]
         self._marks[path] = marks
         if len(self._marks) > _MARKED_FILES:
             self._marks.popitem(last=False)
@@ -255,29 +251,22 @@ class RunLogFiles:
 
 
 def _merge(
-    heap: list[tuple[RunLogKey, _Source]],
-    after: RunLogKey,
-    limit_bytes: int,
-    *,
-    is_included: bool = False,
+    heap: list[tuple[RunLogKey, _Source]], after: RunLogKey, limit_bytes: int
 ) -> tuple[list[RunPiece], bool]:
     heapq.heapify(heap)
     found: list[RunPiece] = []
     while heap:
         _, source = heap[0]
-        if source.is_late(after):
-            if source.find(after, is_included=is_included):
-                heapq.heapreplace(heap, (source.key, source))
-            else:
+        if not source.is_late(after):
+            if limit_bytes <= 0 or len(found) >= _RECORDS:
+                return found, False
+            piece = source.take()
+            if piece is None:
                 heapq.heappop(heap)
-            continue
-        if limit_bytes <= 0 or len(found) >= _RECORDS:
-            return found, False
-        piece = source.take()
-        if piece is not None:
+                continue
             found.append(piece)
             limit_bytes -= len(piece.data)
-        if piece is not None and source.find(after):
+        if source.find(after):
             heapq.heapreplace(heap, (source.key, source))
         else:
             heapq.heappop(heap)

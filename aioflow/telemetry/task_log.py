@@ -25,7 +25,7 @@ import re
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Self
 
 import anyio
 import msgspec
@@ -73,7 +73,8 @@ _CACHED_POSITIONS = 8
 _OPEN_ATTEMPTS = 100
 _CATCH_UP_SECONDS = 1.0
 _END = 1 << 62
-_SEGMENT_NAME = re.compile(r"(-?\d{1,18})\.(\d{1,18})\.log")
+_SEGMENT_NAME = re.compile(r"(-?\d{1,18})\.(\d{1,18})")
+_SUFFIX = ".log"
 
 _logger = logging.getLogger(__name__)
 
@@ -87,6 +88,11 @@ class LogKey(msgspec.Struct, frozen=True, kw_only=True):
     task_no: TaskNo
     start_no: StartNo
     try_number: int
+
+    @property
+    def segment(self) -> LogSegment:
+        """The segment with this output."""
+        return LogSegment.of(self.run_no, self.task_index, self.map_index)
 
 
 class _Record(msgspec.Struct, frozen=True):
@@ -136,7 +142,7 @@ class TryLog:
         if self._left_bytes >= 0:
             self._append(self._masked.finish())
         if self._log.on_closed is not None:
-            self._log.on_closed(_segment_of(self.key))
+            self._log.on_closed(self.key.segment)
 
     def mark_lost(self, why: str) -> None:
         """Note that output is missing. The note is written before the next output."""
@@ -154,12 +160,8 @@ class TryLog:
         else:
             self._left_bytes -= len(data)
         # Compute the path late: most tries print nothing, and it costs more than all else here.
-        path = self._log.path(self.key.run_no, self.key.task_index, self.key.map_index)
+        path = self._log.segment_path(self.key.segment)
         self._log.put(_Record(path, self, data, is_stderr))
-
-
-def _segment_of(key: LogKey) -> LogSegment:
-    return LogSegment(key.run_no, key.task_index, max(key.map_index, 0) // SEGMENT_WIDTH)
 
 
 def _note(text: str) -> bytes:
@@ -172,6 +174,27 @@ class LogSegment(NamedTuple):
     run_no: RunNo
     task_index: int
     number: int
+
+    @classmethod
+    def of(cls, run_no: RunNo, task_index: int, map_index: int) -> Self:
+        """Return the segment with the output of a task, or of one child."""
+        return cls(run_no, task_index, max(map_index, 0) // SEGMENT_WIDTH)
+
+    @classmethod
+    def named(cls, run_no: RunNo, name: str) -> Self | None:
+        """Return the segment of a run with a name; ``None`` if the name is of something else."""
+        found = _SEGMENT_NAME.fullmatch(name)
+        return None if found is None else cls(run_no, int(found[1]), int(found[2]))
+
+    @classmethod
+    def of_file(cls, run_no: RunNo, name: str) -> Self | None:
+        """Return the segment whose file in the folder of a run has a name; see ``named``."""
+        return cls.named(run_no, name.removesuffix(_SUFFIX)) if name.endswith(_SUFFIX) else None
+
+    @property
+    def name(self) -> str:
+        """Its name among the segments of its run."""
+        return f"{self.task_index}.{self.number}"
 
 
 class EarlierLogs(Protocol):
@@ -233,16 +256,20 @@ class OpenLog:
 
     async def pieces(self, offset: int, limit: int | None) -> list[LogPiece]:
         """Return output from byte ``offset`` on, divided where it was captured at other times."""
-        await self._log.catch_up()
-        files = await self._log.files_of(self._segment)
-        wanted = WantedOutput(self._map_index, self._part, offset, limit)
-        return await self._log.read_pieces(files, self._readers, wanted)
+        _, pieces = await self._read(offset, limit)
+        return pieces
 
     async def size(self) -> int:
         """Return the number of bytes that can be read now."""
-        files = await self._log.files_of(self._segment)
-        await self.pieces(_END, 0)
+        files, _ = await self._read(_END, 0)
         return sum(self._readers[file].offset for file in files)
+
+    async def _read(self, offset: int, limit: int | None) -> tuple[list[Path], list[LogPiece]]:
+        """Return the files with the output, and pieces of it."""
+        await self._log.catch_up()
+        files = await self._log.files_of(self._segment)
+        wanted = WantedOutput(self._map_index, self._part, offset, limit)
+        return files, await self._log.read_pieces(files, self._readers, wanted)
 
 
 class TaskLog:
@@ -295,12 +322,12 @@ class TaskLog:
 
     def path(self, run_no: RunNo, task_index: int, map_index: int = -1) -> Path:
         """Return the segment file with the output of a task or mapped task."""
-        return self.segment_path(LogSegment(run_no, task_index, max(map_index, 0) // SEGMENT_WIDTH))
+        return self.segment_path(LogSegment.of(run_no, task_index, map_index))
 
     def segment_path(self, segment: LogSegment) -> Path:
         """Return the path of a segment file."""
         block = self._folder / str(segment.run_no // RUNS_IN_BLOCK)
-        return block / str(segment.run_no) / f"{segment.task_index}.{segment.number}.log"
+        return block / str(segment.run_no) / f"{segment.name}{_SUFFIX}"
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Write data as it arrives, until cancelled. Then write what is still waiting."""
@@ -343,7 +370,7 @@ class TaskLog:
         Each read continues where the previous one stopped, regardless of other readers. So no part
         of a large log is scanned twice.
         """
-        segment = LogSegment(run_no, task_index, max(map_index, 0) // SEGMENT_WIDTH)
+        segment = LogSegment.of(run_no, task_index, map_index)
         return OpenLog(self, segment, map_index, part)
 
     async def files_of(self, segment: LogSegment) -> list[Path]:
@@ -521,20 +548,19 @@ def _delete(folder: Path) -> None:
 
 
 def _segments(folder: Path, run_no: RunNo) -> list[LogSegment]:
-    try:
-        names = [entry.name for entry in os.scandir(folder)]
-    except FileNotFoundError:
-        return []
-    found = [_SEGMENT_NAME.fullmatch(name) for name in names]
-    return [LogSegment(run_no, int(one[1]), int(one[2])) for one in found if one is not None]
+    found = [LogSegment.of_file(run_no, name) for name in _names(folder)]
+    return [segment for segment in found if segment is not None]
 
 
 def _blocks(folder: Path) -> list[int]:
+    return sorted(int(name) for name in _names(folder) if name.isdecimal())
+
+
+def _names(folder: Path) -> list[str]:
     try:
-        names = [entry.name for entry in os.scandir(folder)]
+        return [entry.name for entry in os.scandir(folder)]
     except FileNotFoundError:
         return []
-    return sorted(int(name) for name in names if name.isdecimal())
 
 
 def _delete_old(
@@ -577,7 +603,7 @@ def _write(batch: list[_Record], now: Timestamp) -> dict[LogSegment, int]:
     for path, records in by_path.items():
         try:
             size = _append(path, b"".join(_encode(record, now) for record in records))
-            sizes[_segment_of(records[0].log.key)] = size
+            sizes[records[0].log.key.segment] = size
         except OSError as exc:
             # A full disk loses output, but must never fail the task that printed it.
             _logger.warning("cannot write to %s: %s", path, exc)

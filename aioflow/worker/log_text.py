@@ -74,12 +74,10 @@ class Levels:
 
     def of(self, text: str) -> str | None:
         """Return the level of the next line; ``None`` if it has none."""
-        if text.startswith((" ", "\t")):
-            if text.startswith(_TRACEBACK):
-                self._level, self._is_traceback = "error", True
-            return self._level
         if text.startswith(_TRACEBACK):
             self._level, self._is_traceback = "error", True
+            return self._level
+        if text.startswith((" ", "\t")):
             return self._level
         if self._is_traceback:  # the line that names the exception ends it
             self._is_traceback = text == ""
@@ -148,7 +146,7 @@ class LineFilter(NamedTuple):
 
     def _matches(self, data: bytes) -> Iterator[int]:
         if self.is_empty:
-            yield from _line_starts(data)
+            yield from (start for start, _ in _lines(data))
             return
         pattern = self.compile()
         if self.level is None and self._is_simple(data):
@@ -185,10 +183,6 @@ def _search_block(data: bytes, pattern: re.Pattern[str]) -> Iterator[int]:
         if start < len(text) and pattern.search(shown_text(data[start:end])) is not None:
             yield start
         position = end
-
-
-def _line_starts(data: bytes) -> Iterator[int]:
-    return (start for start, _ in _lines(data))
 
 
 def _lines(data: bytes) -> Iterator[tuple[int, int]]:

@@ -141,7 +141,7 @@ def send_invoices() -> None:
 
 @dag(schedule="0 6 * * 1-5", catchup=False, tags=("sales",))
 def invoices() -> None:
-    """Sends what customers owe."""
+    """Sends invoices to customers."""
     send_invoices()
 
 

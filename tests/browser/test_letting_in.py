@@ -25,7 +25,7 @@ def panel(page, title):
 
 
 def opened(page, title, name):
-    """Open the row of a name, and return what is shown of it."""
+    """Open the row of a name, and return its details."""
     panel(page, title).get_by_role("link", name=name).first.click()
     return page.page.locator(".detail")
 

@@ -1,4 +1,4 @@
-"""A backend that raises: its tasks say so, it is asked again, and the daemon goes on."""
+"""A backend that raises: tasks report the error, its calls are repeated, the daemon continues."""
 
 from __future__ import annotations
 
@@ -9,24 +9,17 @@ from typing import Any
 import anyio
 import pytest
 
-from aioflow.clock import SystemClock
 from aioflow.executors.backend import ExecutorLease
 from aioflow.executors.registry import UnusableBackend
 from aioflow.executors.remote_executor import LONGEST_DELAY_SECONDS, RemoteExecutors
 from aioflow.model.workers import WorkerDemand, WorkerSpec
 from aioflow.protocol.effects import SetWorkerDemand
+from tests.loop_clock import LoopClock
 
 pytestmark = pytest.mark.asyncio(loop_factories=["virtual"])
 
 LEASE = ExecutorLease(home_id="home", node_no=1, epoch=1, secret="s")
 FAR = WorkerSpec("far")
-
-
-class LoopClock(SystemClock):
-    """The clock of the virtual loop."""
-
-    def monotonic_us(self) -> int:
-        return round(anyio.current_time() * 1e6)
 
 
 class Failing(UnusableBackend):

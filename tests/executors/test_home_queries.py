@@ -24,7 +24,7 @@ SIZE = 5 * PIECE
 
 
 class Worker:
-    """A worker that reads what it gets only when it is told to."""
+    """A worker that reads what was sent to it only when a test sets ``backlog`` to 0."""
 
     def __init__(self, number: int) -> None:
         self.number = number

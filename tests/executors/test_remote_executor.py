@@ -282,7 +282,7 @@ async def test_a_worker_that_was_killed_while_it_was_lost_is_not_back_before_it_
         await n.began(1)
         n.far.lose(worker)
         n.executors.stop_try(StopTry(Body.FUNCTION, worker, 1, 1, "cancelled"))
-        n.far.find_again(worker)  # only now it is told, so its body may still run
+        n.far.find_again(worker)  # only now the order arrives, so its body may still run
         await n.gone(worker)
 
     assert [bool(one.why) for one in n.of(WorkerUnresponsive)] == [True]

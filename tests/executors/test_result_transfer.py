@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from aioflow.errors import TaskError
-from aioflow.executors.home_queries import answer_result_query, reply_to
+from aioflow.executors.home_queries import answer_result_query, reply_to, wanted_of
 from aioflow.protocol.commands import Reply
 from aioflow.protocol.reports import Query
 from aioflow.results import RESULT_LIMIT, read_value, result_path, write_value
@@ -31,7 +31,7 @@ class Link:
         if error := self.broken.pop(len(self.kinds), ""):
             return Reply(1, b"", error)
         query = Query(1, run_no, kind, body)
-        return run(reply_to(query, answer_result_query(self.home, query, 5)))
+        return run(reply_to(query, answer_result_query(self.home, wanted_of(query), 5)))
 
 
 def run(coroutine):

@@ -11,7 +11,6 @@ from typing import Any
 import anyio
 import pytest
 
-from aioflow.clock import SystemClock
 from aioflow.errors import ResultDamaged, ResultMissing, StorageUnavailable
 from aioflow.model.rows import ResultRow
 from aioflow.protocol.inputs import BodyReturned
@@ -23,6 +22,7 @@ from aioflow.storage.result_fetcher import GIVE_UP_SECONDS as FETCH_SECONDS
 from aioflow.storage.result_fetcher import ResultFetcher
 from aioflow.storage.result_uploader import GIVE_UP_SECONDS, ResultUploader
 from aioflow.storage.results import DatabaseResults, ResultKey, pack_result, unpack_result
+from tests.loop_clock import LoopClock
 
 pytestmark = pytest.mark.asyncio(loop_factories=["virtual"])
 
@@ -38,16 +38,6 @@ def no_threads(monkeypatch):
 
     for module in (result_uploader, result_fetcher, copies):
         monkeypatch.setattr(module, "in_thread", inline)
-
-
-class LoopClock(SystemClock):
-    """The clock of the event loop."""
-
-    def monotonic_us(self) -> int:
-        return round(anyio.current_time() * 1e6)
-
-    async def sleep(self, seconds: float) -> None:
-        await anyio.sleep(seconds)
 
 
 class Shaky(DatabaseResults):

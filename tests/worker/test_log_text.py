@@ -1,4 +1,4 @@
-"""Lines of task output: what is shown of them, their levels, and which match a filter."""
+"""Lines of task output: their displayed text, their levels, and which match a filter."""
 
 from __future__ import annotations
 

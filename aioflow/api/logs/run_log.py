@@ -122,7 +122,8 @@ class RunLogs:
         found: list[_Line] = []
         is_end = False
         for _ in range(_READS):
-            read = partial(self._files.read, segments, after, _READ_BYTES, is_included=done > 0)
+            begin = after.before() if done else after
+            read = partial(self._files.read, segments, begin, _READ_BYTES)
             pieces, is_end = await in_thread(read, limiter=self._thread)
             skipped = done if _is_rest(pieces, after) else 0
             lines = await in_thread(_lines_of, pieces, skipped)

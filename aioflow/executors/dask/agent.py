@@ -148,6 +148,9 @@ class _Session:
         """After ``shut_down``: wait until nothing runs here, nor in those that it replaces."""
         while self.workers:
             await _clock.sleep(0.01)
+        await self._end_of_before()
+
+    async def _end_of_before(self) -> None:
         if self._before is not None:
             await self._before.ended()
             self._before = None
@@ -158,9 +161,7 @@ class _Session:
             self._connection.cancel()
         async with self._turns:
             with anyio.CancelScope() as self._connection:
-                if self._before is not None:
-                    await self._before.ended()
-                    self._before = None
+                await self._end_of_before()
                 welcome = LinkWelcome(received=self.stream.received)
                 await comm.write(msgspec.msgpack.encode(welcome))
                 self.decided.set()
