@@ -31,6 +31,7 @@ from aioflow.model.decisions import (
     question_of,
     votes_of,
 )
+from aioflow.model.history import DAY_US
 from aioflow.model.timestamps import Timestamp
 from aioflow.protocol.outbox import Asked
 from aioflow.protocol.requests import AnswerDecision, Answered, Request
@@ -51,7 +52,6 @@ _UNREADABLE = "its question is unreadable"
 LINK_DAYS = 7
 """How long a signed link is valid at most."""
 
-_DAY_US = 24 * 3_600_000_000
 _PURPOSE = "decision link"
 _CHECK_SECONDS = 5
 _WALL_SECONDS = 60.0
@@ -207,10 +207,6 @@ class Decisions:
         if not found:
             raise UnknownDecision(decision_id)
         return found[0]
-
-    async def count(self) -> int:
-        """Return how many decisions are open."""
-        return await self._store.count_open_decisions()
 
     async def dag_of(self, decision_id: int) -> str:
         """Return the DAG of a decision."""
@@ -518,7 +514,7 @@ def link_token(
     """
     if not takes_links(question_of(row.question), assignee, accounts):
         return None
-    expires_at, account_no = now + LINK_DAYS * _DAY_US, _account_no(assignee, accounts)
+    expires_at, account_no = now + LINK_DAYS * DAY_US, _account_no(assignee, accounts)
     body = msgspec.msgpack.encode(_Link(row.decision_no, assignee, expires_at, account_no))
     return f"{_armoured(body)}.{_armoured(vault.sign(_PURPOSE, body))}"
 

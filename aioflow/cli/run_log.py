@@ -11,7 +11,7 @@ from aioflow.cli.client import connect
 from aioflow.cli.daemon_or_database import Source, read
 from aioflow.cli.output import hint, on_terminal, print_json, safe_text
 
-__all__ = ("name_of", "print_run_log", "whole_lines")
+__all__ = ("print_run_log",)
 
 
 def print_run_log(arguments: argparse.Namespace) -> int:
@@ -19,12 +19,12 @@ def print_run_log(arguments: argparse.Namespace) -> int:
     pages = _follow(arguments) if arguments.follow else _pages(arguments)
     count = 0
     found = []
-    for line in whole_lines(pages):
+    for line in _whole_lines(pages):
         count += 1
         if not arguments.json:
             text = line["text"]
             shown = safe_text(text) if on_terminal() and not arguments.raw else text
-            print(f"{_time(line)}  {name_of(line)}  {shown}", flush=arguments.follow)
+            print(f"{_time(line)}  {_name_of(line)}  {shown}", flush=arguments.follow)
         elif arguments.follow:
             print_json(_shape(line), line=True)
         else:
@@ -76,7 +76,7 @@ def _follow(arguments: argparse.Namespace) -> Iterator[list[dict[str, Any]]]:
             return
 
 
-def whole_lines(pages: Iterator[list[dict[str, Any]]]) -> Iterator[dict[str, Any]]:
+def _whole_lines(pages: Iterator[list[dict[str, Any]]]) -> Iterator[dict[str, Any]]:
     """Yield the lines of all pages. A line that is divided between two pages is joined."""
     begun: dict[tuple[str, int, int], dict[str, Any]] = {}
     for page in pages:
@@ -91,7 +91,7 @@ def whole_lines(pages: Iterator[list[dict[str, Any]]]) -> Iterator[dict[str, Any
     yield from begun.values()
 
 
-def name_of(line: dict[str, Any]) -> str:
+def _name_of(line: dict[str, Any]) -> str:
     """Return the name of the task instance that printed a line."""
     name = str(line["task_id"])
     if line["map_index"] >= 0:

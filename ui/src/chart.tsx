@@ -79,12 +79,15 @@ function useWidth(): [{ current: HTMLDivElement | null }, number] {
 }
 
 export function Chart(props: ChartProps) {
-  const { label, series, points, nameOf, format, empty } = props;
+  const shown = props.series.filter((one) => props.points.some((point) => point.values[one.key]));
+  if (shown.length === 0) return <div class="chart-empty">{props.empty ?? texts.history.none}</div>;
+  return <Figure {...props} series={shown} />;
+}
+
+function Figure(props: ChartProps) {
+  const { label, series: shown, points, nameOf, format } = props;
   const [box, width] = useWidth();
   const [at, setAt] = useState<number | null>(null);
-  const isEmpty = !points.some((point) => series.some((one) => point.values[one.key]));
-  if (isEmpty) return <div class="chart-empty">{empty ?? texts.history.none}</div>;
-  const shown = series.filter((one) => points.some((point) => point.values[one.key]));
   const point = at === null ? undefined : points[at];
   return (
     <figure class="chart">
@@ -96,7 +99,7 @@ export function Chart(props: ChartProps) {
         ))}
       </ul>
       <div ref={box} class="chart-box">
-        {width > 0 && <Drawing {...props} series={shown} width={width} at={at} onAt={setAt} />}
+        {width > 0 && <Drawing {...props} width={width} at={at} onAt={setAt} />}
         {point && at !== null && (
           <div class="chart-tip" role="status" style={{ left: `${Math.min(Math.max(middle(at, points.length, width), 90), width - 90)}px` }}>
             <b>{nameOf(point.at)}</b>
