@@ -28,7 +28,6 @@ LINE_BYTES = 4 * 1024
 LEVELS = ("debug", "info", "warning", "error", "critical")
 
 _SECONDS, _MEMORY_BYTES = 10, 512 * 1024 * 1024
-_NICENESS = 5
 _NUMBER = struct.Struct("<I")
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
@@ -260,10 +259,8 @@ def main() -> None:
 
     The first answer is empty, or says why the pattern is not valid.
     """
-    import os
     import resource
 
-    os.nice(_NICENESS)
     resource.setrlimit(resource.RLIMIT_CPU, (_SECONDS, _SECONDS))
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
     source, target = sys.stdin.buffer, sys.stdout.buffer
