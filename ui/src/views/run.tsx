@@ -15,6 +15,7 @@ import { go, usePlace, withQuery } from "../router";
 import { Bar, Glyph, Legend, State, TASK_ORDER, ended, isLive, sum, worst } from "../states";
 import { TaskPane } from "../task";
 import { stateName, texts } from "../texts";
+import { SlowMark, useUsual } from "../history";
 import { At, Took, When, millis, span } from "../time";
 import type { Counts, DagDetail, GanttRow, Graph, Run, RunGraph, RunGraphTask, Task } from "../types";
 import { Why } from "../why";
@@ -122,6 +123,7 @@ export function sentenceOf(run: Run): string {
 function Top({ run, cause }: { run: Run; cause?: string }) {
   const live = isGoingOn(run);
   const all = sum(run.counts);
+  const usual = useUsual();
   const newest = useData<DagDetail>(`/dags/${enc(run.dag_id)}`, { on: ofDag(run.dag_id), gap: 5000 }).data?.version;
   return (
     <>
@@ -142,7 +144,7 @@ function Top({ run, cause }: { run: Run; cause?: string }) {
             <When at={run.started_at} />
           </Fact>
           <Fact name={live ? texts.run.elapsed : texts.run.duration}>
-            <Took from={run.started_at} to={run.ended_at} />
+            <Took from={run.started_at} to={run.ended_at} /> <SlowMark run={run} after={usual.get(run.dag_id)} />
           </Fact>
           <Fact name={texts.run.tasks}>
             <span data-progress>
