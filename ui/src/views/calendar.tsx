@@ -67,7 +67,12 @@ export function ScheduleCalendar({ id }: { id: string }) {
 }
 
 function Day({ id, date, day }: { id: string; date: string; day: FireDay | undefined }) {
-  const name = <span class="soft">{date.slice(5)}</span>;
+  const name = (
+    <span class="soft">
+      <i>{date.slice(5, 8)}</i>
+      {date.slice(8)}
+    </span>
+  );
   if (!day) return <span class="calendar-day">{name}</span>;
   const at = millis(day.start)!;
   return (
