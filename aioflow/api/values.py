@@ -3,9 +3,9 @@
 Values are set, listed by name and deleted. They are never returned.
 
 Key rotation replaces the key while the home is in use, and re-encrypts all data that was encrypted
-with the old key, including fields of triggers. Nothing is lost at any point: the key file contains
-both keys before anything is encrypted with the new key, and keeps the old key until no data needs
-it. If a rotation is interrupted, the next call continues it.
+with the old key, including fields of triggers and decisions. Nothing is lost at any point: the key
+file contains both keys before anything is encrypted with the new key, and keeps the old key until
+no data needs it. If a rotation is interrupted, the next call continues it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from aioflow.author.codec import encode
 from aioflow.crypto import Vault, new_key, read_keys, write_keys
 from aioflow.errors import BadValue, NoSuchValue, RequestError, Unserializable
 from aioflow.model.dag import ValueKind
-from aioflow.model.ids import TriggerNo
 from aioflow.model.rows import ValueRow
 from aioflow.protocol.requests import Reencrypt, Reencrypted, Request, SetValue
 from aioflow.redaction import LEAST, Masks, secret_texts
@@ -171,7 +170,7 @@ class RotationView(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a key rotation.
 
     Attributes:
-        reencrypted: Number of values and trigger fields that were encrypted with the new key.
+        reencrypted: Number of values, trigger fields and decisions encrypted with the new key.
         unopened: Number of those that no key of this home decrypts; they are unchanged.
         resumed: Whether this call has completed an earlier, interrupted rotation.
     """
@@ -227,11 +226,10 @@ class KeyRotation:
 
     async def _reencrypt(self, send: _Send) -> tuple[int, int]:
         reencrypted = unopened = 0
-        after: TriggerNo | None = None
-        while True:
-            page = cast(Reencrypted, await send(Reencrypt(after=after)))
+        request: Reencrypt | None = Reencrypt()
+        while request is not None:
+            page = cast(Reencrypted, await send(request))
             reencrypted += page.count
             unopened += page.unopened
-            if page.after is None:
-                return reencrypted, unopened
-            after = page.after
+            request = page.next
+        return reencrypted, unopened
