@@ -200,11 +200,9 @@ class Memory:
         self.loaded: dict[tuple[str, str | None], Run | RequestError] = {}
         self.touched: dict[str, int] = {}
         self.accounts = Accounts()
-        self.prefetched_tasks: dict[TaskNo, TaskRow] = {}
-        self.prefetched_runs: dict[str, RunRow] = {}
+        self.prefetched_tasks, self.prefetched_runs = dict[TaskNo, TaskRow](), dict[str, RunRow]()
         self.decisions: dict[int, DecisionRow] = {}
-        self.noted_runs: dict[str, RunRow] = {}
-        self.notes: dict[NoteKey, NoteRow] = {}
+        self.noted_runs, self.notes = dict[str, RunRow](), dict[NoteKey, NoteRow]()
         self.existing_runs: dict[str, tuple[RunRow, bool]] = {}
         self.existing_runs_by_key: dict[tuple[str, str], tuple[RunRow, bool]] = {}
         self.answered: dict[tuple[str, str], tuple[int, RunState]] = {}
