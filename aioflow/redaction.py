@@ -214,14 +214,15 @@ def secret_texts(kind: ValueKind, name: str, value: Any) -> Iterator[str]:
         case ValueKind.CONNECTION:
             yield value.get("password", "")
             for key, extra in value.get("extra", {}).items():
-                if _names_a_secret(key):
+                if is_secret_name(key):
                     yield from _texts(extra)
         case ValueKind.VARIABLE:
-            if _names_a_secret(name):
+            if is_secret_name(name):
                 yield from _texts(value)
 
 
-def _names_a_secret(name: str) -> bool:
+def is_secret_name(name: str) -> bool:
+    """Return whether a name suggests that its value is a secret."""
     return any(part in name.lower() for part in _SECRET_NAMES)
 
 
