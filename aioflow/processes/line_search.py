@@ -1,9 +1,13 @@
-"""Searches task output for lines that match a regular expression, in a process with limits.
+"""Searches task output for lines that match a filter, in a process with limits.
 
 A regular expression of a caller may take for ever to compile or to match, and Python neither
-interrupts it nor releases the GIL meanwhile. Therefore ``worker.log_text`` runs as a program of its
-own, which is killed after a time limit, and at once if the request is cancelled. It starts with
-nothing of this process: no environment, no packages, and no descriptors.
+interrupts it nor releases the GIL meanwhile. Any other search of a megabyte holds the GIL for some
+20 ms, too. Therefore ``worker.log_text`` runs as a program of its own, at a lower priority. It is
+killed after a time limit, and at once if the request is cancelled. It starts with nothing of this
+process: no environment, no packages, and no descriptors.
+
+A search of a large log takes several requests. Each has a process for a limited time, in the order
+in which they were received, so that one search does not wait for the end of another one.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ import anyio
 from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from aioflow._threads import in_thread
+from aioflow.clock import SystemClock
 from aioflow.errors import BadPattern
 from aioflow.worker import log_text
 from aioflow.worker.log_text import LineFilter
@@ -34,10 +38,18 @@ BLOCK_SECONDS = 5.0
 _PROCESSES = 2
 _PATTERN_LENGTH = 500
 _PROGRAM = Path(log_text.__file__)
+_REQUEST_US = 1_000_000
+"""For so long one request searches further blocks."""
+
+_clock = SystemClock()
 
 
 class LineFinder(Protocol):
     """Finds the lines of a block that are wanted."""
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the request should return what was found so far, and others are served."""
 
     async def find(self, data: bytes, limit: int, *, is_backward: bool = False) -> list[int]:
         """See ``LineFilter.find``.
@@ -47,20 +59,35 @@ class LineFinder(Protocol):
         """
 
 
-class _InThread:
-    def __init__(self, wanted: LineFilter) -> None:
-        self._wanted = wanted
+class _AllLines:
+    """Finds any line: few of a block are wanted, and the others are not looked at."""
+
+    is_due = False
 
     async def find(self, data: bytes, limit: int, *, is_backward: bool = False) -> list[int]:
-        return await in_thread(lambda: self._wanted.find(data, limit, is_backward=is_backward))
+        found: list[int] = []
+        start, end = 0, len(data)
+        while len(found) < limit and start < end:
+            if is_backward:
+                end = data.rfind(b"\n", 0, end - 1) + 1
+                found.append(end)
+            else:
+                found.append(start)
+                start = data.find(b"\n", start) + 1 or end
+        return found[::-1] if is_backward else found
 
 
 class _InProcess:
     def __init__(self, process: Process) -> None:
+        self._until_us = _clock.monotonic_us() + _REQUEST_US
         assert process.stdin is not None  # noqa: S101 - pipes were requested
         assert process.stdout is not None  # noqa: S101
         self._send = process.stdin.send
         self._answers = BufferedByteReceiveStream(process.stdout)
+
+    @property
+    def is_due(self) -> bool:
+        return _clock.monotonic_us() >= self._until_us
 
     async def begin(self, wanted: LineFilter) -> None:
         with _time_limit(2 * BLOCK_SECONDS):  # the process has to start, too
@@ -88,13 +115,13 @@ class LineSearch:
 
     @asynccontextmanager
     async def finding(self, wanted: LineFilter) -> AsyncIterator[LineFinder]:
-        """Return what finds lines. A text is searched for in a thread.
+        """Return what finds lines, within a limit on the time per request.
 
         Raises:
             BadPattern: If the pattern is not valid.
         """
-        if not wanted.is_regex or not wanted.search:
-            yield _InThread(wanted)
+        if wanted.is_empty:
+            yield _AllLines()
             return
         if len(wanted.search) > _PATTERN_LENGTH:
             raise BadPattern(f"a pattern has at most {_PATTERN_LENGTH} characters")
