@@ -67,6 +67,7 @@ from aioflow.model.triggers import (
     describe_no_triggers,
 )
 from aioflow.model.workers import WorkerPages
+from aioflow.processes.line_search import LineSearch
 from aioflow.protocol.requests import OF_RUN
 from aioflow.store import Store
 from aioflow.telemetry.task_log import TaskLog
@@ -116,8 +117,9 @@ class RunReader:
         self.store = store
         self.catalogue = Catalogue(store, follows=False)
         self._tasklog = tasklog
-        self.lines = LineReader()
-        self._run_logs = RunLogs(tasklog)
+        search = LineSearch()
+        self.lines = LineReader(search)
+        self._run_logs = RunLogs(tasklog, search)
         self.public_fields = PublicFields(tasklog.masks)
         self.results = ShownResults(store, results, copy_result)
         self.declarations = Declarations(self.known_spec)

@@ -165,7 +165,7 @@ def _audit_of_dags(request: Request, said: Any) -> _AuditFields | None:
             return _AuditFields(f"{kind}.{'delete' if value is None else 'set'}", name)
         case DrainNode(node_no=number, is_drained=is_drained):
             return _AuditFields("node.drain" if is_drained else "node.undrain", str(number))
-        case Reencrypt(after=None):
+        case Reencrypt(of="value"):
             return _AuditFields("key.rotate", "key")
         case _:
             return None

@@ -24,6 +24,7 @@ from aioflow.core.state.task_instance import Run
 from aioflow.core.triggers import event_runs, votes
 from aioflow.errors import AioflowError, RequestError, UnknownRun
 from aioflow.model.dag import DagSpec, ValueKind
+from aioflow.model.decisions import DecisionRow
 from aioflow.model.ids import TaskNo, TriggerNo
 from aioflow.model.rows import RunRow, TaskRow, TriggerRow, ValueRow
 from aioflow.model.states import RunState
@@ -99,13 +100,13 @@ class Recalling:
         * ``decisions``: the decisions that requests answer;
         * ``noted_runs`` and ``notes``: the runs whose notes requests change, and those notes;
         * ``loaded_outbox``: outbox rows to hand out;
-        * ``encrypted``: values and triggers to encrypt with the new key.
+        * ``encrypted``: values, triggers or decisions to encrypt with the new key.
 
         Raises:
             StoreUnavailable: See ``load``.
         """
         memory.prefetched_tasks, memory.answered, memory.prefetched_runs = {}, {}, {}
-        memory.loaded_outbox, memory.encrypted, memory.decisions = {}, ([], []), {}
+        memory.loaded_outbox, memory.encrypted, memory.decisions = {}, [], {}
         memory.noted_runs, memory.notes = {}, {}
         memory.found_fire_times, memory.keyed_backfills, memory.found_ahead = {}, {}, {}
         idempotency.remember_existing_runs((), memory)
@@ -253,16 +254,20 @@ async def _known_keys(
 
 async def _encrypted(
     store: Store, inputs: Sequence[Input]
-) -> tuple[list[ValueRow], list[TriggerRow]]:
+) -> list[ValueRow] | list[TriggerRow] | list[DecisionRow]:
     """Return a page of rows for the first re-encryption request of a turn."""
-    for entry in inputs:
-        if isinstance(entry, RequestReceived) and isinstance(entry.request, Reencrypt):
-            if entry.request.after is not None:
-                return [], await store.list_triggers(
-                    limit=KEY_ROTATION_PAGE, after=entry.request.after
-                )
-            return [row for kind in ValueKind for row in await store.list_values(kind)], []
-    return [], []
+    asked = (entry.request for entry in inputs if isinstance(entry, RequestReceived))
+    page = next((request for request in asked if isinstance(request, Reencrypt)), None)
+    match page:
+        case None:
+            return []
+        case Reencrypt(of="value"):
+            return [row for kind in ValueKind for row in await store.list_values(kind)]
+        case Reencrypt(of="trigger"):
+            after = -1 if page.after is None else page.after
+            return await store.list_triggers(limit=KEY_ROTATION_PAGE, after=after)
+        case _:
+            return await store.list_decisions(limit=KEY_ROTATION_PAGE, before=page.after)
 
 
 async def _has_plan(run: RunRow, store: Store, memory: Memory) -> bool:

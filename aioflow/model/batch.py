@@ -71,6 +71,7 @@ class Batch(msgspec.Struct, kw_only=True):
         gone_dags, gone_files, gone_pools: DAGs, files and pools whose row is deleted.
         reencrypted: Triggers whose fields and ``next_kwargs`` are encrypted again, with the same
             content.
+        reencrypted_decisions: ``(decision_no, question, answer)``: likewise for decisions.
         dropped_records: ``(task_no, ordinal)``; deleted before new records are inserted.
         consumed_events: ``(trigger_no, sequence)``.
         gone_events: Triggers whose events are all deleted.
@@ -136,6 +137,9 @@ class Batch(msgspec.Struct, kw_only=True):
     history: list[HistoryRow] = msgspec.field(default_factory=list)
     drained: list[tuple[int, Timestamp | None]] = msgspec.field(default_factory=list)
     reencrypted: list[tuple[TriggerNo, bytes, bytes | None]] = msgspec.field(default_factory=list)
+    reencrypted_decisions: list[tuple[TriggerNo, bytes, bytes | None]] = msgspec.field(
+        default_factory=list
+    )
     new_clears: list[tuple[RunNo, str, int]] = msgspec.field(default_factory=list)
     of_dags: DagTriggerChanges = msgspec.field(default_factory=DagTriggerChanges)
     notes: list[NoteRow] = msgspec.field(default_factory=list)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -427,10 +427,13 @@ class AnswerDecision(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     Attributes:
         answer: msgpack of plain JSON types, which fit the form; of a bool for an approval.
+        link_account: The account for which a signed link was made; ``None`` for a group, or if the
+            caller has no link.
     """
 
     decision_no: TriggerNo
     answer: bytes
+    link_account: int | None = None
 
 
 class Answered(msgspec.Struct, frozen=True, kw_only=True):
@@ -484,13 +487,21 @@ class SetValue(msgspec.Struct, frozen=True, kw_only=True, tag=True):
         return f"SetValue({self.kind} {self.name!r})"  # it may be logged
 
 
+Encrypted: TypeAlias = Literal["value", "trigger", "decision"]
+"""What is encrypted in the database, in the order of a key rotation."""
+
+
 class Reencrypt(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Encrypt stored values again with the current key. Answered with a ``Reencrypted``.
 
+    The values come first, then the triggers by number, then the decisions, the newest first.
+
     Attributes:
-        after: The last trigger of the previous page; ``None`` for the values, which come first.
+        of: What the page consists of.
+        after: The last trigger or decision of the previous page; ``None`` for the first page.
     """
 
+    of: Encrypted = "value"
     after: TriggerNo | None = None
 
 
@@ -500,12 +511,12 @@ class Reencrypted(msgspec.Struct, frozen=True):
     Attributes:
         count: Values encrypted again.
         unopened: Values left unchanged, because no available key decrypts them.
-        after: The ``after`` of the next request; ``None`` after the last page.
+        next: The request for the next page; ``None`` after the last one.
     """
 
     count: int
     unopened: int
-    after: TriggerNo | None
+    next: Reencrypt | None
 
 
 class CreateAccount(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -384,6 +384,14 @@ KINDS: tuple[Kind, ...] = (
         columns=("state", "answer", "failure"),
         guards=("task_no", "ordinal", "state"),
     ),
+    _kind(
+        "reencrypted decision",
+        tables.decision,
+        Action.UPDATE,
+        decisions.reencrypted_decisions,
+        columns=("question", "answer"),
+        guards=("decision_no",),
+    ),
     _kind("new decision", tables.decision, Action.INSERT, decisions.new_decisions),
     _kind(
         "decision votes",

@@ -142,7 +142,6 @@ _DECODERS: Mapping[Table, _Decode] = {
     tables.task: rows.task_row,
     tables.try_: rows.try_row,
     tables.record: rows.record_row,
-    tables.decision: rows.decision_row,
     tables.note: note_row,
     tables.outbox: rows.outbox_row,
     tables.api_token: token_row,
@@ -174,6 +173,8 @@ def _decoder_of(table: Table, vault: Vault) -> _Decode:
         return lambda values: dag_trigger_row(values, vault)
     if table is tables.named_value:
         return lambda values: value_row(values, vault)
+    if table is tables.decision:
+        return lambda values: rows.decision_row(values, vault)
     return _DECODERS.get(table, tuple)
 
 

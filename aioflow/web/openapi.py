@@ -15,7 +15,7 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 
-from aioflow.api import children, past_fire_times, schemas
+from aioflow.api import children, connections, past_fire_times, schemas
 from aioflow.api.access.accounts import SessionView, TokenView, UserView
 from aioflow.api.access.audit import AuditView
 from aioflow.api.assets import AssetView
@@ -292,6 +292,9 @@ ANSWERS: Mapping[str, Any] = {
     "run_logs": page_schemas.RunLogView,
     **{f"list_{kind}s": Page[ValueView] for kind in ValueKind},
     "list_connections": Page[ConnectionView],
+    "list_connection_types": connections.ConnectionTypesView,
+    "show_connection": connections.ConnectionDetail,
+    "test_connection": connections.ConnectionOutcomeView,
     **{f"set_{kind}": ValueSet for kind in ValueKind},
     **{f"delete_{kind}": ValueDeleted for kind in ValueKind},
 }

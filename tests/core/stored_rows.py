@@ -93,8 +93,8 @@ class Rows:
         self._apply_triggers(batch)
         self._apply_decisions(batch)
         self.notes.update({row.key: row for row in batch.notes})
-        for key in batch.gone_notes:
-            self.notes.pop(key, None)
+        for noted in batch.gone_notes:
+            self.notes.pop(noted, None)
         self._apply_records(batch)
         for change in batch.run_changes:
             run = self.runs[change.run_no]

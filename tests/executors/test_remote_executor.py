@@ -631,6 +631,4 @@ def test_what_a_worker_reports_of_itself_can_be_stored_and_shown():
     ],
 )
 def test_only_pages_of_the_web_are_linked_to(url, is_linked):
-    info = WorkerInfo(host="h", pid=1, url=url, log_nonce="")
-
-    assert page_of(info) == (url if is_linked else "")
+    assert page_of(url) == (url if is_linked else "")

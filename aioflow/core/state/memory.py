@@ -115,7 +115,7 @@ class Memory:
         is_drained: The node accepts no more work, see ``processes``.
         event_requests: Idempotency keys of recent named events: event number by name and key. Lost
             at a restart.
-        encrypted: Values and triggers that a request of this turn re-encrypts.
+        encrypted: Values, triggers and decisions that a request of this turn re-encrypts.
         isolated: Rows of quarantined runs that cannot continue. Such runs are in no other map, and
             the column ``quarantine`` holds the reason. A restart tries them again.
         untold: Rows in ``isolated`` whose quarantine is not stored yet.
@@ -190,7 +190,7 @@ class Memory:
         self.hosts_up, self.interpreter_problems = set[str](), dict[str, str]()
         self.is_drained = self.may_host_more = False
         self.event_requests: dict[tuple[str, str], int] = {}
-        self.encrypted: tuple[list[ValueRow], list[TriggerRow]] = ([], [])
+        self.encrypted: list[ValueRow] | list[TriggerRow] | list[DecisionRow] = []
         self.isolated: dict[RunNo, RunRow] = {}
         self.untold: list[RunRow] = []
         self.clearings: dict[RunNo, tuple[int, Clearing]] = {}
