@@ -173,6 +173,8 @@ class Client:
         try:
             told = json.loads(data)
             code, detail = str(told["code"]), str(told["detail"])
+            if advice := told.get("advice"):
+                detail = f"{detail}; {advice}"
         except (ValueError, KeyError, TypeError):
             return Refused("remote", f"the daemon answered with HTTP status {status}", status)
         if code == "web.no_such_path":

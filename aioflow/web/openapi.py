@@ -55,6 +55,7 @@ class Problem(msgspec.Struct):
     detail: str
     code: str
     instance: str = ""
+    advice: str = ""
 
 
 class Paused(TypedDict):
