@@ -32,7 +32,7 @@ STORED = len(msgspec.msgpack.encode(PIECES[1]))
 
 
 class Worker:
-    """A worker that reads what was sent to it only when a test sets ``backlog`` to 0."""
+    """A worker whose channel is slow: a test sets ``backlog`` to 0 when all has arrived."""
 
     def __init__(self, number: int) -> None:
         self.number = number
