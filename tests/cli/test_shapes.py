@@ -90,6 +90,7 @@ def test_shapes_of_runs(daemon):
     watched = keys_of(daemon.run("runs", "watch", run_id, "--json"))
     shown = keys_of(daemon.run("runs", "show", run_id, "--json"))
     check(daemon, "runs mark", "runs", "mark", run_id, "--state", "failed")
+    check(daemon, "runs note", "runs", "note", run_id, "late")
     check(daemon, "runs cancel", "runs", "cancel", run_id)
     check(daemon, "runs delete", "runs", "delete", run_id)
 

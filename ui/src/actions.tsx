@@ -77,7 +77,7 @@ function askToTrigger(dagId: string, dag: DagDetail, again?: Run): void {
         <details>
           <summary>Advanced</summary>
           <Text label="Run id" hint="made by the daemon" onValue={(text) => (wanted.run_id = text)} />
-          <Text label="Logical date" hint="2026-01-31T03:00:00Z" onValue={(text) => (wanted.logical_date = text)} />
+          <Text label="Logical date" hint="2026-01-31 or 2026-01-31T03:00:00Z" onValue={(text) => (wanted.logical_date = text)} />
         </details>
       </>
     ),
@@ -476,8 +476,8 @@ function BackfillFields({ of, wanted }: { of: { dag: string }; wanted: Range }) 
   return (
     <>
       <p>Each fire time of its schedule in the range gets a run, both ends included.</p>
-      <Text label="From" hint="2026-01-01" isRequired onValue={(text) => (wanted.from = text)} />
-      <Text label="To" hint="2026-01-31" isRequired onValue={(text) => (wanted.to = text)} />
+      <Text label="From" hint="2026-01-01 or 2026-01-01T03:00:00Z" isRequired onValue={(text) => (wanted.from = text)} />
+      <Text label="To" hint="2026-01-31 or 2026-01-31T03:00:00Z" isRequired onValue={(text) => (wanted.to = text)} />
       <Select label="Fire times that have a run" value={wanted.reprocess} options={REPROCESS} onValue={(which) => (wanted.reprocess = which)} />
       <label>
         <span>At once</span>
