@@ -4,6 +4,7 @@ import asyncio
 import json
 import socket
 import threading
+from contextlib import aclosing
 from datetime import timedelta
 from typing import Any, cast
 
@@ -18,7 +19,9 @@ from aioflow_triggers.credentials import FetchedConnection
 from aioflow_triggers.data import JsonIs, Nothing, at_path
 from aioflow_triggers.http import HttpTrigger, HttpUnexpected
 from aioflow_triggers.http_client import Forbidden, Response, ResponseTooLarge, may_follow
-from tests.triggers.conftest import NOON
+from aioflow_triggers.pages import HttpPagesTrigger
+from aioflow_triggers.sensors import HttpSensor
+from tests.triggers.conftest import NOON, as_hosted
 from tests.triggers.site import Reply, site
 
 JSON = {"content_type": "application/json; charset=utf-8"}
@@ -467,3 +470,18 @@ async def test_a_changed_connection_is_read_again_after_some_minutes(monkeypatch
     values.found = Connection(password="newest")
     assert (await connection.get()).password == "newest"
     assert await FetchedConnection("").get() is None
+
+
+async def test_pages_and_sensors_use_the_credentials_of_a_connection(pauses, values):
+    async with site() as here:
+        port = int(here.url.rpartition(":")[2])
+        values.found = Connection(conn_type="http", host="127.0.0.1", port=port, password="token")
+        here.reply(200, "[1]", **JSON)
+        pages = HttpPagesTrigger(here.url, page_parameter="n", interval=None, connection="api")
+        async with aclosing(as_hosted(pages).run()) as events:
+            await anext(events)
+        sensor = HttpSensor(task_id="s", url="/ready", connection="api", deferrable=False)
+        await sensor.poke({})
+
+    assert {request.headers["authorization"] for request in here.asked} == {"Bearer token"}
+    assert here.asked[-1].path == "/ready"
