@@ -21,6 +21,7 @@ from aioflow.api.decisions import Decisions
 from aioflow.api.events import NamedEvents
 from aioflow.api.executors import ExecutorView, executor_views
 from aioflow.api.metrics import Metrics, Sizes, Sizing, health, measured
+from aioflow.api.notes import Notes
 from aioflow.api.operate import REQUEST_SECONDS
 from aioflow.api.page.history import History
 from aioflow.api.page.queries import Reads
@@ -116,6 +117,7 @@ class Api(Explaining):
         access: Users, tokens and sessions.
         backfills: Runs for the fire times of a range.
         decisions: Decisions that tasks wait for.
+        notes: Notes of people on runs and tasks.
         values: Secrets, connections and variables.
         connections: Types and tests of connections.
         reads: Queries of the web page.
@@ -188,6 +190,7 @@ class Api(Explaining):
             vault=self._vault,
             throttle=self._link_throttle,
         )
+        self.notes = Notes(self, self._send)
         self.values = NamedValues(self.store, self._send)
         self.connections = Connections(self.store, self._connection_tests, actor, self.note)
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
-from aioflow.core import audit, dag_registry, retention
+from aioflow.core import audit, dag_registry, notes, retention
 from aioflow.core.accounts import answer_of_access
 from aioflow.core.processes import set_drained
 from aioflow.core.repair.clear import clear
@@ -48,6 +48,7 @@ from aioflow.protocol.requests import (
     DeleteRun,
     DrainNode,
     EmitEvent,
+    EndOtherSessions,
     EndSession,
     EraseHistory,
     EraseOld,
@@ -66,6 +67,7 @@ from aioflow.protocol.requests import (
     Request,
     RevokeToken,
     SetAccount,
+    SetNote,
     SetPaused,
     SetPool,
     SetValue,
@@ -286,6 +288,7 @@ def _answer(request: Request, tx: Transaction) -> object:
             | CancelRun()
             | ClearTasks()
             | Mark()
+            | SetNote()
             | DeleteRun()
             | EraseRows()
         ):
@@ -316,7 +319,7 @@ def _answer(request: Request, tx: Transaction) -> object:
             return _answer_query(request, tx.memory, tx.slots)
         case CreateAccount() | SetAccount() | DeleteAccount() | CreateToken() | RevokeToken():
             return answer_of_access(request, tx)
-        case OpenSession() | EndSession() | NoteUse() | Note():
+        case OpenSession() | EndSession() | EndOtherSessions() | NoteUse() | Note():
             return answer_of_access(request, tx)
     return None
 
@@ -375,6 +378,7 @@ def _answer_of_run(
     | CancelRun
     | ClearTasks
     | Mark
+    | SetNote
     | DeleteRun
     | EraseRows,
     tx: Transaction,
@@ -392,6 +396,8 @@ def _answer_of_run(
             return clear(request, tx)
         case Mark():
             return mark(request, tx)
+        case SetNote():
+            return notes.set_note(request, tx)
         case DeleteRun():
             delete_run(request, tx)
         case EraseRows():

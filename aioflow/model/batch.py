@@ -9,6 +9,7 @@ from aioflow.model.dag import BackfillRow
 from aioflow.model.decisions import DecisionEnd, DecisionRow, DecisionVotes
 from aioflow.model.history import HistoryRow
 from aioflow.model.ids import RunNo, TaskNo, TriggerNo
+from aioflow.model.notes import NoteKey, NoteRow
 from aioflow.model.rows import (
     DagFileRow,
     DagRow,
@@ -83,6 +84,8 @@ class Batch(msgspec.Struct, kw_only=True):
         drained: ``(node_no, since)`` of nodes that are drained; ``None`` to undrain.
         erased: Keys of rows that are deleted by retention or with their run, by table.
         history: What to add to the history, each bucket once.
+        notes: Whole rows, inserted or replaced.
+        gone_notes: Keys of notes that are removed.
         accounts, tokens, sessions: Whole rows, inserted or replaced.
         gone_accounts, gone_tokens, gone_sessions: Numbers of the rows that are deleted.
     """
@@ -139,6 +142,8 @@ class Batch(msgspec.Struct, kw_only=True):
     )
     new_clears: list[tuple[RunNo, str, int]] = msgspec.field(default_factory=list)
     of_dags: DagTriggerChanges = msgspec.field(default_factory=DagTriggerChanges)
+    notes: list[NoteRow] = msgspec.field(default_factory=list)
+    gone_notes: list[NoteKey] = msgspec.field(default_factory=list)
     accounts: list[AccountRow] = msgspec.field(default_factory=list)
     gone_accounts: list[int] = msgspec.field(default_factory=list)
     tokens: list[TokenRow] = msgspec.field(default_factory=list)

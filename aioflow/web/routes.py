@@ -28,6 +28,7 @@ from aioflow.web import (
     decision_routes,
     history_routes,
     logs,
+    note_routes,
     page_routes,
     stream,
 )
@@ -655,6 +656,7 @@ API_ROUTES: tuple[BaseRoute, ...] = (
     *value_router.routes,
     *account_routes.router.routes,
     *decision_routes.router.routes,
+    *note_routes.router.routes,
     *page_routes.router.routes,
     *history_routes.router.routes,
     *logs.router.routes,
