@@ -9,6 +9,7 @@ import { onSignedOut } from "./api";
 import { type Data, useData } from "./data";
 import { Dialogs } from "./dialog";
 import { Banner } from "./banner";
+import { Boundary } from "./components/boundary";
 import { Icon } from "./components/icons";
 import { lazy } from "./components/lazy";
 import { Skeleton } from "./components/skeleton";
@@ -81,7 +82,9 @@ function Known({ me }: { me: Me | undefined }) {
       <Rail at={place.parts[0] ?? ""} me={me} broken={overview.data?.import_errors ?? 0} asked={overview.data?.decisions ?? 0} fold={fold} isFolded={isFolded} help={() => setHelp(true)} search={() => setSearch(true)} />
       <main ref={main} id="main" tabIndex={-1}>
         <Banner overview={overview.data} />
-        <Routed parts={place.parts} me={me} overview={overview} />
+        <Boundary key={key}>
+          <Routed parts={place.parts} me={me} overview={overview} />
+        </Boundary>
       </main>
       <Dialogs />
       {help && <Help close={() => setHelp(false)} />}
