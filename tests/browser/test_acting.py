@@ -194,8 +194,8 @@ def test_a_backfill_says_what_it_would_do_and_does_it(browser, daemon):
         page.go("/dags/daily")
         page.press("Backfill")
         fill(page, From="2026-02-01", To="2026-02-05")
-        page.press("Show what it would do", within="dialog")
-        page.see("5 runs would be made", within="dialog")
+        page.press("Preview", within="dialog")
+        page.see("5 runs would be created", within="dialog")
         assert daemon.items("/api/v1/backfills?dag=daily") == []
         page.confirm("Start backfill")
 

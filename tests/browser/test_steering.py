@@ -172,12 +172,12 @@ def test_one_child_is_cleared_and_its_siblings_stay(page, daemon, tmp_path):
 
 def test_a_schedule_is_listed_with_its_time_zone_or_the_name_of_its_event(page):
     page.go("/dags")
-    page.see("30 3 * * * (Europe/Berlin)")
+    page.see("Daily at 03:30 (Europe/Berlin)")
     page.see("gates/opened")
     page.go("/schedules")
-    page.see("30 3 * * * (Europe/Berlin)")
+    page.see("Daily at 03:30 (Europe/Berlin)")
     page.go("/dags/early")
-    page.see("30 3 * * * (Europe/Berlin)", within="main .facts")
+    page.see("Daily at 03:30 (Europe/Berlin)", within="main .facts")
 
 
 def test_a_run_is_started_with_a_field_for_each_parameter(page, daemon):

@@ -1,5 +1,6 @@
-// The fields of a run's conf, out of what its DAG says of its parameters.
+// The form for a run's parameters, generated from the DAG's schema.
 
+import { texts } from "./texts";
 import { useState } from "preact/hooks";
 
 import type { DagDetail, Schema } from "./types";
@@ -139,17 +140,17 @@ export function ConfFields({ fields, conf }: { fields: Field[]; conf: Conf }) {
   return (
     <fieldset>
       <legend>
-        Parameters{" "}
+        {texts.form.parameters}{" "}
         <button type="button" class="plain" onClick={toggle}>
-          {isRaw ? "as fields" : "as JSON"}
+          {isRaw ? texts.form.asFields : texts.form.asJson}
         </button>
       </legend>
       {isRaw ? (
-        <textarea aria-label="Conf as JSON" rows={6} spellcheck={false} onInput={(event) => (conf.raw = event.currentTarget.value)}>
+        <textarea aria-label={texts.form.json} rows={6} spellcheck={false} onInput={(event) => (conf.raw = event.currentTarget.value)}>
           {conf.asJson()}
         </textarea>
       ) : fields.length === 0 ? (
-        <p class="soft">This DAG has no parameters.</p>
+        <p class="soft">{texts.form.none}</p>
       ) : (
         fields.map((field) => (
           <label key={field.name}>

@@ -1,4 +1,4 @@
-// States by colour and by shape: who sees no colours sees the shape.
+// State colours and shapes. The shape alone identifies a state.
 
 import type { ComponentChildren } from "preact";
 

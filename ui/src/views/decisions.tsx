@@ -1,4 +1,4 @@
-// What tasks ask people, the newest first.
+// Decisions requested by tasks, newest first.
 
 import { useEffect } from "preact/hooks";
 
