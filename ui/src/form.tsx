@@ -156,13 +156,16 @@ export function ConfFields({ fields, conf }: { fields: Field[]; conf: Conf }) {
           <label key={field.name}>
             <span>{field.schema.title ?? field.name}</span>
             <Input field={field} value={conf.texts[field.name]} onValue={(text) => (conf.texts[field.name] = text)} />
-            <small class="soft">{field.schema.description ?? field.hint}</small>
+            <small class="soft">{field.schema.description ?? (hasPlaceholder(field) ? "" : field.hint)}</small>
           </label>
         ))
       )}
     </fieldset>
   );
 }
+
+/** Whether the hint of a field stands in it while it is empty. */
+const hasPlaceholder = (field: Field): boolean => (field.kind === "choice" || field.kind === "boolean" ? !field.isRequired : field.schema.format !== "date");
 
 interface InputProps {
   field: Field;
@@ -184,7 +187,7 @@ export function Input({ field, value: first, onValue, describedBy, isWrong }: In
   if (field.kind === "choice" || field.kind === "boolean") {
     return (
       <select required={field.isRequired} aria-describedby={describedBy} aria-invalid={isWrong || undefined} onChange={(event) => onValue(event.currentTarget.value)}>
-        <option value="">{field.isRequired ? "choose" : field.hint}</option>
+        <option value="">{field.isRequired ? texts.form.choose : field.hint}</option>
         {options.map(([value, name]) => (
           <option key={value} value={value} selected={value === first}>
             {name}

@@ -504,6 +504,7 @@ export const texts = {
     asFields: "as fields",
     asJson: "as JSON",
     json: "Parameters as JSON",
+    choose: "choose",
     none: "This DAG has no parameters.",
   },
 

@@ -34,7 +34,7 @@ export interface Column<T> {
   isOptional?: boolean;
   /** Always shown. */
   isFixed?: boolean;
-  /** Left out in windows narrower than 1,100 px. */
+  /** Left out where the table is narrower than 840 px. */
   isWideOnly?: boolean;
   phone?: PhonePlace;
   /** Cells with buttons or links of their own lie above the link of the row. */
