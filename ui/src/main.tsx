@@ -40,6 +40,7 @@ import { Triggers } from "./views/triggers";
 /** Those that a phone shows without its menu. */
 const FIRST = new Set(["/", "/dags", "/runs", "/triggers"]);
 const Assets = lazy<object>(() => import("./views/assets"));
+const Executors = lazy<object>(() => import("./executors/view"));
 const OF_ADMINS = new Set(["/access", "/audit"]);
 
 /** A signed link shows its question alone, also to people without an account. */
@@ -124,6 +125,8 @@ function Routed({ parts, me, overview }: { parts: string[]; me: Me | undefined; 
       return <Events />;
     case "pools":
       return <Pools />;
+    case "executors":
+      return <Executors />;
     case "schedules":
       return <Schedules />;
     case "backfills":
