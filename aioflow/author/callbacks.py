@@ -233,7 +233,7 @@ class WebhookNotifier:
             to = self._url or f"secret {self._url_secret}"
             taker(Notification(kind="webhook", to=to, body=body, key=key))
             return
-        from aioflow.author.transports import post
+        from aioflow.author.servers.transports import post
 
         url = self._url or secret(self._url_secret)
         _check_webhook_url(url)
@@ -327,7 +327,7 @@ class EmailNotifier:
             to = ", ".join(self._to)
             taker(Notification(kind="email", to=to, subject=subject, body=text, key=key))
             return
-        from aioflow.author.transports import mail
+        from aioflow.author.servers.transports import mail
 
         mail(
             connection_at_hand(self.connections[0]),

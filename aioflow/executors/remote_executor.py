@@ -26,7 +26,7 @@ from aioflow.executors.backend import (
     WorkerInfo,
 )
 from aioflow.executors.executor_context import ExecutorContext
-from aioflow.executors.home_queries import OWN_QUERIES, HomeQueries
+from aioflow.executors.home_queries import OWN_QUERIES, HomeQueries, Reservation
 from aioflow.executors.worker_process import Heartbeat, Process, TryKey, key_of
 from aioflow.model.ids import RunNo
 from aioflow.model.states import Failure
@@ -92,7 +92,7 @@ class RemoteWorker:
 
     Attributes:
         is_killed: Whether the daemon has ordered its end.
-        asked_bytes, answering: See ``home_queries.Asker``.
+        asked_bytes, answering, reserved: See ``home_queries.Asker``.
     """
 
     def __init__(
@@ -120,6 +120,7 @@ class RemoteWorker:
         self.is_killed = False
         self.asked_bytes = 0
         self.answering = anyio.Lock()
+        self.reserved: Reservation | None = None
         self._received = bytearray()
         self._decoder = msgspec.msgpack.Decoder(list[Report])
         self._over = anyio.Event()

@@ -2,10 +2,9 @@
 
 A regular expression of a caller may take for ever to compile or to match, and Python neither
 interrupts it nor releases the GIL meanwhile. Any other search of a megabyte holds the GIL for some
-20 ms, too. Therefore ``worker.log_text`` runs as a program of its own, at a lower priority. It ends
-at a limit on its processor time, so that a busy machine does not fail a search, and it is killed if
-the request is cancelled. It starts with nothing of this process: no environment, no packages, and
-no descriptors.
+20 ms, too. Therefore ``worker.log_text`` runs as a program of its own. It ends at a limit on its
+processor time, so that a busy machine does not fail a search, and it is killed if the request is
+cancelled. It starts with nothing of this process: no environment, no packages, and no descriptors.
 
 A search of a large log takes several requests. Each has a process for a limited time, in the order
 in which they were received, so that one search does not wait for the end of another one.
@@ -18,7 +17,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -141,7 +140,8 @@ class LineSearch:
                 yield finder
             finally:
                 with anyio.CancelScope(shield=True):
-                    process.kill()
+                    with suppress(ProcessLookupError):  # it may have reached its limit
+                        process.kill()
                     await process.aclose()
 
 

@@ -28,7 +28,6 @@ LINE_BYTES = 4 * 1024
 LEVELS = ("debug", "info", "warning", "error", "critical")
 
 _MEMORY_BYTES = 512 * 1024 * 1024
-_NICENESS = 5
 _NUMBER = struct.Struct("<I")
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
@@ -262,12 +261,10 @@ def main() -> None:
     processor time for the pattern, and for each block. At the limit the process is killed by
     ``SIGPROF``, since Python cannot interrupt a search.
     """
-    import os
     import resource
     import signal
 
     seconds = float(sys.argv[1])
-    os.nice(_NICENESS)
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
     source, target = sys.stdin.buffer, sys.stdout.buffer
     signal.setitimer(signal.ITIMER_PROF, seconds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -132,7 +133,7 @@ def test_an_executor_shows_its_workers_their_tries_and_what_is_missing(browser, 
     lost = "the Dask scheduler at tcp://gone:8786 cannot be reached"
     running = {"dag_id": "d", "run_id": "r1", "task_id": "train", "map_index": 3}
     worker = {"state": "idle", "host": "node-7", "worker": "process 1", "resources": {"GPU": 1}}
-    shown: list[dict[str, object]] = [
+    shown: list[dict[str, Any]] = [
         {**worker, "worker_no": 8, "worker_url": None, "tries": 0, "running": None},
         {
             **worker,

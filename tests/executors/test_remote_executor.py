@@ -275,7 +275,7 @@ async def test_a_lost_worker_that_is_back_goes_on_with_its_try(tmp_path):
     assert not n.of(Failed)
 
 
-async def test_a_worker_that_was_killed_while_it_was_lost_is_not_back_before_it_is_dead(tmp_path):
+async def test_a_lost_worker_that_was_killed_does_not_count_as_back(tmp_path):
     async with node(tmp_path) as n:
         worker = await n.worker()
         n.start(1, SLEEPS, worker=worker)

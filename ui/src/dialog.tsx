@@ -1,4 +1,4 @@
-// Asking before something is done, and telling how it went.
+// Confirmation dialogs, and the messages after an action.
 
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";

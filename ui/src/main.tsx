@@ -1,4 +1,4 @@
-// The page: a rail of places, and the view of the address.
+// The shell: navigation, and the view for the current address.
 
 import "./styles/index.css";
 

@@ -1,4 +1,4 @@
-// Pieces that views are made of.
+// Shared parts of views.
 
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";

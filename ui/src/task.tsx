@@ -1,4 +1,4 @@
-// One task of a run beside the run: why it waits, its log, its tries, what went in and came out, its code.
+// The task pane: why it waits, log, tries, data and code.
 
 import type { ComponentChildren } from "preact";
 

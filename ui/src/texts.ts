@@ -1,5 +1,5 @@
-// Every text of the page's shell in one table, so that another language is another table.
-// Texts with a number or a name in them are functions of these.
+// All texts of the shell in one table; a translation is another table.
+// Texts that contain a number or a name are functions.
 
 /** A number as the page shows it. */
 export const count = (value: number): string => value.toLocaleString("en");
@@ -57,6 +57,8 @@ export const texts = {
   table: {
     settings: "Columns and density",
     compact: "Compact rows",
+    copyCsv: "Copy as CSV",
+    copied: (rows: number): string => `Copied ${many(rows, "row")}`,
     select: "Select",
     selectAll: "Select all rows loaded",
     actions: "Actions",
@@ -391,6 +393,7 @@ export const texts = {
   },
 
   home: {
+    damaged: "Damaged rows of the database",
     unreachable: "The daemon cannot be reached.",
     attention: "Needs attention",
     inFlight: "In flight",
@@ -515,7 +518,27 @@ export const texts = {
     unexpanded: "Not expanded",
   },
 
+  form: {
+    parameters: "Parameters",
+    asFields: "as fields",
+    asJson: "as JSON",
+    json: "Parameters as JSON",
+    choose: "choose",
+    none: "This DAG has no parameters.",
+  },
+
+  gantt: {
+    none: "No task has started yet.",
+    label: "Time of tasks",
+    from: "from",
+    waiting: "Waiting, holds no slot",
+    retrying: "Waiting for its next try",
+  },
+
   grid: {
+    label: "Tasks by run",
+    noRuns: "No runs yet. Trigger one, or wait for the schedule.",
+    severalChildren: "several children: the worst state is shown",
     shown: "What cells show",
     states: "States",
     durations: "Durations",
@@ -652,6 +675,16 @@ export const texts = {
   nodes: {
     sentence: "The daemons of this installation, with their slots and triggers.",
     none: "No node has reported yet.",
+    node: "Node",
+    here: "this one",
+    seen: "Seen",
+    host: "Host",
+    epoch: "Epoch",
+    triggers: "Triggers",
+    lag: "Loop lag",
+    lagMeaning: "How late the daemon's own loop is at most",
+    drained: "starts no task and hosts no further trigger",
+    away: "this daemon cannot see it",
     drain: "Drain",
     undrain: "Undrain",
   },

@@ -1,4 +1,4 @@
-// What the API answers with; see docs/reference/http.md.
+// Types of API responses; see docs/reference/http.md.
 
 export type Counts = Record<string, number>;
 

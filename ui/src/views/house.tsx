@@ -1,4 +1,4 @@
-// What the installation is made of: nodes, and files that cannot be read.
+// Nodes and import errors.
 
 import { drain } from "../actions";
 import { useData, useItems } from "../data";
@@ -37,7 +37,7 @@ function One({ node, now }: { node: Node; now: Overview | undefined }) {
     <Panel
       title={
         <>
-          Node {node.node} {node.is_here && <span class="tag">this one</span>}
+          {texts.nodes.node} {node.node} {node.is_here && <span class="tag">{texts.nodes.here}</span>}
         </>
       }
       actions={
@@ -47,36 +47,36 @@ function One({ node, now }: { node: Node; now: Overview | undefined }) {
       }
     >
       <dl class="facts">
-        <dt>State</dt>
+        <dt>{texts.task.state}</dt>
         <dd>
           <State state={SHOWN_AS[node.state] ?? "pending"} name={sentenceCase(named(node.state))} />{" "}
           <span class="soft">{MEANINGS[node.state] ?? ""}</span>
         </dd>
-        <dt>Started</dt>
+        <dt>{texts.run.started}</dt>
         <dd>
           <When at={node.started_at} />
         </dd>
-        <dt>Seen</dt>
+        <dt>{texts.nodes.seen}</dt>
         <dd>
           <When at={node.seen_at} />
         </dd>
-        <dt>Version</dt>
+        <dt>{texts.run.version}</dt>
         <dd>{node.version || "–"}</dd>
-        <dt>Host</dt>
+        <dt>{texts.nodes.host}</dt>
         <dd class="break">
           {node.host ?? "–"} {node.pid !== null && <span class="soft">pid {node.pid}</span>}
         </dd>
-        <dt>Epoch</dt>
+        <dt>{texts.nodes.epoch}</dt>
         <dd>{node.epoch}</dd>
-        <dt>Triggers</dt>
+        <dt>{texts.nodes.triggers}</dt>
         <dd>
           <a href="/triggers">{number(node.triggers)}</a>
         </dd>
-        <dt>Slots</dt>
+        <dt>{texts.pools.slots}</dt>
         <dd>{now ? Object.entries(now.slots).map(([executor, slot]) => <SlotBar key={executor} name={executor} used={slot.used} all={slot.all} />) : number(node.slots)}</dd>
         {now && (
           <>
-            <dt title="How late the daemon's own loop is at most">Loop lag</dt>
+            <dt title={texts.nodes.lagMeaning}>{texts.nodes.lag}</dt>
             <dd>{span(now.loop_lag_seconds * 1000)}</dd>
           </>
         )}
@@ -87,8 +87,8 @@ function One({ node, now }: { node: Node; now: Overview | undefined }) {
 
 const SHOWN_AS: Record<string, string> = { up: "success", drained: "paused", away: "failed" };
 const MEANINGS: Record<string, string> = {
-  drained: "starts no task and hosts no further trigger",
-  away: "this daemon cannot see it",
+  drained: texts.nodes.drained,
+  away: texts.nodes.away,
 };
 
 function SlotBar({ name, used, all }: { name: string; used: number; all: number }) {
@@ -148,3 +148,4 @@ export function Errors() {
     </>
   );
 }
+// Nodes and import errors.
