@@ -124,6 +124,7 @@ class RunReader:
         self.results = ShownResults(store, results, copy_result)
         self.declarations = Declarations(self.known_spec)
         self._specs: dict[tuple[str, str], DagSpec] = {}
+        self._last_version: tuple[str, Mapping[str, DagSpec]] = "", {}
         self._counted: dict[tuple[RunNo, Timestamp | None], Counted] = {}
 
     # ── DAGs ────────────────────────────────────────────────────────────────────────────
@@ -291,8 +292,12 @@ class RunReader:
         known = self._specs.get((version, dag_id))
         if known is not None:
             return known
-        row = await self.store.find_version(version)
-        found = next((spec for spec in row.dags if spec.dag_id == dag_id), None) if row else None
+        if self._last_version[0] != version:
+            row = await self.store.find_version(version)
+            if row is None:
+                raise UnknownDag(dag_id)
+            self._last_version = version, {spec.dag_id: spec for spec in row.dags}
+        found = self._last_version[1].get(dag_id)
         if found is None:
             raise UnknownDag(dag_id)
         _evict(self._specs, _CACHED_SPECS)
@@ -357,7 +362,7 @@ class RunReader:
         wanted = None if state is None else run_state_of(state)
         cursor = None if before is None else (await self.run(before)).run_no
         rows = await self.store.list_runs(dag_id=dag_id, state=wanted, limit=limit, before=cursor)
-        return [summary(row, self.store.damages.of_run(row.run_no)) for row in rows]
+        return await self.summaries(rows)
 
     async def page_of_runs(
         self, wanted: RunFilter, *, limit: int, cursor: str | None = None
@@ -366,8 +371,13 @@ class RunReader:
         before = number_after("runs", cursor)
         rows = await self.store.find_matching_runs(wanted, limit=limit + 1, before=before)
         page = page_of("runs", rows, limit, lambda row: (row.run_no,))
+        return Page(await self.summaries(page.items), page.next)
+
+    async def summaries(self, rows: Sequence[RunRow]) -> list[RunSummary]:
+        """Return runs as lists show them, with their notes."""
+        notes = await self.store.find_notes_of_runs([row.run_no for row in rows]) if rows else {}
         damages = self.store.damages
-        return Page([summary(row, damages.of_run(row.run_no)) for row in page.items], page.next)
+        return [summary(row, damages.of_run(row.run_no), notes.get(row.run_no)) for row in rows]
 
     async def run(self, run_id: str) -> RunRow:
         """Return the row of a run.

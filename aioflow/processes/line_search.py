@@ -2,9 +2,9 @@
 
 A regular expression of a caller may take for ever to compile or to match, and Python neither
 interrupts it nor releases the GIL meanwhile. Any other search of a megabyte holds the GIL for some
-20 ms, too. Therefore ``worker.log_text`` runs as a program of its own. It is killed after a time
-limit, and at once if the request is cancelled. It starts with nothing of this process: no
-environment, no packages, and no descriptors.
+20 ms, too. Therefore ``worker.log_text`` runs as a program of its own. It ends at a limit on its
+processor time, so that a busy machine does not fail a search, and it is killed if the request is
+cancelled. It starts with nothing of this process: no environment, no packages, and no descriptors.
 
 A search of a large log takes several requests. Each has a process for a limited time, in the order
 in which they were received, so that one search does not wait for the end of another one.
@@ -17,7 +17,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -33,7 +33,10 @@ from aioflow.worker.log_text import LineFilter
 __all__ = ("BLOCK_SECONDS", "LineFinder", "LineSearch")
 
 BLOCK_SECONDS = 5.0
-"""Time limit for one block of output."""
+"""Limit on the processor time for a pattern, and for a block of output."""
+
+_STALLED_SECONDS = 60.0
+"""After this time without an answer a search is stopped on a busy machine, too."""
 
 _PROCESSES = 2
 _PATTERN_LENGTH = 500
@@ -90,7 +93,7 @@ class _InProcess:
         return _clock.monotonic_us() >= self._until_us
 
     async def begin(self, wanted: LineFilter) -> None:
-        with _time_limit(2 * BLOCK_SECONDS):  # the process has to start, too
+        with _time_limit():
             await self._send(json.dumps(wanted._asdict()).encode() + b"\n")
             (length,) = await self._numbers(1)
             problem = await self._answers.receive_exactly(length) if length else b""
@@ -98,7 +101,7 @@ class _InProcess:
             raise BadPattern(f"not a regular expression: {problem.decode()}")
 
     async def find(self, data: bytes, limit: int, *, is_backward: bool = False) -> list[int]:
-        with _time_limit(BLOCK_SECONDS):
+        with _time_limit():
             await self._send(struct.pack("<II?", len(data), limit, is_backward) + data)
             (count,) = await self._numbers(1)
             return list(await self._numbers(count))
@@ -127,7 +130,9 @@ class LineSearch:
             raise BadPattern(f"a pattern has at most {_PATTERN_LENGTH} characters")
         async with self._processes:
             process = await anyio.open_process(
-                [sys.executable, "-I", "-S", str(_PROGRAM)], stderr=subprocess.DEVNULL, env={}
+                [sys.executable, "-I", "-S", str(_PROGRAM), str(BLOCK_SECONDS)],
+                stderr=subprocess.DEVNULL,
+                env={},
             )
             try:
                 finder = _InProcess(process)
@@ -135,20 +140,20 @@ class LineSearch:
                 yield finder
             finally:
                 with anyio.CancelScope(shield=True):
-                    process.kill()
+                    with suppress(ProcessLookupError):  # it may have reached its limit
+                        process.kill()
                     await process.aclose()
 
 
 @contextmanager
-def _time_limit(seconds: float) -> Iterator[None]:
+def _time_limit() -> Iterator[None]:
     try:
-        with anyio.fail_after(seconds):
+        with anyio.fail_after(_STALLED_SECONDS):
             yield
-    except (
-        TimeoutError,
-        anyio.BrokenResourceError,
-        anyio.EndOfStream,
-        anyio.IncompleteRead,
-    ) as exc:
+    except (anyio.BrokenResourceError, anyio.EndOfStream, anyio.IncompleteRead) as exc:
+        # The process has a limit of its own on processor time, and on memory.
         why = f"the search was stopped: a pattern has {BLOCK_SECONDS:.0f} s for a megabyte"
+        raise BadPattern(why) from exc
+    except TimeoutError as exc:
+        why = f"the search was stopped after {_STALLED_SECONDS:.0f} s without a result; try again"
         raise BadPattern(why) from exc

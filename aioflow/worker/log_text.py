@@ -2,7 +2,7 @@
 
 Only the standard library is imported, so that the program starts quickly. It runs in a process of
 its own, because Python's regular expressions may take for ever and cannot be interrupted: the
-process limits its processor time and memory, and the daemon kills it after a time limit.
+process limits its processor time and memory.
 
 The program reads a JSON line with the filter, then blocks: a length and that many bytes. For each
 block it writes the number of matches, and the position in the block of each matching line. All
@@ -27,7 +27,7 @@ LINE_BYTES = 4 * 1024
 
 LEVELS = ("debug", "info", "warning", "error", "critical")
 
-_SECONDS, _MEMORY_BYTES = 10, 512 * 1024 * 1024
+_MEMORY_BYTES = 512 * 1024 * 1024
 _NUMBER = struct.Struct("<I")
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
@@ -257,19 +257,24 @@ def _lines(data: bytes) -> Iterator[tuple[int, int]]:
 def main() -> None:
     """Search blocks from standard input until it ends.
 
-    The first answer is empty, or says why the pattern is not valid.
+    The first answer is empty, or says why the pattern is not valid. The argument is a limit on the
+    processor time for the pattern, and for each block. At the limit the process is killed by
+    ``SIGPROF``, since Python cannot interrupt a search.
     """
     import resource
+    import signal
 
-    resource.setrlimit(resource.RLIMIT_CPU, (_SECONDS, _SECONDS))
+    seconds = float(sys.argv[1])
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
     source, target = sys.stdin.buffer, sys.stdout.buffer
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     wanted = LineFilter(**json.loads(source.readline()))
     problem = wanted.problem().encode()
     target.write(_NUMBER.pack(len(problem)) + problem)
     target.flush()
     while not problem and (head := source.read(9)) and len(head) == 9:
         size, limit, is_backward = struct.unpack("<II?", head)
+        signal.setitimer(signal.ITIMER_PROF, seconds)
         _answer(target, wanted.find(source.read(size), limit, is_backward=is_backward))
 
 

@@ -1,4 +1,4 @@
-"""Lines of task output: their displayed text, their levels, and which match a filter."""
+"""Displayed text of lines of task output, their levels, and filters for them."""
 
 from __future__ import annotations
 

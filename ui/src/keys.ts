@@ -1,4 +1,4 @@
-// The keyboard: where to go, and up and down in lists.
+// Keyboard shortcuts.
 
 import type { IconName } from "./components/icons";
 import { closePane, isPaneOpen } from "./pane_place";
@@ -18,6 +18,7 @@ const ALL: [string, PlaceName, string, keyof typeof texts.shell.groups][] = [
   ["s", "schedules", "/schedules", "build"],
   ["b", "backfills", "/backfills", "build"],
   ["p", "pools", "/pools", "operate"],
+  ["x", "executors", "/executors", "operate"],
   ["e", "events", "/events", "operate"],
   ["n", "nodes", "/nodes", "operate"],
   ["i", "errors", "/errors", "operate"],
@@ -43,6 +44,7 @@ const ICONS: Record<string, IconName> = {
   "/schedules": "calendar-clock",
   "/backfills": "history",
   "/pools": "gauge",
+  "/executors": "cpu",
   "/events": "zap",
   "/nodes": "server",
   "/errors": "triangle-alert",

@@ -1,4 +1,4 @@
-// Pieces that views are made of.
+// Shared parts of views.
 
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
@@ -7,9 +7,10 @@ import { type Problem, query } from "./api";
 import { type Data, useItems } from "./data";
 import { Icon } from "./components/icons";
 import { Skeleton } from "./components/skeleton";
+import { reason } from "./messages";
 import { here, usePlace } from "./router";
 import { named } from "./states";
-import { sentenceCase, texts } from "./texts";
+import { texts } from "./texts";
 import { Next, When } from "./time";
 import type { Dag, Wait } from "./types";
 
@@ -41,12 +42,14 @@ interface HeadProps {
   /** What the view is about, or what one came for, in a sentence. */
   sentence?: ComponentChildren;
   tabs?: ComponentChildren;
+  /** Whether the view takes the whole width of a wide window. */
+  isWide?: boolean;
   /** Actions, the main one first. */
   children?: ComponentChildren;
 }
 
 /** The head of a view: where it is, its tabs and actions in one bar, and below a sentence. */
-export function Head({ title, name, sentence, tabs, children }: HeadProps) {
+export function Head({ title, name, sentence, tabs, isWide = false, children }: HeadProps) {
   const { parts } = usePlace();
   const up = parts.length > 1 ? PLACE_NAMES[parts[0]!] : undefined;
   useEffect(() => {
@@ -54,7 +57,7 @@ export function Head({ title, name, sentence, tabs, children }: HeadProps) {
   }, [name]);
   return (
     <>
-      <header class={`page-head ${tabs ? "has-tabs" : ""}`}>
+      <header class={`page-head ${tabs ? "has-tabs" : ""} ${isWide ? "is-wide" : ""}`}>
         <nav class="crumbs" aria-label={texts.shell.breadcrumb}>
           {up && (
             <>
@@ -129,10 +132,10 @@ export function Trouble({ problem, again }: { problem: Problem; again?: () => vo
   return (
     <div class="trouble" role="alert">
       <p>
-        <strong class="break">{plainly(problem.message)}</strong>
+        <strong class="break">{reason(problem)}</strong>
       </p>
       <p class="soft">{advice}</p>
-      {problem.code && <Details code={problem.code} />}
+      {problem.code && <Code code={problem.code} />}
       {again && (
         <button type="button" onClick={again}>
           {texts.common.retry}
@@ -142,10 +145,8 @@ export function Trouble({ problem, again }: { problem: Problem; again?: () => vo
   );
 }
 
-/** A message of the API without advice for the command line, as a sentence. */
-const plainly = (message: string): string => sentenceCase(message.replace(/[;,.]?\s*see `aioflow [^`]*`/g, ""));
-
-function Details({ code }: { code: string }) {
+/** The code of a problem, for those who look it up. */
+export function Code({ code }: { code: string }) {
   return (
     <details>
       <summary class="soft">{texts.trouble.details}</summary>
@@ -157,7 +158,7 @@ function Details({ code }: { code: string }) {
 /** One sentence: asking again changes nothing. */
 function Forbidden({ problem }: { problem: Problem }) {
   const [, wanted, own] = /role (\w+); this is (\w+)/.exec(problem.message) ?? [];
-  return <p class="empty">{wanted && own ? texts.trouble.role(wanted, own) : plainly(problem.message)}</p>;
+  return <p class="empty">{wanted && own ? texts.trouble.role(wanted, own) : reason(problem)}</p>;
 }
 
 interface ShownProps<T> {
@@ -172,7 +173,7 @@ export function Shown<T>({ of, children, optional }: ShownProps<T>) {
   if (of.data !== undefined) {
     return (
       <>
-        {of.problem && of.problem.status !== 0 && <p class="stale">{of.problem.isAbsent ? texts.trouble.deleted : `${plainly(of.problem.message)} ${texts.trouble.older}`}</p>}
+        {of.problem && of.problem.status !== 0 && <p class="stale">{of.problem.isAbsent ? texts.trouble.deleted : `${reason(of.problem)} ${texts.trouble.older}`}</p>}
         {children(of.data)}
       </>
     );
@@ -216,13 +217,13 @@ export function Checks({ wait }: { wait: Wait }) {
     <span class="checks soft">
       {last && (
         <>
-          checked <When at={last} />
+          {texts.why.checked} <When at={last} />
         </>
       )}
       {last && next && ", "}
       {next && (
         <>
-          {last ? "next" : "next check"} <Next at={next} />
+          {texts.why.nextCheck} <Next at={next} />
         </>
       )}
     </span>
@@ -276,11 +277,6 @@ export const runHref = (run: string): string => `/runs/${encodeURIComponent(run)
 /** The table of the children of a mapped task, or of those in one state. */
 export const childrenHref = (run: string, task: string, state?: string): string => query(`${runHref(run)}/tasks`, { of: task, state });
 export const dagHref = (dag: string): string => `/dags/${encodeURIComponent(dag)}`;
-
-/** A schedule with its time zone where that is not UTC. */
-export function zoned({ schedule, timezone }: { schedule: string | null; timezone: string | null }): string | null {
-  return schedule === null || timezone === "UTC" ? schedule : `${schedule} (${timezone})`;
-}
 
 export function childName(task: string, map: number, round: number, label?: string | null): string {
   return `${task}${map >= 0 ? `[${label ?? map}]` : ""}${round > 0 ? ` round ${round}` : ""}`;

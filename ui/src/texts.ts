@@ -1,5 +1,5 @@
-// Every text of the page's shell in one table, so that another language is another table.
-// Texts with a number or a name in them are functions of these.
+// All texts of the shell in one table; a translation is another table.
+// Texts that contain a number or a name are functions.
 
 /** A number as the page shows it. */
 export const count = (value: number): string => value.toLocaleString("en");
@@ -37,14 +37,28 @@ export const texts = {
     away: "The page retries by itself.",
     log: "The daemon's log may say more.",
     details: "Details",
+    view: "This view cannot be shown",
+    viewText: "The other views still work. If reloading the page does not help, report the details.",
     role: (wanted: string, own: string): string => `${wanted === "admin" ? "Admins" : "Operators and admins"} only. You are ${own === "viewer" ? "a viewer" : `an ${own}`}.`,
     deleted: "It was deleted. What follows is its last state.",
     older: "What follows is older.",
   },
 
+  problems: {
+    noTime: (field: string, text: string): string => `${field}: "${text}" is not a time. Write a date such as 2026-01-31, or a date and a time such as 2026-01-31T03:00:00Z.`,
+    fields: { from: "From", to: "To", logical_date: "Logical date", expires_at: "Expires", cursor: "Page" } as Record<string, string>,
+    /** In place of the text of the API, by the code of the problem. */
+    own: {
+      "request.login": "The name or the password is wrong.",
+      "web.unauthorized": "You are signed out. Sign in again.",
+    } as Record<string, string>,
+  },
+
   table: {
     settings: "Columns and density",
     compact: "Compact rows",
+    copyCsv: "Copy as CSV",
+    copied: (rows: number): string => `Copied ${many(rows, "row")}`,
     select: "Select",
     selectAll: "Select all rows loaded",
     actions: "Actions",
@@ -124,6 +138,21 @@ export const texts = {
     ["?", "This list"],
   ] as [string, string][],
 
+  why: {
+    waits: "Why it waits",
+    failed: "Why it failed",
+    showMore: (hidden: number): string => `Show ${count(hidden)} more`,
+    more: (others: number): string => `and ${count(others)} more`,
+    since: "since",
+    until: "until",
+    deadline: "deadline",
+    nextTry: "next",
+    checked: "checked",
+    nextCheck: "next check",
+    resumeDag: "Resume DAG",
+    changePool: "Change pool",
+  },
+
   places: {
     home: "Home",
     runs: "Runs",
@@ -134,6 +163,7 @@ export const texts = {
     schedules: "Schedules",
     backfills: "Backfills",
     pools: "Pools",
+    executors: "Executors",
     events: "Events",
     nodes: "Nodes",
     errors: "Import errors",
@@ -229,6 +259,14 @@ export const texts = {
     signedIn: "Signed in",
     ends: "Ends",
     notSignedIn: "Not signed in",
+    browser: "Browser",
+    unknownBrowser: "Unknown browser",
+    on: "on",
+    thisBrowser: "This browser",
+    endOthers: "End all others",
+    endOthersTitle: "End all your other sessions?",
+    endOthersText: "Every other browser in which you are signed in has to sign in again.",
+    endedOthers: (count: number): string => `${many(count, "session")} ended`,
     sessionCount: (all: number): string => many(all, "session"),
     groups: "Groups",
     changeGroups: "Change groups",
@@ -270,7 +308,11 @@ export const texts = {
   },
 
   runs: {
-    sentence: (total: number, isFiltered: boolean, isComplete: boolean): string => `${isComplete ? "" : "More than "}${many(total, "run")}${isFiltered ? (total === 1 ? " matches" : " match") : ""}.`,
+    sentence: (total: number, isFiltered: boolean, isComplete: boolean, states: Record<string, number>): string => {
+      const parts = ["running", "queued", "failed", "partial"].flatMap((state) => (states[state] ? [`${count(states[state])} ${state}`] : []));
+      const all = `${isComplete ? "" : "More than "}${many(total, "run")}${isFiltered ? (total === 1 ? " matches" : " match") : ""}`;
+      return parts.length > 0 && total > 1 ? `${all}: ${parts.join(", ")}.` : `${all}.`;
+    },
     search: "Search runs and DAGs",
     params: "Search parameters",
     causes: { manual: "Manual", schedule: "Schedule", backfill: "Backfill", event: "Event", task: "Task" } as Record<string, string>,
@@ -351,6 +393,7 @@ export const texts = {
   },
 
   home: {
+    damaged: "Damaged rows of the database",
     unreachable: "The daemon cannot be reached.",
     attention: "Needs attention",
     inFlight: "In flight",
@@ -374,6 +417,7 @@ export const texts = {
     nothingRuns: "No runs in flight.",
     start: "Start a run",
     nothingWaits: "Nothing waits.",
+    inRuns: (runs: number): string => `${count(runs)} runs, first`,
   },
 
   history: {
@@ -401,7 +445,7 @@ export const texts = {
     waitP50: "Wait, median",
     percentiles: "Percentiles are accurate to 9 %. A run that is cleared counts each time it ends.",
     success: "Success rate",
-    median: "Duration",
+    median: "Median duration",
     slowest: "95 % within",
     ofDays: "last 30 days",
     noTasks: "No tasks ended in this period.",
@@ -436,6 +480,8 @@ export const texts = {
 
   dags: {
     sentence: "Every DAG of the DAG folder, with its last runs and the next one.",
+    counted: (dags: number, paused: number, broken: number): string =>
+      `${many(dags, "DAG")}${paused ? `, ${count(paused)} paused` : ""}.${broken ? ` ${many(broken, "file")} cannot be imported.` : ""}`,
     find: "Find a DAG",
     filter: "Filter by DAG",
     which: "Which DAGs",
@@ -460,6 +506,7 @@ export const texts = {
     importError: "Its file cannot be imported, so the last good version stays in use:",
     maxActive: "Max active runs",
     noLimit: "No limit",
+    file: "File",
     openRun: "Open this run",
   },
 
@@ -485,7 +532,27 @@ export const texts = {
     unexpanded: "Not expanded",
   },
 
+  form: {
+    parameters: "Parameters",
+    asFields: "as fields",
+    asJson: "as JSON",
+    json: "Parameters as JSON",
+    choose: "choose",
+    none: "This DAG has no parameters.",
+  },
+
+  gantt: {
+    none: "No task has started yet.",
+    label: "Time of tasks",
+    from: "from",
+    waiting: "Waiting, holds no slot",
+    retrying: "Waiting for its next try",
+  },
+
   grid: {
+    label: "Tasks by run",
+    noRuns: "No runs yet. Trigger one, or wait for the schedule.",
+    severalChildren: "several children: the worst state is shown",
     shown: "What cells show",
     states: "States",
     durations: "Durations",
@@ -511,6 +578,29 @@ export const texts = {
     endQuarantine: "End quarantine",
     none: "Nothing waits. Tasks that sleep, or wait for a file, an event or another run, are listed here.",
     shared: (all: number): string => `shared watch (${count(all)})`,
+    startsRuns: (dag: string): string => `Starts runs of ${dag}`,
+    event: (name: string): string => `event ${name}`,
+    listed: "deferred waits",
+    deferredOf: (deferred: number, most: number | null): string => `${count(deferred)} deferred${most ? ` of at most ${count(most)}` : ""}`,
+    lackCapacity: (tasks: number): string => `${many(tasks, "task")} wait${tasks === 1 ? "s" : ""} for capacity: raise`,
+    byKind: "Deferred by kind",
+    oldest: "Oldest",
+    checked: "Checked",
+    checkedMeaning: "Number of things that are checked for them: waits for the same thing share one check",
+    nextCheck: "Next check",
+    nextCheckMeaning: "When the first of them is checked next; triggers that are notified are not polled",
+    fired: "Fired",
+    firedMeaning: "Events since the daemon started",
+    rate: "Per s",
+    rateMeaning: "Events per second, over the last minute",
+    longer: "Longer",
+    upTo: (length: string): string => `Up to ${length}`,
+    what: "What",
+    stallCount: "Stalls",
+    longest: "Longest",
+    where: "Where",
+    last: "Last",
+    loopLag: (length: string): string => `loop at most ${length} late`,
   },
 
   assets: {
@@ -547,9 +637,11 @@ export const texts = {
 
   pools: {
     sentence: "A pool limits how many tasks that use it run at once.",
+    full: (names: string[], queued: number): string => (names.length === 0 ? "" : `${names.length === 1 ? `${names[0]} is full` : `${count(names.length)} pools are full`}: ${many(queued, "task")} wait${queued === 1 ? "s" : ""}.`),
     add: "New pool",
     name: "Pool",
     usage: "Usage",
+    usedOf: (used: number, all: number): string => `${count(used)} of ${count(all)} used`,
     slots: "Slots",
     change: "Change limit",
     remove: "Remove limit",
@@ -578,24 +670,35 @@ export const texts = {
     none: "No events yet. Tasks emit them, and so do webhooks and the command line.",
   },
 
-  audit: {
-    sentence: "Every change, and every denied attempt.",
-    actor: "Actor",
-    anonymous: "Anonymous",
-    action: "Action",
-    target: "Target",
-    outcome: "Outcome",
-    done: "Done",
-    address: "Address",
-    at: "When",
-    before: "Before",
-    after: "After",
-    none: "No changes yet.",
+  notes: {
+    name: "Note",
+    title: (name: string): string => `Note on ${name}`,
+    text: "Text",
+    hint: "Plain text, at most 2,048 bytes. Everyone who may see the run can read it.",
+    removeHint: "Leave it empty to remove the note.",
+    tooLong: "A note has at most 2,048 bytes.",
+    add: "Add note",
+    edit: "Edit the note",
+    change: "Edit",
+    save: "Save",
+    saved: "The note is saved",
+    removed: "The note is removed",
+    unchanged: "There is no note",
   },
 
   nodes: {
     sentence: "The daemons of this installation, with their slots and triggers.",
     none: "No node has reported yet.",
+    node: "Node",
+    here: "this one",
+    seen: "Seen",
+    host: "Host",
+    epoch: "Epoch",
+    triggers: "Triggers",
+    lag: "Loop lag",
+    lagMeaning: "How late the daemon's own loop is at most",
+    drained: "starts no task and hosts no further trigger",
+    away: "this daemon cannot see it",
     drain: "Drain",
     undrain: "Undrain",
   },
@@ -616,6 +719,17 @@ export const texts = {
     at: "Time",
     schedule: "Schedule",
     due: "Due",
+    words: {
+      minutes: (every: number): string => (every === 1 ? "Every minute" : `Every ${every} minutes`),
+      hours: (every: number, minute: string): string => `${every === 1 ? "Hourly" : `Every ${every} hours`}${minute ? `, at minute ${minute}` : ""}`,
+      daily: (at: string[]): string => `Daily at ${at.join(", ")}`,
+      weekly: (days: string, at: string[]): string => `${days} at ${at.join(", ")}`,
+      monthly: (day: string, at: string[]): string => `Monthly on day ${day} at ${at.join(", ")}`,
+      weekdays: "Weekdays",
+      days: ["Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"],
+      interval: (length: string): string => `Every ${length}`,
+      event: (name: string): string => `Each event ${name}`,
+    },
     none: "No runs are due in this time. A DAG gets a schedule with @dag(schedule=…).",
   },
 
@@ -663,6 +777,8 @@ export const texts = {
     noCode: "The code of this version is not stored.",
     version: "version",
     ranOn: "Ran on",
+    runsOn: "Runs on",
+    dashboard: "Dashboard",
     whyEnded: "Why it ended",
     ownError: "It failed with its own error, shown above. The log has the traceback.",
     waitsForNothing: "It waits for nothing: it has ended.",

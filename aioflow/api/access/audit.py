@@ -10,13 +10,14 @@ Unknown callers have a separate limit of 100 kinds, so that they cannot hide kno
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import msgspec
 
-from aioflow.api.schemas import iso
+from aioflow.api.schemas import instant, iso
 from aioflow.core.state.accounts import CHAIN_BEGINNING, check_chain, check_head
-from aioflow.model.access import AuditEntry, AuditRow
+from aioflow.model.access import AuditEntry, AuditFilter, AuditRow
 from aioflow.store import Store
 
 __all__ = (
@@ -25,6 +26,7 @@ __all__ = (
     "AuditView",
     "DeniedRequests",
     "audit_faults",
+    "audit_filter",
     "audit_view",
 )
 
@@ -37,6 +39,9 @@ class AuditView(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         outcome: ``done`` or ``refused``.
         code: The error code, if the request was refused.
+        before, after: The value before and after the change. After an action on many runs, their
+            ids; a list of entries has the first of them only.
+        more: Number of ids that were left out.
     """
 
     audit_id: int
@@ -50,11 +55,23 @@ class AuditView(msgspec.Struct, frozen=True, kw_only=True):
     before: str | None
     after: str | None
     address: str
+    more: int = 0
 
 
-def audit_view(row: AuditRow) -> AuditView:
-    """Return an audit entry as JSON shows it."""
-    said = row.noted
+_LISTED_LENGTH = 500
+
+
+def audit_view(row: AuditRow, *, is_whole: bool = False) -> AuditView:
+    """Return an audit entry as JSON shows it.
+
+    Args:
+        is_whole: Whether to name all runs of an action on many.
+    """
+    said, more = row.noted, 0
+    if said.after is not None and len(said.after) > _LISTED_LENGTH and not is_whole:
+        shown = said.after[:_LISTED_LENGTH].rpartition(" ")[0]
+        more = said.after.count(" ") - shown.count(" ")
+        said = msgspec.structs.replace(said, after=shown)
     return AuditView(
         audit_id=row.audit_no,
         at=iso(row.at) or "",
@@ -67,6 +84,24 @@ def audit_view(row: AuditRow) -> AuditView:
         before=said.before,
         after=said.after,
         address=said.address,
+        more=more,
+    )
+
+
+def audit_filter(named: Mapping[str, Any]) -> AuditFilter:
+    """Return the filter that the parameters of a request name.
+
+    Raises:
+        RequestError: If a time is not one.
+    """
+    outcome, first, last = (named.get(name) for name in ("outcome", "from", "to"))
+    return AuditFilter(
+        actor=named.get("actor") or "",
+        action=named.get("action") or "",
+        target=named.get("target") or "",
+        is_refused=None if outcome is None else outcome == "refused",
+        first=None if first is None else instant(first, "from"),
+        last=None if last is None else instant(last, "to"),
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from aioflow.api.schemas import DamageView, RunSummary, TaskView, TriggerView, WaitView
+from aioflow.api.schemas import DamageView, NoteView, RunSummary, TaskView, TriggerView, WaitView
 
 __all__ = (
     "AgeView",
@@ -312,6 +312,7 @@ class TaskShownView(TaskView, frozen=True, kw_only=True):
     tries: list[TryView]
     records: list[RecordView]
     trigger: TriggerView | None
+    note: NoteView | None
 
 
 class KindView(msgspec.Struct, frozen=True, kw_only=True):

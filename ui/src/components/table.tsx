@@ -1,12 +1,14 @@
-// The one table of the page: long lists of rows with columns that can be sorted, chosen and selected by.
+// The table component: virtual rows, with columns that can be sorted, hidden and selected.
 
 import type { ComponentChildren } from "preact";
 import { useMemo, useRef, useState } from "preact/hooks";
 
 import { VirtualList } from "../list";
 import { texts } from "../texts";
+import { copyText } from "./copy";
 import { Icon } from "./icons";
 import { Menu, type MenuItem } from "./menu";
+import { tell } from "./toast";
 import { type Columns, columnsOf, density, setDensity, storeColumns, useIsPhone } from "./table_settings";
 
 /** Where a cell stands on a phone, whose rows have two lines; without one it is not shown there. */
@@ -32,7 +34,7 @@ export interface Column<T> {
   isOptional?: boolean;
   /** Always shown. */
   isFixed?: boolean;
-  /** Left out in windows narrower than 1,100 px. */
+  /** Left out where the table is narrower than 840 px. */
   isWideOnly?: boolean;
   phone?: PhonePlace;
   /** Cells with buttons or links of their own lie above the link of the row. */
@@ -102,8 +104,9 @@ export function Table<T>(props: TableProps<T>) {
     if (props.onSort) props.onSort(next);
     else setOwn(next);
   }
-  function toggle(index: number, item: T, event: MouseEvent | KeyboardEvent): void {
-    if (!selection) return;
+  function toggle(index: number, event: MouseEvent): void {
+    const item = rows[index];
+    if (!selection || item === undefined) return;
     const keys = new Set(selection.keys);
     const key = String(keyOf(item, index));
     const isOn = !keys.has(key);
@@ -118,6 +121,8 @@ export function Table<T>(props: TableProps<T>) {
     last.current = index;
     selection.onChange(keys);
   }
+  const toggling = useRef(toggle);
+  toggling.current = toggle;
   const tall = (isPhone ? 0 : HEAD_HEIGHT) + rows.length * height + SPARE;
   const template = [...(selection ? [CHECK_TRACK] : []), ...shown.filter((one) => !one.isWideOnly).map((one) => one.width)].join(" ");
   const wideTemplate = [...(selection ? [CHECK_TRACK] : []), ...shown.map((one) => one.width)].join(" ");
@@ -136,6 +141,8 @@ export function Table<T>(props: TableProps<T>) {
       isOn: dense === "compact",
       act: () => setDense(setDensity(dense === "compact" ? "comfortable" : "compact")),
     },
+    "line",
+    { name: texts.table.copyCsv, icon: "copy", act: () => void copyCsv(shown, rows) },
   ];
 
   return (
@@ -150,7 +157,7 @@ export function Table<T>(props: TableProps<T>) {
         props.empty
       ) : (
         <VirtualList
-          class={`table ${selection ? "has-checks" : ""} ${isPhone ? "is-phone" : `is-${dense}`}`}
+          class={`table ${selection ? "has-checks" : ""} ${shown.some((column) => column.phone === "lead") ? "" : "has-no-lead"} ${isPhone ? "is-phone" : `is-${dense}`}`}
           isTable
           items={rows}
           height={height}
@@ -172,7 +179,7 @@ export function Table<T>(props: TableProps<T>) {
           row={(item, index) => (
             <Row item={item} index={index} columns={shown} href={item === undefined ? null : (props.hrefOf?.(item) ?? null)} rowName={item === undefined ? undefined : props.nameOf?.(item)}>
               {selection && item !== undefined && (
-                <Check isOn={selection.keys.has(String(keyOf(item, index)))} name={props.nameOf?.(item) ?? String(keyOf(item, index))} onToggle={(event) => toggle(index, item, event)} />
+                <Check isOn={selection.keys.has(String(keyOf(item, index)))} name={props.nameOf?.(item) ?? String(keyOf(item, index))} index={index} toggling={toggling} />
               )}
             </Row>
           )}
@@ -180,6 +187,18 @@ export function Table<T>(props: TableProps<T>) {
       )}
     </div>
   );
+}
+
+/** Copy the loaded rows, in their order, with the columns that are shown. */
+async function copyCsv<T>(columns: Column<T>[], rows: readonly (T | undefined)[]): Promise<void> {
+  try {
+    const { csvOf } = await import("./csv");
+    const loaded = rows.filter((row) => row !== undefined);
+    await copyText(csvOf(columns, loaded));
+    tell(texts.table.copied(loaded.length));
+  } catch {
+    tell(texts.common.notCopied, true);
+  }
 }
 
 function sorted<T>(items: readonly (T | undefined)[], columns: Column<T>[], sort: Sort | undefined): readonly (T | undefined)[] {
@@ -250,10 +269,18 @@ function Row<T>({ item, index, columns, href, rowName, children }: RowProps<T>) 
   );
 }
 
-function Check({ isOn, name, onToggle }: { isOn: boolean; name: string; onToggle: (event: MouseEvent) => void }) {
+interface CheckProps {
+  isOn: boolean;
+  name: string;
+  index: number;
+  /** A reference: the box of a removed row must not refer to the rows of its time. */
+  toggling: { current: (index: number, event: MouseEvent) => void };
+}
+
+function Check({ isOn, name, index, toggling }: CheckProps) {
   return (
     <span role="cell" class="table-check is-interactive">
-      <input type="checkbox" checked={isOn} aria-label={`${texts.table.select} ${name}`} data-check onClick={onToggle} />
+      <input type="checkbox" checked={isOn} aria-label={`${texts.table.select} ${name}`} data-check onClick={(event) => toggling.current(index, event)} />
     </span>
   );
 }
