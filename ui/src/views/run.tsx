@@ -16,6 +16,7 @@ import { go, usePlace, withQuery } from "../router";
 import { Bar, Glyph, Legend, State, TASK_ORDER, ended, isLive, sum, worst } from "../states";
 import { TaskPane } from "../task";
 import { stateName, texts } from "../texts";
+import { SlowMark, useUsual } from "../history";
 import { At, Took, When, millis, span } from "../time";
 import type { Counts, DagDetail, GanttRow, Graph, Note, Run, RunGraph, RunGraphTask, Task } from "../types";
 import { Why } from "../why";
@@ -125,6 +126,7 @@ export function sentenceOf(run: Run): string {
 /** All of what is known of it in the overview; in the other views, which need the room, how far it is. */
 function Top({ run, cause, note, isBrief }: { run: Run; cause?: string; note: Note | null | undefined; isBrief: boolean }) {
   const live = isGoingOn(run);
+  const usual = useUsual();
   const hasCause = isGoingOn(run) || FAILED.has(run.state);
   const newest = useData<DagDetail>(isBrief ? null : `/dags/${enc(run.dag_id)}`, { on: ofDag(run.dag_id), gap: 5000 }).data?.version;
   return (
@@ -155,7 +157,7 @@ function Top({ run, cause, note, isBrief }: { run: Run; cause?: string; note: No
             <When at={run.started_at} />
           </Fact>
           <Fact name={live ? texts.run.elapsed : texts.run.duration}>
-            <Took from={run.started_at} to={run.ended_at} />
+            <Took from={run.started_at} to={run.ended_at} /> <SlowMark run={run} after={usual.get(run.dag_id)} />
           </Fact>
           <Fact name={texts.run.version}>
             <CodeLink dag={run.dag_id} version={run.version} />
