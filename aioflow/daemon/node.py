@@ -603,6 +603,7 @@ def _deliveries(
         restore=restore,
         on_alert=_alert,
         describe=describe,
+        public_url=settings.public_url,
     )
 
 
