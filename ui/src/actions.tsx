@@ -478,15 +478,16 @@ interface TextProps {
   value?: string;
   isRequired?: boolean;
   isSecret?: boolean;
+  isNumber?: boolean;
   onValue: (text: string) => void;
 }
 
-export function Text({ label, hint, value, isRequired, isSecret, onValue }: TextProps) {
+export function Text({ label, hint, value, isRequired, isSecret, isNumber, onValue }: TextProps) {
   return (
     <label>
       <span>{label}</span>
       <input
-        type={(isSecret ? "password" : "text") as "text"}
+        type={(isSecret ? "password" : isNumber ? "number" : "text") as "text"}
         placeholder={hint}
         defaultValue={value}
         required={isRequired}

@@ -44,6 +44,16 @@ export const texts = {
     older: "What follows is older.",
   },
 
+  problems: {
+    noTime: (field: string, text: string): string => `${field}: "${text}" is not a time. Write a date such as 2026-01-31, or a date and a time such as 2026-01-31T03:00:00Z.`,
+    fields: { from: "From", to: "To", logical_date: "Logical date", expires_at: "Expires", cursor: "Page" } as Record<string, string>,
+    /** In place of the text of the API, by the code of the problem. */
+    own: {
+      "request.login": "The name or the password is wrong.",
+      "web.unauthorized": "You are signed out. Sign in again.",
+    } as Record<string, string>,
+  },
+
   table: {
     settings: "Columns and density",
     compact: "Compact rows",
@@ -249,6 +259,14 @@ export const texts = {
     signedIn: "Signed in",
     ends: "Ends",
     notSignedIn: "Not signed in",
+    browser: "Browser",
+    unknownBrowser: "Unknown browser",
+    on: "on",
+    thisBrowser: "This browser",
+    endOthers: "End all others",
+    endOthersTitle: "End all your other sessions?",
+    endOthersText: "Every other browser in which you are signed in has to sign in again.",
+    endedOthers: (count: number): string => `${many(count, "session")} ended`,
     sessionCount: (all: number): string => many(all, "session"),
     groups: "Groups",
     changeGroups: "Change groups",
@@ -638,19 +656,20 @@ export const texts = {
     none: "No events yet. Tasks emit them, and so do webhooks and the command line.",
   },
 
-  audit: {
-    sentence: "Every change, and every denied attempt.",
-    actor: "Actor",
-    anonymous: "Anonymous",
-    action: "Action",
-    target: "Target",
-    outcome: "Outcome",
-    done: "Done",
-    address: "Address",
-    at: "When",
-    before: "Before",
-    after: "After",
-    none: "No changes yet.",
+  notes: {
+    name: "Note",
+    title: (name: string): string => `Note on ${name}`,
+    text: "Text",
+    hint: "Plain text, at most 2,048 bytes. Everyone who may see the run can read it.",
+    removeHint: "Leave it empty to remove the note.",
+    tooLong: "A note has at most 2,048 bytes.",
+    add: "Add note",
+    edit: "Edit the note",
+    change: "Edit",
+    save: "Save",
+    saved: "The note is saved",
+    removed: "The note is removed",
+    unchanged: "There is no note",
   },
 
   nodes: {

@@ -1,5 +1,6 @@
 // Users, sessions and API tokens.
 
+import type { ComponentChildren } from "preact";
 import { texts as said } from "../action_texts";
 import { useState } from "preact/hooks";
 
@@ -32,6 +33,10 @@ interface Session {
   created_at: string;
   expires_at: string;
   address: string;
+  user_agent: string;
+  last_used_at: string | null;
+  /** Whether it is the session of this browser. */
+  is_current: boolean;
 }
 
 interface Token {
@@ -99,7 +104,7 @@ export function Access({ me }: { me: Me | undefined }) {
           <>
             <Listed name="users" title={texts.access.users} of={users} none={texts.access.noUsers} columns={userColumns(me, sessions.data ?? [])} keyOf={(one) => `user:${one.name}`} />
             <Listed name="tokens" title={texts.access.tokens} of={tokens} none={texts.access.noTokens} columns={TOKENS} keyOf={(one) => `token:${one.token_id}`} />
-            <Listed name="sessions" title={texts.access.sessions} of={sessions} none={texts.access.noSessions} columns={SESSIONS} keyOf={(one) => `session:${one.session_id}`} isFlat />
+            <Listed name="sessions" title={texts.access.sessions} of={sessions} none={texts.access.noSessions} columns={SESSIONS} keyOf={(one) => `session:${one.session_id}`} actions={<EndOthers me={me} sessions={sessions.data ?? []} />} isFlat />
           </>
         )}
       </SplitPane>
@@ -116,13 +121,17 @@ interface ListedProps<T> {
   keyOf: (row: T) => string;
   /** Whether its rows have nothing more to show. */
   isFlat?: boolean;
+  actions?: ComponentChildren;
 }
 
-function Listed<T>({ name, title, of, none, columns, keyOf, isFlat }: ListedProps<T>) {
+function Listed<T>({ name, title, of, none, columns, keyOf, isFlat, actions }: ListedProps<T>) {
   const open = usePlace().query.get("open");
   return (
     <section class="listed" aria-label={title}>
-      <h2>{title}</h2>
+      <header class="listed-head">
+        <h2>{title}</h2>
+        {actions}
+      </header>
       <Shown of={of}>
         {(rows) =>
           rows.length === 0 ? (
@@ -185,13 +194,70 @@ const TOKENS: Column<Token>[] = [
   { id: "expires", title: texts.access.expires, width: "110px", isNumber: true, isWideOnly: true, cell: (token) => <When at={token.expires_at} none={texts.access.never} /> },
 ];
 
+const BROWSERS: [RegExp, string][] = [
+  [/\bEdg(?:e|A|iOS)?\/(\d+)/, "Edge"],
+  [/\bOPR\/(\d+)/, "Opera"],
+  [/\bSamsungBrowser\/(\d+)/, "Samsung Internet"],
+  [/\b(?:Firefox|FxiOS)\/(\d+)/, "Firefox"],
+  [/\b(?:HeadlessChrome|Chrome|CriOS|Chromium)\/(\d+)/, "Chrome"],
+  [/\bVersion\/(\d+)[\d.]* (?:Mobile\/\S+ )?Safari\//, "Safari"],
+  [/^curl\/(\d+)/, "curl"],
+];
+const SYSTEMS: [RegExp, string][] = [
+  [/\b(?:iPhone|iPad)\b/, "iOS"],
+  [/\bAndroid\b/, "Android"],
+  [/\bWindows\b/, "Windows"],
+  [/\bMac OS X\b/, "macOS"],
+  [/\bCrOS\b/, "ChromeOS"],
+  [/\bLinux\b/, "Linux"],
+];
+
+/** What a browser says of itself, in short: "Firefox 140 on Linux". */
+function browserOf(agent: string): string {
+  const [, name] = BROWSERS.find(([pattern]) => pattern.test(agent)) ?? [];
+  if (name === undefined) return agent.slice(0, 40) || texts.access.unknownBrowser;
+  const version = BROWSERS.map(([pattern, one]) => (one === name ? pattern.exec(agent)?.[1] : undefined)).find(Boolean);
+  const system = SYSTEMS.find(([pattern]) => pattern.test(agent))?.[1];
+  return [name, version, system && `${texts.access.on} ${system}`].filter(Boolean).join(" ");
+}
+
+const Browser = ({ session }: { session: Session }) => (
+  <>
+    <span title={session.user_agent || undefined}>{browserOf(session.user_agent)}</span>
+    {session.is_current && <span class="tag">{texts.access.thisBrowser}</span>}
+  </>
+);
+
 const SESSIONS: Column<Session>[] = [
-  { id: "name", title: texts.access.user, width: "minmax(100px, 2fr)", phone: "title", isFixed: true, cell: (session) => session.name },
-  { id: "address", title: texts.access.address, width: "150px", isMono: true, phone: "second", cell: (session) => session.address || texts.access.socket },
-  { id: "since", title: texts.access.signedIn, width: "110px", isNumber: true, phone: "second-end", cell: (session) => <When at={session.created_at} /> },
-  { id: "ends", title: texts.access.ends, width: "110px", isNumber: true, isWideOnly: true, cell: (session) => <When at={session.expires_at} /> },
+  { id: "name", title: texts.access.user, width: "minmax(90px, 1fr)", phone: "title", isFixed: true, cell: (session) => session.name },
+  { id: "browser", title: texts.access.browser, width: "minmax(150px, 2fr)", phone: "second", cell: (session) => <Browser session={session} /> },
+  { id: "address", title: texts.access.address, width: "130px", isMono: true, isWideOnly: true, cell: (session) => session.address || texts.access.socket },
+  { id: "used", title: texts.access.lastUsed, width: "110px", isNumber: true, phone: "second-end", cell: (session) => <When at={session.last_used_at} none={texts.access.never} /> },
+  { id: "since", title: texts.access.signedIn, width: "110px", isNumber: true, isWideOnly: true, cell: (session) => <When at={session.created_at} /> },
+  { id: "ends", title: texts.access.ends, width: "110px", isNumber: true, isWideOnly: true, isOptional: true, cell: (session) => <When at={session.expires_at} /> },
   { id: "end", title: "", width: "64px", isFixed: true, isInteractive: true, phone: "end", cell: (session) => <EndSession session={session} /> },
 ];
+
+/** Signs out every other browser of the person who asks. */
+function endOthers(): void {
+  ask({
+    title: texts.access.endOthersTitle,
+    verb: texts.access.endOthers,
+    isGrave: true,
+    body: <p>{texts.access.endOthersText}</p>,
+    act: async () => texts.access.endedOthers((await send<{ ended: number }>("DELETE", "/sessions")).ended),
+  });
+}
+
+function EndOthers({ me, sessions }: { me: Me | undefined; sessions: Session[] }) {
+  const isOther = sessions.some((one) => one.name === me?.name && !one.is_current);
+  if (!isOther) return null;
+  return (
+    <button type="button" class="small" onClick={endOthers}>
+      {texts.access.endOthers}
+    </button>
+  );
+}
 
 function EndSession({ session }: { session: Session }) {
   return (
@@ -268,9 +334,11 @@ function UserDetail({ user, sessions }: { user: User; sessions: Session[] }) {
           <ul class="rows">
             {sessions.map((session) => (
               <li key={session.session_id} class="row">
-                <span class="cut grow mono">{session.address || texts.access.socket}</span>
+                <span class="cut grow">
+                  <Browser session={session} />
+                </span>
                 <span class="num soft">
-                  <When at={session.created_at} />
+                  <When at={session.last_used_at ?? session.created_at} />
                 </span>
                 <EndSession session={session} />
               </li>

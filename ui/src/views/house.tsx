@@ -1,17 +1,12 @@
-// Nodes, import errors and the audit log.
+// Nodes and import errors.
 
 import { drain } from "../actions";
-import { query } from "../api";
-import { Detail } from "../components/detail";
-import { SplitPane } from "../components/split";
-import { type Column, Table } from "../components/table";
-import { useData, useItems, usePages } from "../data";
-import { Empty, Head, Json, Panel, Shown, number, shortVersion } from "../parts";
-import { usePlace, withQuery } from "../router";
+import { useData, useItems } from "../data";
+import { Empty, Head, Panel, Shown, number, shortVersion } from "../parts";
 import { State, UsageBar, named } from "../states";
 import { sentenceCase, texts } from "../texts";
-import { At, When, span } from "../time";
-import type { AuditRow, Node, Overview } from "../types";
+import { When, span } from "../time";
+import type { Node, Overview } from "../types";
 
 export function Nodes() {
   const nodes = useItems<Node>("/nodes", { gap: 2000, every: 5000 });
@@ -153,94 +148,4 @@ export function Errors() {
     </>
   );
 }
-
-const PAGE = 100;
-
-export function Audit() {
-  const rows = usePages<AuditRow>((cursor) => query("/audit", { limit: PAGE, cursor }), (row) => row.audit_id, PAGE, { gap: 2000 });
-  const open = usePlace().query.get("open");
-  const shown = rows.data?.find((row) => String(row.audit_id) === open);
-  return (
-    <>
-      <Head title={texts.places.audit} name={texts.places.audit} />
-      <SplitPane name="audit" side={shown ? <AuditDetail key={shown.audit_id} row={shown} /> : null}>
-        <p class="sentence about">{texts.audit.sentence}</p>
-        <Shown of={rows}>
-          {(data) => (
-            <Table
-              name="audit"
-              label={texts.table.listed(data.length, rows.isWhole, "entries")}
-              columns={AUDIT}
-              items={data}
-              keyOf={(row) => row.audit_id}
-              hrefOf={(row) => withQuery({ open: row.audit_id })}
-              current={(row) => String(row.audit_id) === open}
-              onEnd={rows.more}
-              empty={<Empty>{texts.audit.none}</Empty>}
-            />
-          )}
-        </Shown>
-      </SplitPane>
-    </>
-  );
-}
-
-const Outcome = ({ row }: { row: AuditRow }) => (row.outcome === "done" ? <span class="soft">{texts.audit.done}</span> : <span class="bad">{sentenceCase(row.outcome)}</span>);
-
-const AUDIT: Column<AuditRow>[] = [
-  { id: "actor", title: texts.audit.actor, width: "minmax(96px, 150px)", phone: "second", isFixed: true, cell: (row) => row.actor || texts.audit.anonymous },
-  {
-    id: "action",
-    title: texts.audit.action,
-    width: "minmax(140px, 220px)",
-    phone: "title",
-    isFixed: true,
-    isMono: true,
-    cell: (row) => (
-      <>
-        {row.action} <span class="phone-only soft">{row.target}</span>
-      </>
-    ),
-  },
-  { id: "target", title: texts.audit.target, width: "minmax(140px, 2fr)", isMono: true, cell: (row) => <span class="soft">{row.target}</span> },
-  { id: "outcome", title: texts.audit.outcome, width: "110px", phone: "second-end", cell: (row) => <Outcome row={row} /> },
-  { id: "address", title: texts.audit.address, width: "120px", isOptional: true, isWideOnly: true, isMono: true, cell: (row) => row.address ?? "" },
-  { id: "at", title: texts.audit.at, width: "96px", isNumber: true, phone: "end", cell: (row) => <When at={row.at} /> },
-];
-
-function AuditDetail({ row }: { row: AuditRow }) {
-  return (
-    <Detail title={row.action} name={row.action}>
-      <dl class="facts">
-        <dt>{texts.audit.actor}</dt>
-        <dd>
-          {row.actor || texts.audit.anonymous} {row.role && <span class="soft">{row.role}</span>}
-        </dd>
-        <dt>{texts.audit.target}</dt>
-        <dd class="break mono">{row.target ?? "–"}</dd>
-        <dt>{texts.audit.outcome}</dt>
-        <dd>
-          <Outcome row={row} /> {row.code && <code>{row.code}</code>}
-        </dd>
-        <dt>{texts.audit.address}</dt>
-        <dd class="mono">{row.address || "–"}</dd>
-        <dt>{texts.audit.at}</dt>
-        <dd>
-          <At at={row.at} />
-        </dd>
-      </dl>
-      {row.before !== null && row.before !== undefined && (
-        <section>
-          <h3>{texts.audit.before}</h3>
-          <Json value={row.before} />
-        </section>
-      )}
-      {row.after !== null && row.after !== undefined && (
-        <section>
-          <h3>{texts.audit.after}</h3>
-          <Json value={row.after} />
-        </section>
-      )}
-    </Detail>
-  );
-}
+// Nodes and import errors.

@@ -6,6 +6,7 @@ import { Menu, type MenuItem } from "../components/menu";
 import { type Column, Table } from "../components/table";
 import { type Concerns, useData, useItems, usePages } from "../data";
 import { ask, tell } from "../dialog";
+import { NoteMark } from "../note";
 import { Empty, Filter, Head, NoMatches, Shown, dagHref, runHref } from "../parts";
 import { go, usePlace } from "../router";
 import { CAUSES, type Choices, STATES, asAsked, changed, deleteView, filterOf, rangeOf, runsHref, saveView, savedViews, toggled, withFilter } from "../run_filters";
@@ -116,9 +117,16 @@ function Views({ filter }: { filter: URLSearchParams }) {
   return <Menu label={current?.name ?? texts.runs.views} items={items} />;
 }
 
+const RunName = ({ run }: { run: RunSummary }) => (
+  <>
+    <span title={run.run_id}>{run.run_id}</span>
+    <NoteMark text={run.note} />
+  </>
+);
+
 const COLUMNS: Column<RunSummary>[] = [
   { id: "state", title: texts.runs.state, width: "104px", phone: "lead", isFixed: true, cell: (run) => <State state={run.state} /> },
-  { id: "run", title: texts.runs.run, width: "minmax(180px, 2fr)", phone: "title", isFixed: true, isMono: true, cell: (run) => <span title={run.run_id}>{run.run_id}</span> },
+  { id: "run", title: texts.runs.run, width: "minmax(180px, 2fr)", phone: "title", isFixed: true, isMono: true, cell: (run) => <RunName run={run} /> },
   { id: "dag", title: texts.runs.dag, width: "minmax(96px, 1fr)", phone: "second", isMono: true, cell: (run) => <a href={dagHref(run.dag_id)}>{run.dag_id}</a> },
   { id: "date", title: texts.runs.logicalDate, width: "124px", isWideOnly: true, cell: (run) => <At at={run.logical_date} none="" /> },
   { id: "cause", title: texts.runs.startedBy, width: "80px", isWideOnly: true, cell: (run) => nameOf("cause", run.cause) },

@@ -3,6 +3,7 @@ import { useState } from "preact/hooks";
 
 import { Text } from "../actions";
 import { enc, send } from "../api";
+import { lazy } from "../components/lazy";
 import { useItems } from "../data";
 import { act, ask } from "../dialog";
 import { parsed } from "../form";
@@ -12,6 +13,8 @@ import { type Theme, setTheme, theme } from "../theme";
 import { type Zone, When, local, ownZone, setZone, useNow, utc, zone } from "../time";
 import type { Me } from "../types";
 
+const Connections = lazy<object>(() => import("../connections/panel"));
+
 interface Value {
   name: string;
   set_at: string;
@@ -20,7 +23,6 @@ interface Value {
 
 const KINDS = [
   ["secret", "Secrets", "A text."],
-  ["connection", "Connections", "A URI."],
   ["variable", "Variables", "Any JSON."],
 ] as const;
 
@@ -74,7 +76,14 @@ export function Settings({ me }: { me: Me | undefined }) {
           </div>
           <p class="soft">{texts.settings.stored}</p>
         </Panel>
-        {(me?.role ?? "admin") === "admin" && KINDS.map(([kind, title, hint]) => <Values key={kind} kind={kind} title={title} hint={hint} />)}
+        {(me?.role ?? "admin") === "admin" && (
+          <>
+            <Connections />
+            {KINDS.map(([kind, title, hint]) => (
+              <Values key={kind} kind={kind} title={title} hint={hint} />
+            ))}
+          </>
+        )}
       </div>
     </>
   );
