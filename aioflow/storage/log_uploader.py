@@ -30,6 +30,7 @@ from aioflow.storage.log_parts import LogParts, file_id, part_name
 from aioflow.storage.objects import ObjectStore
 from aioflow.telemetry.log import Logger
 from aioflow.telemetry.task_log import LogSegment, TaskLog
+from aioflow.telemetry.task_log_index import delete_log_file
 
 __all__ = ("LOCAL_SECONDS", "PART_BYTES", "UPLOAD_SECONDS", "LogUploader")
 
@@ -338,7 +339,7 @@ def _delete_unchanged(files: Sequence[tuple[Path, int]]) -> int:
     for path, size in files:
         with suppress(FileNotFoundError):
             if path.stat().st_size == size:
-                path.unlink()
+                delete_log_file(path)
                 count += 1
                 for empty in (path.parent, path.parent.parent):
                     with suppress(OSError):  # it has logs of others

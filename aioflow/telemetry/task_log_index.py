@@ -26,7 +26,7 @@ from aioflow.model.ids import StartNo
 from aioflow.model.timestamps import Timestamp
 from aioflow.telemetry.task_log_records import HEADER_SIZE, LogPart, RecordScan, open_log_file
 
-__all__ = ("BLOCK_BYTES", "Block", "LogIndexes", "Mark", "Marks")
+__all__ = ("BLOCK_BYTES", "Block", "LogIndexes", "Mark", "Marks", "delete_log_file")
 
 BLOCK_BYTES = 1024 * 1024
 
@@ -125,6 +125,12 @@ def _parse(data: bytes) -> tuple[list[Block], int]:
             end = block_end
         place = after
     return blocks, place
+
+
+def delete_log_file(path: Path) -> None:
+    """Delete a segment file and its index."""
+    path.unlink()
+    _index_path(path).unlink(missing_ok=True)
 
 
 def _index_path(path: Path) -> Path:

@@ -241,14 +241,17 @@ async def test_a_copy_that_is_deleted_while_it_is_extended_has_no_gap(
 
 
 async def test_old_files_leave_the_home_once_they_are_stored(home):
+    """With their indexes."""
     async with running(home("a")) as a:
         a.print("old\n")
         await a.is_stored()
         a.age(2 * 86_400)
         a.print("young\n", run_no=RUN + 1)
         await a.is_stored()
+        for file in list(a.folder.rglob("*.log")):
+            file.with_suffix(".index").touch()
         assert await a.uploader._delete_old() == 1
-        assert len(list(a.folder.rglob("*.log"))) == 1
+        assert [len(list(a.folder.rglob(f"*.{kind}"))) for kind in ("log", "index")] == [1, 1]
 
         assert await a.read() == "old\n"
         a.print("new\n", start_no=2)
