@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import anyio
 import pytest
@@ -17,6 +17,7 @@ from aioflow.api.page import gantt
 from aioflow.clock import SystemClock
 from aioflow.executors.worker_process import log_key
 from aioflow.model.access import HOME, Actor, Role
+from aioflow.model.rows import RunRow
 from aioflow.model.states import TaskState
 from aioflow.web.app import create_app
 from aioflow.web.guard import Trusted
@@ -287,6 +288,7 @@ class Turn:
 
     run_changes = new_runs = dags = gone_dags = new_triggers = trigger_changes = ()
     at = 0
+    noted_runs: ClassVar[dict[int, RunRow]] = {}
 
     def __init__(self, number: int, moved: dict[str, int]) -> None:
         self.number = number
