@@ -38,6 +38,9 @@ one can answer with it."""
 _LINK_HEAD = LINK_PREFIX.encode()
 _LINK = re.compile(_LINK_HEAD + rb"[A-Za-z0-9_.-]*")
 
+_LEAST_HEAD = 4
+"""From this length on, the beginning of the prefix of a link is not shown."""
+
 _LINK_BYTES = 1_000
 """Maximum length of a token."""
 
@@ -112,6 +115,12 @@ class Masks:
         whole = b"".join(shown)
         return (_LINK.sub(MASK, whole) if _LINK_HEAD in whole else whole), data[held:]
 
+    def is_certainly_public(self, held: bytes) -> bool:
+        """Return whether held data can be shown: a few letters that may only begin a link."""
+        return len(held) < _LEAST_HEAD and (
+            self._pattern is None or self._pending_from(held) == len(held)
+        )
+
     def _pending_from(self, data: bytes) -> int:
         """Return the start of the longest suffix that may begin a secret; else the length."""
         longest = max(map(len, self._known))
@@ -145,21 +154,32 @@ def _link_from(data: bytes) -> int:
 class Stream:
     """Masks data that comes in pieces, even if a secret is split between two of them."""
 
-    __slots__ = ("_held", "_masks")
+    __slots__ = ("_held", "_masks", "_shown")
 
     def __init__(self, masks: Masks) -> None:
         self._masks = masks
         self._held = b""
+        self._shown = 0  # so many bytes of what is held have been returned already
 
     def feed(self, data: bytes) -> bytes:
-        """Return the masked data that can be shown so far."""
+        """Return the masked data that can be shown so far.
+
+        Letters that are only the first of the prefix of a link are shown at once, because words end
+        in them, too. They are remembered: if the link follows, its token is masked.
+        """
+        before = self._held[: self._shown]
         shown, self._held = self._masks.split(self._held + data)
-        return shown
+        if self._masks.is_certainly_public(self._held):
+            self._shown = len(self._held)
+            return (shown + self._held).removeprefix(before)
+        self._shown = 0 if shown else self._shown
+        return shown.removeprefix(before)
 
     def finish(self) -> bytes:
         """Return the masked end of the stream that ``feed`` has not returned."""
         held, self._held = self._held, b""
-        return self._masks.masked(held)
+        before, self._shown = held[: self._shown], 0
+        return self._masks.masked(held).removeprefix(before)
 
 
 def masked_urls(text: str) -> str:

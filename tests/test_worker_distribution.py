@@ -25,7 +25,7 @@ OPTIONAL = {
     "referencing": "params",
     "uvloop": "uvloop",
 }
-DISPENSABLE = {"airflow", "asyncinotify"}
+DISPENSABLE = {"airflow", "asyncinotify", "asyncpg"}
 """What authors install themselves, and what the catalogue does without."""
 
 PROJECT = tomllib.loads((ROOT / "packaging" / "worker" / "pyproject.toml").read_text())["project"]
