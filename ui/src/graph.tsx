@@ -18,7 +18,8 @@ const LARGE = 600;
 /** A graph of more tasks begins with its groups collapsed. */
 const MANY = 60;
 const ZOOMS = { least: 0.04, most: 2.5, usual: 1.15 };
-const WIDTHS = { least: 120, most: 300, around: 46 };
+/** A box is wide enough for the longest text below its name: "10,000 of 10,000". */
+const WIDTHS = { least: 136, most: 300, around: 46 };
 /** On a phone a graph from left to right is too small to be read. */
 const NARROW = 720;
 const KEY = "aioflow.graph.way";
