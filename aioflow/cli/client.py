@@ -16,7 +16,6 @@ from urllib.parse import quote, unquote, urlencode
 
 from aioflow.cli.output import hint, on_terminal
 from aioflow.errors import AioflowError, DaemonAway, SettingsError
-from aioflow.model.page_links import task_page
 from aioflow.settings import find_home, socket_path
 
 __all__ = ("Client", "Connection", "Refused", "connect", "connect_home", "show_run_link")
@@ -243,4 +242,6 @@ def show_run_link(
     except (DaemonAway, Refused):
         return
     if base:
+        from aioflow.model.page_links import task_page
+
         hint(f"on the page: {task_page(base.rstrip('/'), run_id, task or '', map_index)}")

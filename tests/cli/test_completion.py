@@ -110,6 +110,7 @@ OURS = {
     *("aioflow", "aioflow.cli", "aioflow.errors", "aioflow.model", "aioflow.settings"),
     *("aioflow.protocol", "aioflow.protocol.requests"),
     *("aioflow.model.access", "aioflow.model.dag", "aioflow.model.history"),
+    "aioflow.model.notes",
     *("aioflow.model.triggers", "aioflow.model.ids"),
     *("aioflow.model.states", "aioflow.model.timestamps", "aioflow.model.workers"),
 }
