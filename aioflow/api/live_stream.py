@@ -9,8 +9,9 @@ missed commits, but not their changes: it reloads what it shows.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeAlias
 
@@ -20,6 +21,7 @@ import msgspec
 
 from aioflow.api.schemas import iso
 from aioflow.clock import Clock
+from aioflow.core.state.memory import Memory
 from aioflow.core.transaction import Transaction
 from aioflow.model.access import HOME
 from aioflow.model.batch import Batch
@@ -37,7 +39,10 @@ __all__ = (
     "Follower",
     "News",
     "Topic",
+    "commits_by_node",
     "frame",
+    "position_of",
+    "stream_id",
 )
 
 CLIENTS = 100
@@ -53,6 +58,8 @@ _TASKS_TOLD = 500
 _TOGETHER_SECONDS = 0.05
 _TASKS = 20_000
 """Maximum number of task changes that are listed individually, over all runs."""
+
+_STREAM_ID = re.compile(r"([0-9]{1,9}:)?[0-9]{1,18}(,[0-9]{1,9}:[0-9]{1,18}){0,99}")
 
 _MARKS = 256
 _UNMOVED = 0
@@ -144,6 +151,7 @@ class News:
 
     def __init__(self) -> None:
         self.commit_no = 0
+        self.position: dict[int, int] = {}
         self.at: Timestamp = 0
         self.runs: dict[RunNo, RunRow] = {}
         self.moves: dict[RunNo, Moves] = {}
@@ -154,6 +162,8 @@ class News:
     def take(self, batch: Batch, draft: Transaction) -> None:
         """Add the changes of one commit."""
         self.commit_no, self.at = batch.number, batch.at
+        memory = draft.memory
+        self.position = {**memory.other_commits, memory.node_no: batch.number}
         for change in batch.run_changes:
             run = draft.runs.get(change.run_no)
             if run is not None:
@@ -216,7 +226,7 @@ class Sorted:
             body["counts"] = {of_run.row.run_id: of_run.counts() for of_run in moves}
         else:
             body["tasks"] = [task for of_run in moves for task in of_run.told()]
-        return frame("commit", body, news.commit_no)
+        return frame("commit", body, stream_id(news.position))
 
 
 def _topics_of(row: RunRow) -> tuple[Topic, ...]:
@@ -240,9 +250,35 @@ def _task(row: RunRow, spec: DagSpec, task_index: int, map_index: int, state: Ta
     }
 
 
-def frame(event: str, body: object, number: int | None = None) -> bytes:
+def commits_by_node(memory: Memory) -> dict[int, int]:
+    """Return the last commit of each node."""
+    return {**memory.other_commits, memory.node_no: memory.commit_no}
+
+
+def stream_id(position: Mapping[int, int]) -> str:
+    """Return the id of a message: the last commit of each node, such as ``1:523,2:88``.
+
+    If only the first node has committed, the id is the number of its last commit.
+    """
+    if set(position) <= {1}:
+        return str(position.get(1, 0))
+    return ",".join(f"{node_no}:{position[node_no]}" for node_no in sorted(position))
+
+
+def position_of(given: str) -> dict[int, int] | None:
+    """Return the last commit of each node that the id of a message names.
+
+    A plain number is that of a commit of the first node. The result is ``None`` if it is no id.
+    """
+    if not _STREAM_ID.fullmatch(given):
+        return None
+    pairs = (part.rpartition(":") for part in given.split(","))
+    return {int(node_no or 1): int(commit_no) for node_no, _, commit_no in pairs}
+
+
+def frame(event: str, body: object, number: int | str | None = None) -> bytes:
     """Return a message of an event stream."""
-    head = b"" if number is None else b"id: %d\n" % number
+    head = b"" if number is None else f"id: {number}\n".encode()
     return head + b"event: %s\ndata: %s\n\n" % (event.encode(), msgspec.json.encode(body))
 
 

@@ -191,18 +191,14 @@ class Sizing:
         self._known = Sizes(0, 0)
         self._next_us = 0
 
-    async def sizes(self, commit_no: int) -> Sizes:
-        """Return the current sizes, or the last known ones if the database is unavailable.
-
-        Args:
-            commit_no: Number of the journal's last row; rows are numbered without gaps.
-        """
+    async def sizes(self) -> Sizes:
+        """Return the current sizes, or the last known ones if the database is unavailable."""
         now = self._clock.monotonic_us()
         if now >= self._next_us:
             self._next_us = now + _SIZE_POLL_US
             with anyio.move_on_after(_SIZE_POLL_SECONDS), contextlib.suppress(StoreUnavailable):
-                oldest = await self._store.read_journal(limit=1)
-                rows = commit_no - oldest[0].commit_no + 1 if oldest else 0
+                first, last = await self._store.oldest_commit(), await self._store.newest_commit()
+                rows = 0 if first is None or last is None else last - first + 1
                 self._known = Sizes(await self._store.size_bytes(), max(rows, 0))
         return self._known
 
@@ -347,6 +343,7 @@ async def health(
         "hosts": engine.memory.hosts_up >= _REQUIRED_HOSTS,
         "open": engine.slots.is_open,
         "dags": is_read,
+        "lease": not engine.is_cut_off,
     }
     status = "ready" if all(checks.values()) else "not_ready"
     reason = engine.store_error if is_away else full

@@ -468,7 +468,7 @@ class Api(Explaining):
 
     async def sizes(self) -> Sizes:
         """Return the size of the stored data, slightly delayed."""
-        return await self._sizing.sizes(self._running.memory.commit_no)
+        return await self._sizing.sizes()
 
 
 def _triggered(run: RunRow, *, created: bool) -> Triggered:

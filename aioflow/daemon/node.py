@@ -27,10 +27,12 @@ from aioflow.core.state.child_roles import SLOT, shared_role
 from aioflow.core.transaction import Transaction
 from aioflow.core.why import still_waits
 from aioflow.crypto import Vault
+from aioflow.daemon.rejoins import Rejoins
+from aioflow.daemon.standby import Standby, timing_of
 from aioflow.daemon.startup import open_database
 from aioflow.daemon.stop_signals import StopSignals
 from aioflow.engine.loop import Engine
-from aioflow.errors import HomeBusy, StoreUnavailable
+from aioflow.errors import Fenced, HomeBusy, StoreUnavailable
 from aioflow.executors.backend import ExecutorBackend, ExecutorLease
 from aioflow.executors.effect_handlers import effect_handlers
 from aioflow.executors.executor_context import ExecutorContext, stores_nothing
@@ -141,16 +143,58 @@ async def serve(
         disable_core_dumps()
         with _alone(settings.home):
             vault = await anyio.to_thread.run_sync(Vault.open, settings.key_file)
-            async with _tracing(settings) as traces, AsyncExitStack() as stack:
-                with signals.starting():
-                    store = await open_database(stack, settings, vault, SystemClock())
-                    about = await prepare_claim(settings, store, take_over=take_over)
-                if not signals.stopped.is_set():
-                    node = _Node(settings, store, vault, traces, about, signals.stopped)
-                    await _serve(node, ready, signals)
-                    with suppress(StoreUnavailable):
-                        await store.leave()
+            async with _tracing(settings) as traces:
+                serving = _Serving(settings, vault, traces, ready, signals)
+                rejoins = Rejoins(SystemClock())
+                while not signals.stopped.is_set():
+                    try:
+                        await serving.run(take_over=take_over)
+                    except* Fenced as fenced:
+                        if not settings.ha_enabled or not rejoins.may_rejoin():
+                            raise
+                        _log.error("fenced, standing by again", error=str(fenced.exceptions[0]))
     return 0
+
+
+class _Serving:
+    """Serves with one node after the other: each that is fenced is followed by a new one."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        vault: Vault,
+        traces: Traces | None,
+        ready: Callable[[Ready], None],
+        signals: StopSignals,
+    ) -> None:
+        self._settings = settings
+        self._vault = vault
+        self._traces = traces
+        self._ready = ready
+        self._signals = signals
+        self._is_known_ready = False
+
+    async def run(self, *, take_over: bool) -> None:
+        """Run a node until the daemon is stopped.
+
+        Raises:
+            Fenced: If another node took over. Its children are dead, and its memory is dropped.
+        """
+        settings, signals = self._settings, self._signals
+        async with AsyncExitStack() as stack:
+            with signals.starting():
+                store = await open_database(stack, settings, self._vault, SystemClock())
+                about = await prepare_claim(settings, store, take_over=take_over)
+            if not signals.stopped.is_set():
+                node = _Node(settings, store, self._vault, self._traces, about, signals.stopped)
+                await _serve(node, self._tell, signals)
+                with suppress(StoreUnavailable):
+                    await store.leave()
+
+    def _tell(self, ready: Ready) -> None:
+        if not self._is_known_ready:
+            self._is_known_ready = True
+            self._ready(ready)
 
 
 @asynccontextmanager
@@ -194,6 +238,10 @@ def _alone(home: Path) -> Iterator[None]:
 async def _serve(node: _Node, ready: Callable[[Ready], None], signals: StopSignals) -> None:
     async with anyio.create_task_group() as services:
         signals.everything = services.cancel_scope
+        await node.start_warm(services)
+        if not await node.stand_by(services, lambda: ready(node.describe())):
+            services.cancel_scope.cancel()
+            return
         await node.start(services)
         ready(node.describe())
         await node.stopped.wait()
@@ -218,6 +266,19 @@ class _ApiServer(Protocol):
 
     async def stop(self, seconds: float) -> None:
         """See ``api_server.ApiServer``."""
+
+
+class _ReadServer(Protocol):
+    """See ``standby_server.StandbyServer``, which is imported once the event loop runs."""
+
+    async def serve(self, *, task_status: TaskStatus[str] = ...) -> None:
+        """See ``standby_server.StandbyServer``."""
+
+
+def _import_standby_server() -> Callable[..., _ReadServer]:
+    from aioflow.daemon.standby_server import StandbyServer
+
+    return StandbyServer
 
 
 def _import_api_server() -> Callable[..., _ApiServer]:
@@ -253,6 +314,11 @@ class _Node:
         self._api_server: _ApiServer | None = None
         self.stopped = stopped
         self._home_id = about.home
+        self._about = about
+        self._has_children = False
+        self._reads = anyio.CancelScope()
+        self._reads_over = anyio.Event()
+        self._reads_over.set()
         self._backends = open_backends(settings.executors)
         self._engine = engine = _engine(settings, store, clock, about, self._backends)
         masks = Masks()
@@ -393,8 +459,8 @@ class _Node:
         if self._traces is not None:
             dispatcher.subscribe(self._traces.committed)
 
-    async def start(self, services: TaskGroup) -> None:
-        """Start every service, each after the services that it needs."""
+    async def start_warm(self, services: TaskGroup) -> None:
+        """Start the services that need no claim of the database."""
         await services.start(self._children.run)
         await services.start(self._interpreters.run)
         await services.start(self._tasklog.run)
@@ -405,12 +471,78 @@ class _Node:
             await services.start(self._stored.run)
         if self._traces is not None:
             await services.start(self._traces.run)
+
+    async def stand_by(self, services: TaskGroup, ready: Callable[[], None]) -> bool:
+        """Wait until this node may claim the database. Return whether it has.
+
+        Meanwhile its child processes start, and it answers reads. Without other nodes, the engine
+        claims the database when it starts.
+
+        Args:
+            ready: Called when it stands by.
+
+        Raises:
+            Fenced: If another daemon has the identity of this home.
+            HomeBusy: If another daemon with the identity of this home is active.
+        """
+        membership = self._store.membership
+        if membership is None:
+            return True
+        settings = self._settings
+        where, timing = settings.shown_db, timing_of(settings)
+        standby = Standby(membership, self._clock, timing, self._about, where)
+        self._reads_over = anyio.Event()
+        services.start_soon(self._start_children, services)
+        services.start_soon(self._serve_reads, standby, ready)
+        async with anyio.create_task_group() as watching:
+            watching.start_soon(self._end_when_stopped, watching.cancel_scope)
+            await standby.wait(self._claim)
+            watching.cancel_scope.cancel()
+        self._reads.cancel()
+        is_active = not self.stopped.is_set()
+        if not is_active:
+            with suppress(StoreUnavailable):
+                await membership.leave()
+        return is_active
+
+    async def _claim(self, about: NodeFacts) -> None:
+        if not self.stopped.is_set():
+            with anyio.CancelScope(shield=True):
+                await self._engine.claim(about)
+
+    async def _end_when_stopped(self, scope: anyio.CancelScope) -> None:
+        await self.stopped.wait()
+        scope.cancel()
+
+    async def _serve_reads(self, standby: Standby, ready: Callable[[], None]) -> None:
+        """Serve the API and the page from rows until cancelled; see ``StandbyServer``."""
+        try:
+            with self._reads:
+                make = await in_thread(_import_standby_server)
+                parts = self._settings, self._store, self._vault, self._tasklog, self._clock
+                async with anyio.create_task_group() as group:
+                    self._url = await group.start(make(*parts, standby).serve)
+                    ready()
+        finally:
+            self._reads_over.set()
+
+    async def _start_children(self, services: TaskGroup) -> None:
+        """Start the child processes, unless they have been started."""
+        if not self._has_children:
+            self._has_children = True
+            async with anyio.create_task_group() as starting:
+                starting.start_soon(services.start, self._slot.run)
+                starting.start_soon(services.start, self._hosts.run)
+
+    async def start(self, services: TaskGroup) -> None:
+        """Start every other service, each after the services that it needs."""
         catalog = await self._open_catalog()
+        if self._store.membership is not None:
+            services.start_soon(self._send_heartbeats)
         async with anyio.create_task_group() as starting:
             # The child processes start while the engine reads the unfinished runs. Their reports
             # wait in its inbox until it has read them.
-            starting.start_soon(services.start, self._slot.run)
-            starting.start_soon(services.start, self._hosts.run)
+            starting.start_soon(self._start_children, services)
             api_server = self._api_server = await self._open_api_server(
                 catalog.first_sweep_done.is_set
             )
@@ -424,7 +556,8 @@ class _Node:
             starting.start_soon(self._start_web, services, api_server)
         with anyio.move_on_after(_FIRST_SWEEP_SECONDS):
             await catalog.first_sweep_done.wait()
-        services.start_soon(self._watch_store)
+        if self._store.membership is None:
+            services.start_soon(self._watch_store)
         services.start_soon(self._examine_store)
         services.start_soon(self._code_missing.run)
         services.start_soon(self._deleting.run)
@@ -482,6 +615,9 @@ class _Node:
         with anyio.move_on_after(_WEB_WAITS_SECONDS):
             while self._engine.waiting_inputs and not self._engine.slots.is_suspended:
                 await self._engine.next_turn()
+        if not self._reads_over.is_set():
+            self._open_slots()  # the server of the standby may take seconds to release the address
+            await self._reads_over.wait()
         self._url = await services.start(api_server.serve)
         self._open_slots()
 
@@ -524,11 +660,25 @@ class _Node:
 
     async def _watch_store(self) -> None:
         """Fail if another daemon has claimed the database, even while nothing commits."""
-        beating = Beating(self._store, self._clock)
+        beating = Beating(self._engine.heartbeat, self._clock)
         while True:
             await self._clock.sleep(_WATCH_STORE_SECONDS)
             self._store.verify()
             await beating.heartbeat(self._engine.memory.commit_no)
+
+    async def _send_heartbeats(self) -> None:
+        """Send heartbeats for the standbys to see, even while nothing commits.
+
+        Once the engine runs, each follows a turn: an engine that hangs must not look alive.
+        """
+        seconds, engine = self._settings.ha_heartbeat_seconds, self._engine
+        beating = Beating(engine.heartbeat, self._clock, seconds=0.9 * seconds)
+        while True:
+            await self._clock.sleep(seconds)
+            if engine.turns:
+                engine.report([ContinueRun(-1)])
+                await engine.next_turn()
+            await beating.heartbeat(engine.memory.commit_no)
 
     async def _examine_store(self) -> None:
         """Run the database checks that the start skipped to save time."""
@@ -573,6 +723,7 @@ def _engine(
         late_after_us=round(settings.schedule_late_seconds * 1e6) or None,
         ends_when_idle=settings.until_idle,
         about=about,
+        lease_us=round(settings.ha_lease_seconds * 1e6) if settings.ha_enabled else None,
     )
 
 

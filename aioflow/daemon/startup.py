@@ -72,7 +72,8 @@ async def open_database(
 
 async def _try(stack: AsyncExitStack, settings: Settings, vault: Vault) -> Store | StoreUnavailable:
     durability, home = settings.durability, settings.home
-    opening = open_store(settings.db, vault, durability=durability, home=home)
+    lease = settings.ha_lease_seconds if settings.ha_enabled else None
+    opening = open_store(settings.db, vault, durability=durability, home=home, lease_seconds=lease)
     try:
         return await stack.enter_async_context(opening)
     except StoreUnavailable as exc:

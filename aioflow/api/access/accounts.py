@@ -160,6 +160,12 @@ class Access:
             self._arrived = anyio.Event()
             await self._write()
 
+    async def reload(self) -> None:
+        """Read all accounts, tokens and sessions again, because another node has changed them."""
+        cache = AuthCache()
+        await cache.load(self._store)
+        self.auth_cache = cache
+
     async def finish(self) -> None:
         """Store all remaining denied requests and token uses. Then ``run`` may be cancelled."""
         await self._write(is_last=True)

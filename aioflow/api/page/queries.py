@@ -14,7 +14,7 @@ from aioflow._threads import in_thread
 from aioflow.api.assets import Assets
 from aioflow.api.children import Children
 from aioflow.api.dags import import_errors
-from aioflow.api.live_stream import Commits
+from aioflow.api.live_stream import Commits, commits_by_node
 from aioflow.api.metrics import MemoryStats, MemoryStatsCollector
 from aioflow.api.page.gantt import gantt
 from aioflow.api.page.graphs import Graphs, RunStateCounts
@@ -37,7 +37,7 @@ from aioflow.api.paging import Page
 from aioflow.api.queries import RunReader
 from aioflow.api.schedule_texts import schedule_text
 from aioflow.api.schemas import iso, run_state_name, summary
-from aioflow.api.triggers import NODE_NO, TriggerReader
+from aioflow.api.triggers import TriggerReader
 from aioflow.api.waits.longest import LongestWaits, newest_failures
 from aioflow.clock import Clock
 from aioflow.core.scheduling import timetable
@@ -226,7 +226,8 @@ def node_view(row: NodeRow, engine: Engine | None, now: Timestamp) -> NodeView:
     Args:
         engine: The engine of the responding node; ``None`` without a daemon.
     """
-    is_here = engine is not None and row.node_no == NODE_NO and row.epoch == engine.memory.epoch
+    memory = None if engine is None else engine.memory
+    is_here = memory is not None and (row.node_no, row.epoch) == (memory.node_no, memory.epoch)
     state = "away" if not is_here else "drained" if row.is_drained else "up"
     slots = triggers = None
     if engine is not None and is_here:
@@ -319,6 +320,15 @@ class Reads:
             DaemonAway: If there is no daemon.
         """
         return _of_daemon(self._engine).memory.commit_no
+
+    @property
+    def position(self) -> dict[int, int]:
+        """The last commit of each node, as the live stream identifies it.
+
+        Raises:
+            DaemonAway: If there is no daemon.
+        """
+        return commits_by_node(_of_daemon(self._engine).memory)
 
     @property
     def slots(self) -> Slots:

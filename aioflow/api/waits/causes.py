@@ -31,7 +31,6 @@ from aioflow.api.schemas import (
     wait_view,
 )
 from aioflow.api.task_instances import RunLayout, TaskLocation, absent_state
-from aioflow.api.triggers import NODE_NO
 from aioflow.api.waits.sentences import (
     Waiter,
     actions,
@@ -46,7 +45,7 @@ from aioflow.engine.loop import Engine
 from aioflow.errors import DaemonAway, UnknownRun, UnknownTask
 from aioflow.model.ids import RunNo, TaskNo
 from aioflow.model.rows import RunRow, TaskRow
-from aioflow.model.states import LIVE_TASK_STATES, RunState, TaskState, Wait, WaitKind
+from aioflow.model.states import LIVE_TASK_STATES, NodeState, RunState, TaskState, Wait, WaitKind
 from aioflow.protocol.requests import CountTasks, Explain, ExplainChildren, Share, ShowShares
 from aioflow.store import Store
 
@@ -445,7 +444,9 @@ class Chain:
         for worker in workers:
             if worker.start_no == row.start_no:
                 return f"in executor {worker.executor} on {worker.host}"
-        return f"on node {NODE_NO}"
+        nodes = await self._store.list_nodes()
+        active = (node.node_no for node in nodes if node.state is NodeState.ACTIVE)
+        return f"on node {next(active, 1)}"
 
     async def _state(self, location: TaskLocation) -> TaskState:
         if location.map_index < 0 and self._layout.is_expanded(location.task_index):

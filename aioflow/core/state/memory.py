@@ -151,6 +151,8 @@ class Memory:
             only one run after this timestamp.
         shift: Offset of the wall clock from steady time, as of the last turn.
         commit_us: Recent duration of a commit, as measured by the engine.
+        other_commits: The last commit of each other node that has committed. None of them commits
+            while this node is active.
     """
 
     def __init__(self, *, epoch: int) -> None:
@@ -212,6 +214,7 @@ class Memory:
         self.rests_after: Timestamp | None = None
         self.run_ends: dict[RunNo, RunEnd] = {}
         self.commit_us, self.commit_no, self.shift = 1_000.0, 0, 0
+        self.other_commits: dict[int, int] = {}
         self.numbers_needed = WAITS_LIMIT + 1
 
     @property

@@ -1,0 +1,214 @@
+"""Two or more real daemons on one PostgreSQL server, each behind a proxy, and their ledger."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+
+from aioflow.crypto import Vault
+from aioflow.settings.home import make_home
+from aioflow.store import open_store
+from benchmarks.daemon import DaemonProcess, eventually
+from tests.faults.ground import DAGS
+from tests.ha.proxy import Proxy
+from tests.journal_replay import compare_with_replay
+from tests.postgres_server import PostgresServer, private_postgres
+
+__all__ = ("LEASE_SECONDS", "Cluster", "Node", "cluster")
+
+LEASE_SECONDS = 3.0
+_HA = """
+[ha]
+enabled = true
+node_name = "{name}"
+[results]
+url = "file://{shared}/results"
+[log]
+url = "file://{shared}/logs"
+"""
+
+
+class Node(DaemonProcess):
+    """A daemon of a cluster, with a home and a proxy of its own."""
+
+    def __init__(self, folder: Path, name: str, proxy: Proxy) -> None:
+        flags = ("--cpu-slots", "2")
+        super().__init__(folder / name, DAGS, db=proxy.url, flags=flags)
+        self.name = name
+        self.proxy = proxy
+
+    def last_words(self) -> str:
+        """Return the end of its log."""
+        return self.log.read_text(errors="replace")[-4000:]
+
+    def says(self, words: str) -> bool:
+        """Return whether it has logged something."""
+        return words in self.log.read_text(errors="replace")
+
+    def is_ready(self) -> bool:
+        """Return whether it is active and ready."""
+        try:
+            return self.is_alive and self._is_ready()
+        except (OSError, http.client.HTTPException):
+            return False
+
+    def health(self, which: str) -> int:
+        """Return the status of ``/health/live`` or ``/health/ready``; 0 without an answer."""
+        try:
+            return int(self.request("GET", f"/health/{which}", status=None)[0])
+        except (OSError, http.client.HTTPException):
+            return 0
+
+    def stand_still(self) -> None:
+        """SIGSTOP the daemon, but not its children."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """SIGCONT the daemon."""
+        self.process.send_signal(signal.SIGCONT)
+
+
+class Cluster:
+    """A server and its nodes.
+
+    Attributes:
+        ledger: The file to which tasks append.
+    """
+
+    def __init__(self, folder: Path, server: PostgresServer, nodes: list[Node]) -> None:
+        self.folder = folder
+        self.server = server
+        self.nodes = nodes
+        self.ledger = folder / "ledger"
+        self.ledger.touch()
+
+    def ask(self, sql: str, *values: Any) -> list[Any]:
+        """Return the rows of a statement, asked of the server directly."""
+
+        async def fetch() -> list[Any]:
+            connection = await asyncpg.connect(self.server.url)
+            try:
+                return [tuple(row) for row in await connection.fetch(sql, *values)]
+            finally:
+                await connection.close()
+
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(asyncio.run, fetch()).result()
+
+    def active_name(self) -> str | None:
+        """Return the name of the node that is active according to the database."""
+        with contextlib.suppress(OSError, asyncpg.PostgresError):
+            rows = self.ask("SELECT name FROM node WHERE state = 1")
+            return str(rows[0][0]) if rows else None
+        return None
+
+    def start(self) -> tuple[Node, Node]:
+        """Start the nodes one after the other; return the active one and the first standby."""
+        first, *others = self.nodes
+        first.start(90.0)
+        for node in others:
+            node.launch()
+            eventually(lambda node=node: node.says("standing by"), 90.0, node.last_words)  # type: ignore[misc]
+            eventually(lambda node=node: node.health("live") == 200, 90.0, node.last_words)  # type: ignore[misc]
+        return first, others[0]
+
+    def wait_for_active(self, node: Node, timeout: float = 90.0) -> float:
+        """Wait until a node is active and ready; return the seconds."""
+        began = time.monotonic()
+        eventually(node.is_ready, timeout, self.words)
+        assert self.active_name() == node.name
+        return time.monotonic() - began
+
+    def words(self) -> str:
+        """Return the ends of all logs."""
+        return "\n".join(f"--- {node.name}\n{node.last_words()}" for node in self.nodes)
+
+    def trigger(self, node: Node, *, count: int, seconds: float) -> str:
+        """Start a run of ``small`` at a node."""
+        conf = {"ledger": str(self.ledger), "count": count, "seconds": seconds}
+        return node.trigger("small", conf)
+
+    def lines(self, what: str, run_id: str) -> Counter[int]:
+        """Return how often the square of each number began, or ended."""
+        words = [line.split() for line in self.ledger.read_text().splitlines()]
+        of_run = [line for line in words if line[:3] == [what, run_id, "square"]]
+        return Counter(int(line[3]) for line in of_run)
+
+    def judge_run(self, node: Node, run_id: str, *, count: int, takeovers: int = 1) -> None:
+        """Assert that a run succeeded with the right result, and that no try was charged."""
+        run = node.wait(run_id, 240.0)
+        assert run["state"] == "success", (run, self.words())
+        begun, ended = self.lines("begin", run_id), self.lines("end", run_id)
+        assert set(ended) == set(range(count))
+        assert max(begun.values()) <= 1 + takeovers, begun
+        tries = self.ask(
+            "SELECT max(t.try_number) FROM task t JOIN run r USING (run_no) "
+            "WHERE r.run_id = $1 AND t.map_index >= 0 AND t.state = 6",
+            run_id,
+        )
+        assert tries == [(1,)], "a try was charged"
+
+    def judge_database(self) -> None:
+        """Assert that a replay of the journal of all nodes leads to the tables."""
+
+        async def differences() -> list[str]:
+            vault = Vault.open(self.nodes[0].home / "key")
+            async with open_store(self.server.url, vault, exclusive=False) as store:
+                return await compare_with_replay(store)
+
+        with ThreadPoolExecutor(1) as thread:
+            assert thread.submit(asyncio.run, differences()).result() == []
+
+    def takeovers(self) -> int:
+        """Return how often a node was declared dead and another took over."""
+        return sum(
+            node.log.read_text(errors="replace").count("the active node is silent, taking over")
+            for node in self.nodes
+            if node.log.exists()
+        )
+
+    def fenced(self) -> int:
+        """Return how often a node found out that it was fenced."""
+        return sum(
+            node.log.read_text(errors="replace").count("fenced, standing by again")
+            for node in self.nodes
+            if node.log.exists()
+        )
+
+
+@contextmanager
+def cluster(folder: Path, names: tuple[str, ...] = ("a", "b")) -> Iterator[Cluster]:
+    """Prepare a server and nodes, which are not started. They are killed at the end."""
+    with private_postgres() as server, ExitStack() as stack:
+        socket = Path(server.url.rpartition("host=")[2]) / ".s.PGSQL.5432"
+        nodes = []
+        for name in names:
+            node = Node(folder, name, stack.enter_context(Proxy(socket)))
+            make_home(node.home)
+            text = _HA.format(name=name, shared=folder / "shared")
+            (node.home / "aioflow.toml").write_text(text)
+            nodes.append(node)
+            if name == names[0]:
+                Vault.open(node.home / "key")
+            else:
+                key = (nodes[0].home / "key").read_bytes()
+                (node.home / "key").write_bytes(key)
+                (node.home / "key").chmod(0o600)
+        try:
+            yield Cluster(folder, server, nodes)
+        finally:
+            for node in nodes:
+                if node.is_alive:
+                    node.go_on()
+                    node.kill(whole_tree=True)
