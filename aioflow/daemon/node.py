@@ -509,6 +509,10 @@ class _Node:
         if not self.stopped.is_set():
             with anyio.CancelScope(shield=True):
                 await self._engine.claim(about)
+            if about.after is not None:
+                name = about.name or about.host
+                message = f"node {name} took over from node {about.after.node_no}, which was silent"
+                self._engine.report([AlertRaised(reason="takeover", message=message)])
 
     async def _end_when_stopped(self, scope: anyio.CancelScope) -> None:
         await self.stopped.wait()
@@ -536,9 +540,9 @@ class _Node:
 
     async def start(self, services: TaskGroup) -> None:
         """Start every other service, each after the services that it needs."""
-        catalog = await self._open_catalog()
         if self._store.membership is not None:
             services.start_soon(self._send_heartbeats)
+        catalog = await self._open_catalog()
         async with anyio.create_task_group() as starting:
             # The child processes start while the engine reads the unfinished runs. Their reports
             # wait in its inbox until it has read them.
