@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from hypothesis import given
@@ -20,7 +21,7 @@ def poll(at_ms: int, mark: NodeMark = MARK, **more) -> Poll:
     return Poll(at=at_ms * MS, mark=mark, **values | more)
 
 
-def dead_at(polls: list[Poll | None], timing: Timing = TIMING) -> int | None:
+def dead_at(polls: Sequence[Poll | None], timing: Timing = TIMING) -> int | None:
     """Return when the node is declared dead, in milliseconds; ``None`` if it is not."""
     watch: Watch | None = None
     for one in polls:

@@ -119,9 +119,14 @@ class Cluster:
         first.start(90.0)
         for node in others:
             node.launch()
-            eventually(lambda node=node: node.says("standing by"), 90.0, node.last_words)  # type: ignore[misc]
+            self.wait_for_standby(node)
             eventually(lambda node=node: node.health("live") == 200, 90.0, node.last_words)  # type: ignore[misc]
         return first, others[0]
+
+    def wait_for_standby(self, node: Node) -> None:
+        """Wait until a node stands by."""
+        asked = "SELECT state FROM node WHERE name = $1"
+        eventually(lambda: self.ask(asked, node.name) == [(0,)], 120.0, self.words)
 
     def wait_for_active(self, node: Node, timeout: float = 90.0) -> float:
         """Wait until a node is active and ready; return the seconds."""

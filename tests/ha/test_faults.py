@@ -50,7 +50,7 @@ def test_t1_a_daemon_that_is_killed_again_and_again(tmp_path: Path) -> None:
             active.kill(whole_tree=chance.random() < 0.5)
             took.append(nodes.wait_for_active(standby))
             active.launch()
-            eventually(lambda: active.says("standing by"), 120.0, nodes.words)
+            nodes.wait_for_standby(active)
             active, standby = standby, active
         print("seconds until ready after kill -9:", [round(one, 2) for one in took])
         assert nodes.takeovers() >= 4
@@ -218,7 +218,7 @@ def test_t9_two_daemons_that_meet_an_empty_database(tmp_path: Path) -> None:
         eventually(lambda: any(node.is_ready() for node in nodes.nodes), 120.0, nodes.words)
         active = next(node for node in nodes.nodes if node.is_ready())
         (other,) = (node for node in nodes.nodes if node is not active)
-        eventually(lambda: other.says("standing by"), 120.0, nodes.words)
+        nodes.wait_for_standby(other)
         run_id = started(nodes, active)
         judged(nodes, active, run_id, takeovers=0)
 
