@@ -15,12 +15,33 @@ from urllib.parse import quote, quote_plus
 
 from aioflow.model.dag import ValueKind
 
-__all__ = ("LEAST", "MASK", "Masks", "Stream", "masked_url", "masked_urls", "secret_texts")
+__all__ = (
+    "LEAST",
+    "LINK_PREFIX",
+    "MASK",
+    "Masks",
+    "Stream",
+    "masked_url",
+    "masked_urls",
+    "secret_texts",
+)
 
 MASK = b"***"
 
 LEAST = 5
 """Minimum length of a text to mask, in characters; a shorter one would mask half of every log."""
+
+LINK_PREFIX = "aiolink_"
+"""What the token of a signed link begins with. Such tokens are always masked: everyone who reads
+one can answer with it."""
+
+_LINK_HEAD = LINK_PREFIX.encode()
+_LINK = re.compile(_LINK_HEAD + rb"[A-Za-z0-9_.-]*")
+
+_LINK_BYTES = 1_000
+"""Maximum length of a token."""
+
+_LINE_ENDS = frozenset((b"", b"\n", b"\r"))
 
 _LEAST_LINE = 12
 
@@ -37,7 +58,10 @@ _CONTAINER_SCHEMES = ("abfs", "abfss", "wasb", "wasbs")
 
 
 class Masks:
-    """The texts to mask in one process. Each secret that is read adds some; none is removed."""
+    """The texts to mask in one process. Each secret that is read adds some; none is removed.
+
+    The tokens of signed links are masked by their form, because there are too many to remember.
+    """
 
     __slots__ = ("_heads", "_known", "_pattern")
 
@@ -61,19 +85,22 @@ class Masks:
 
     def masked(self, data: bytes) -> bytes:
         """Return the data with secrets masked."""
-        return data if self._pattern is None else self._pattern.sub(MASK, data)
+        if self._pattern is not None:
+            data = self._pattern.sub(MASK, data)
+        return _LINK.sub(MASK, data) if _LINK_HEAD in data else data
 
     def masked_text(self, text: str) -> str:
         """Return the text with secrets masked."""
-        if self._pattern is None:
+        if self._pattern is None and LINK_PREFIX not in text:
             return text
         return self.masked(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
 
     def split(self, data: bytes) -> tuple[bytes, bytes]:
         """Return the part that can be shown, masked, and the rest, which may begin a secret."""
+        held = _link_from(data)
         if self._pattern is None:
-            return data, b""
-        held = self._pending_from(data)
+            return self.masked(data[:held]), data[held:]
+        held = min(held, self._pending_from(data))
         shown, at = [], 0
         for found in self._pattern.finditer(data):
             if found.start() >= held:
@@ -82,7 +109,8 @@ class Masks:
             at = found.end()
             held = max(held, at)
         shown.append(data[at:held])
-        return b"".join(shown), data[held:]
+        whole = b"".join(shown)
+        return (_LINK.sub(MASK, whole) if _LINK_HEAD in whole else whole), data[held:]
 
     def _pending_from(self, data: bytes) -> int:
         """Return the start of the longest suffix that may begin a secret; else the length."""
@@ -94,6 +122,24 @@ class Masks:
                 if any(len(head) > len(tail) and head.startswith(tail) for head in heads):
                     return at
         return len(data)
+
+
+def _link_from(data: bytes) -> int:
+    """Return where a token of a link begins whose end may be missing; else the length.
+
+    The rest of the token may follow. One that has no end is not held back for ever.
+    """
+    if data[-1:] in _LINE_ENDS:
+        return len(data)
+    found = data.rfind(_LINK_HEAD)
+    if found >= 0 and len(data) - found <= _LINK_BYTES:
+        end = _LINK.match(data, found)
+        if end is not None and end.end() == len(data):
+            return found
+    for length in range(min(len(_LINK_HEAD) - 1, len(data)), 0, -1):
+        if data.endswith(_LINK_HEAD[:length]):
+            return len(data) - length
+    return len(data)
 
 
 class Stream:
@@ -168,14 +214,15 @@ def secret_texts(kind: ValueKind, name: str, value: Any) -> Iterator[str]:
         case ValueKind.CONNECTION:
             yield value.get("password", "")
             for key, extra in value.get("extra", {}).items():
-                if _names_a_secret(key):
+                if is_secret_name(key):
                     yield from _texts(extra)
         case ValueKind.VARIABLE:
-            if _names_a_secret(name):
+            if is_secret_name(name):
                 yield from _texts(value)
 
 
-def _names_a_secret(name: str) -> bool:
+def is_secret_name(name: str) -> bool:
+    """Return whether a name suggests that its value is a secret."""
     return any(part in name.lower() for part in _SECRET_NAMES)
 
 

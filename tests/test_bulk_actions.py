@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from aioflow.api import bulk
+from aioflow.api.access.audit import audit_faults
 from aioflow.api.bulk import act_on_slice, preview
 from aioflow.api.run_filters import RunQuery
 from aioflow.errors import RequestError
@@ -57,6 +58,34 @@ async def test_matching_runs_are_cancelled_in_slices_and_other_runs_are_not(tmp_
     assert found["other"] != "cancelled"
     assert [line.target for line in audit] == [f"{n} runs of: dag=chain" for n in (1, 2, 2)]
     assert {line.actor for line in audit} == {"anna"}
+    assert [set(line.after.split()) for line in audit] == [{"r0"}, {"r1", "r2"}, {"r3", "r4"}]
+
+
+async def test_who_cleared_a_run_among_many_is_shown_at_its_try(tmp_path):
+    async with runs(tmp_path, 1) as (n, api):
+        await act(api, "cancel", OF_CHAIN)
+        await act(api, "clear_failed", OF_CHAIN)
+        run = await n.api.run("r0")
+        found = await n.store.list_clears("r0")
+
+    assert [(by, target) for _, by, target in found] == [("anna", "r0")]
+    assert found[0][0] >= run.created_at
+
+
+async def test_the_entry_of_a_slice_names_all_its_runs_and_a_list_the_first(tmp_path):
+    async with runs(tmp_path, 0) as (n, api):
+        names = [f"{number:03}-{'x' * 40}" for number in range(30)]
+        for name in names:
+            await n.api.trigger("chain", run_id=name)
+        await act(api, "cancel", OF_CHAIN)
+        (listed,) = [one for one in await n.api.access.list_audit() if one.more]
+        whole = await n.api.access.show_audit(listed.audit_id)
+        faults = await audit_faults(n.store)
+
+    assert len(listed.after) <= 500
+    assert len(listed.after.split()) + listed.more == 30
+    assert (sorted(whole.after.split()), whole.more) == (names, 0)
+    assert faults == []
 
 
 async def test_a_repeated_slice_clears_nothing_more(tmp_path):

@@ -6,11 +6,13 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from aioflow.crypto import new_key, read_keys, write_keys
-from aioflow.errors import RequestError, SettingsError
+from aioflow.errors import NotAssigned, RequestError, SettingsError
 from aioflow.model.dag import DagSpec, TaskSpec, ValueKind
+from aioflow.model.decisions import PERSON
 from aioflow.model.triggers import DagTriggerSpec
 from aioflow.protocol.inputs import FileParsed, HostUp
 from aioflow.protocol.reports import Deferred
@@ -43,6 +45,32 @@ def _deferred(start: Any, at: int) -> Deferred:
     kwargs = b"\x81\xa1a\xa6canary"
     given = b"\x81\xa1b\xa5given"
     return Deferred(start.task_no, start.start_no, at, at, "m:T", kwargs, "on_event", given)
+
+
+async def ask_people(n: Node, count: int) -> None:
+    """Let tasks ask people, each for an approval."""
+    tasks = tuple(TaskSpec(task_id=f"t{number}") for number in range(count))
+    spec = DagSpec(dag_id="asks", file="asks.py", tasks=tasks)
+    n.engine.report([FileParsed(file="asks.py", version="v1", dags=(spec,), sources={})])
+    await n.engine.ask(CreateRun(dag_id="asks"))
+    for _ in range(count):
+        start = (await n.effects.next_start()).start
+        at = n.engine.timers._clock.read().now
+        kwargs = msgspec.msgpack.encode({"question": "canary?"})
+        n.engine.report(
+            [Deferred(start.task_no, start.start_no, at, at, PERSON, kwargs, "go", None)]
+        )
+
+    async def asked() -> bool:
+        return await n.store.count_open_decisions() == count
+
+    await until(n.engine, asked)
+
+
+def stored_decisions(home: Path) -> list[bytes]:
+    with sqlite3.connect(home / "aioflow.db") as raw:
+        found = raw.execute("SELECT question, answer FROM decision").fetchall()
+    return [cell for row in found for cell in row if cell is not None]
 
 
 def encrypted(home: Path) -> list[bytes]:
@@ -94,7 +122,7 @@ async def test_more_triggers_than_fit_into_a_turn_are_all_encrypted_again(tmp_pa
         assert not {text[1:9] for text in before} & {text[1:9] for text in encrypted(tmp_path)}
 
 
-@pytest.mark.parametrize("pages", [0, 1, 2])
+@pytest.mark.parametrize("pages", [0, 1, 2, 3])
 async def test_cut_short_anywhere_everything_opens_and_the_next_call_ends_it(tmp_path, pages):
     async with node(tmp_path) as n:
         await n.api.values.set(SECRET, "TOKEN", "hidden-text")
@@ -112,7 +140,7 @@ async def test_cut_short_anywhere_everything_opens_and_the_next_call_ends_it(tmp
             return await real(request)
 
         engine.ask = dies  # type: ignore[method-assign]
-        if pages < 2:
+        if pages < 3:
             with pytest.raises(RequestError):
                 await n.api.rotate()
             assert len(keys_of(tmp_path)) == 2
@@ -121,7 +149,7 @@ async def test_cut_short_anywhere_everything_opens_and_the_next_call_ends_it(tmp
     async with node(tmp_path) as n:
         assert await opened(n) == was
         view = await n.api.rotate()
-        assert (view.resumed, view.unopened) == (pages < 2, 0)
+        assert (view.resumed, view.unopened) == (pages < 3, 0)
         assert await opened(n) == was
         assert len(keys_of(tmp_path)) == 1
 
@@ -188,3 +216,39 @@ async def test_the_trigger_of_a_dag_is_encrypted_again_and_continues(tmp_path):
         assert (view.reencrypted, view.unopened) == (1, 0)
         assert await n.store.list_dag_triggers() == [before]
         assert await compare_with_replay(n.store) == []
+
+
+async def test_decisions_are_encrypted_again_page_by_page(tmp_path, monkeypatch):
+    monkeypatch.setattr("aioflow.core.requests.KEY_ROTATION_PAGE", 2)
+    monkeypatch.setattr("aioflow.engine.prefetch.KEY_ROTATION_PAGE", 2)
+    async with node(tmp_path) as n:
+        await ask_people(n, 3)
+        first = (await n.store.list_decisions())[-1].decision_no
+        await n.api.decisions.answer(first, True)
+        was, before = await n.store.list_decisions(), stored_decisions(tmp_path)
+
+        view = await n.api.rotate()
+
+        assert (view.reencrypted, view.unopened) == (6, 0)  # each has a trigger
+        assert await n.store.list_decisions() == was
+        assert was[-1].answer == b"\xc3"
+        assert len(before) == 4
+        assert not {cell[1:9] for cell in before} & {
+            cell[1:9] for cell in stored_decisions(tmp_path)
+        }
+        assert await compare_with_replay(n.store) == []
+
+
+async def test_question_of_a_lost_key_is_shown_as_unreadable_and_no_one_answers_it(tmp_path):
+    async with node(tmp_path) as n:
+        await ask_people(n, 1)
+    write_keys(tmp_path / "key", [new_key()])
+    async with node(tmp_path) as n:
+        (shown,) = (await n.api.decisions.page()).items
+        with pytest.raises(NotAssigned, match="unreadable"):
+            await n.api.decisions.answer(shown.decision_id, True)
+        view = await n.api.rotate()
+
+        assert shown.question == "unreadable: no key of this home decrypts it"
+        assert not shown.may_answer
+        assert (view.reencrypted, view.unopened) == (0, 2)

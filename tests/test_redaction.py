@@ -129,3 +129,19 @@ async def test_delayed_output_is_in_the_log_once_it_is_closed(tmp_path):
 )
 def test_the_secret_parts_of_a_value(kind, name, value, hidden):
     assert list(secret_texts(kind, name, value)) == hidden
+
+
+@given(st.integers(0, 60))
+def test_a_signed_link_is_hidden_although_it_was_not_handed_out_here(cut):
+    text = b"open https://flow/decide#aiolink_lAoB-_x.c2lnbmF0dXJl now\n"
+    for made in (Masks(), masks("another-secret")):
+        stream = Stream(made)
+        shown = stream.feed(text[:cut]) + stream.feed(text[cut:]) + stream.finish()
+        assert shown == b"open https://flow/decide#*** now\n"
+        assert made.masked_text(text.decode()) == shown.decode()
+
+
+def test_output_that_does_not_begin_a_link_is_not_held_back():
+    stream = Stream(Masks())
+    assert stream.feed(b"password: ") == b"password: "
+    assert stream.feed(b"aiolink_" + b"x" * 2_000) == MASK

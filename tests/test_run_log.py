@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aioflow.telemetry import run_log
+from aioflow.telemetry import run_log, task_log_index
 from aioflow.telemetry.run_log import BEGIN, RunLogFiles, RunSegment
+from aioflow.telemetry.task_log_index import LogIndexes
 from aioflow.telemetry.task_log_records import RecordScan, record_header
 
 
@@ -19,6 +20,10 @@ def write(folder: Path, task_index: int, *records: tuple[int, bytes]) -> RunSegm
     data = [record_header(-1, 1, 1, at, len(text)) + text for at, text in records]
     path.write_bytes(b"".join(data))
     return RunSegment(task_index, 0, 0, path)
+
+
+def reader() -> RunLogFiles:
+    return RunLogFiles(LogIndexes())
 
 
 def texts(pieces):
@@ -31,7 +36,7 @@ def test_records_of_tasks_are_merged_by_time(tmp_path):
         write(tmp_path, 1, (2, b"b"), (4, b"d")),
         write(tmp_path, 2, (3, b"c")),
     ]
-    found, is_end = RunLogFiles().read(segments, BEGIN, 1_000)
+    found, is_end = reader().read(segments, BEGIN, 1_000)
 
     assert texts(found) == [b"a", b"b", b"c", b"d", b"e"]
     assert is_end
@@ -39,10 +44,10 @@ def test_records_of_tasks_are_merged_by_time(tmp_path):
 
 def test_reading_continues_after_any_record_also_where_times_are_equal(tmp_path):
     segments = [write(tmp_path, n, (7, b"%da" % n), (7, b"%db" % n)) for n in range(3)]
-    whole, _ = RunLogFiles().read(segments, BEGIN, 1_000)
+    whole, _ = reader().read(segments, BEGIN, 1_000)
     for at, piece in enumerate(whole):
-        rest, _ = RunLogFiles().read(segments, piece.key, 1_000)
-        again, _ = RunLogFiles().read(segments, piece.key.before(), 1_000)
+        rest, _ = reader().read(segments, piece.key, 1_000)
+        again, _ = reader().read(segments, piece.key.before(), 1_000)
         assert texts(rest) == texts(whole[at + 1 :])
         assert texts(again) == texts(whole[at:])
 
@@ -56,7 +61,7 @@ def test_pages_together_are_the_whole_and_each_task_keeps_its_order(tmp_path_fac
         write(folder, index, *((at, b"%d.%d" % (index, n)) for n, at in enumerate(of_task)))
         for index, of_task in enumerate(times)
     ]
-    files, after, found, is_end = RunLogFiles(), BEGIN, [], False
+    files, after, found, is_end = reader(), BEGIN, [], False
     while not is_end:
         page, is_end = files.read(segments, after, limit)
         found += page
@@ -74,7 +79,7 @@ def test_few_files_are_open_and_the_order_is_right_all_the_same(tmp_path, monkey
         write(tmp_path, n, *((at * 10 + n, b"%d" % (at * 10 + n)) for at in range(4)))
         for n in range(9)
     ]
-    found, _ = RunLogFiles().read(segments, BEGIN, 1_000)
+    found, _ = reader().read(segments, BEGIN, 1_000)
 
     assert texts(found) == [b"%d" % (at * 10 + n) for at in range(4) for n in range(9)]
 
@@ -82,9 +87,9 @@ def test_few_files_are_open_and_the_order_is_right_all_the_same(tmp_path, monkey
 def test_a_page_in_the_middle_of_a_large_file_does_not_read_it_from_its_beginning(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(run_log, "_MARK_BYTES", 500)
+    monkeypatch.setattr(task_log_index, "BLOCK_BYTES", 500)
     segment = write(tmp_path, 0, *((at, b"%03d" % at) for at in range(100)))
-    files = RunLogFiles()
+    files = reader()
     found, _ = files.read([segment], BEGIN, 1_000)
     starts: list[int] = []
 
@@ -100,9 +105,9 @@ def test_a_page_in_the_middle_of_a_large_file_does_not_read_it_from_its_beginnin
 
 
 def test_a_file_that_was_deleted_and_begun_again_is_read_from_its_beginning(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_log, "_MARK_BYTES", 500)
+    monkeypatch.setattr(task_log_index, "BLOCK_BYTES", 500)
     segment = write(tmp_path, 0, *((at, b"%03d" % at) for at in range(100)))
-    files = RunLogFiles()
+    files = reader()
     found, _ = files.read([segment], BEGIN, 1_000)
     segment.path.unlink()
     write(tmp_path, 0, *((at, b"%03d" % at) for at in range(200, 210)))
@@ -117,8 +122,8 @@ def test_the_end_of_a_run_has_no_gaps(tmp_path, monkeypatch):
         write(tmp_path, 0, *((at, b"chatty %d" % at) for at in range(100))),
         write(tmp_path, 1, (1, b"early"), (95, b"late")),
     ]
-    found, is_all = RunLogFiles().read_end(segments)
-    whole, _ = RunLogFiles().read(segments, BEGIN, 10_000)
+    found, is_all = reader().read_end(segments)
+    whole, _ = reader().read(segments, BEGIN, 10_000)
 
     assert not is_all
     assert texts(found) == texts(whole[-len(found) :])
@@ -132,9 +137,9 @@ def test_a_record_that_is_still_being_written_is_read_later(tmp_path, cut):
     whole = segment.path.read_bytes()
     one = len(record_header(-1, 1, 1, 1, 5)) + 5
     segment.path.write_bytes(whole[: one + cut])
-    before, is_end = RunLogFiles().read([segment], BEGIN, 1_000)
+    before, is_end = reader().read([segment], BEGIN, 1_000)
     segment.path.write_bytes(whole)
-    after, _ = RunLogFiles().read([segment], before[-1].key, 1_000)
+    after, _ = reader().read([segment], before[-1].key, 1_000)
 
     assert (texts(before), is_end) == ([b"first"], True)
     assert texts(after) == [b"second"]

@@ -40,12 +40,13 @@ def marker(task_no, start_no, nonce=NONCE):
 
 
 async def written(folder, *outputs, **options):
-    """Write ``(key, data)`` pairs through a log of their own."""
+    """Write ``(key, data)`` pairs through a log of their own, each as a record."""
     log = TaskLog(folder, SystemClock(), **options)
     async with running(log):
         opened = {}
         for whose, data in outputs:
             await opened.setdefault(whose, log.open(whose)).write(data)
+            await log.catch_up()
     return log
 
 

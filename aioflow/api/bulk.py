@@ -18,7 +18,7 @@ from aioflow.api.paging import number_after, page_of
 from aioflow.api.run_filters import COUNTED_RUNS, RunQuery, as_text, run_filter
 from aioflow.api.service import Api
 from aioflow.errors import AioflowError, RequestError, UnknownRun
-from aioflow.model.access import audit_entry
+from aioflow.model.access import Actor, AuditEntry, audit_entry
 from aioflow.model.rows import RunRow
 from aioflow.model.run_filter import RunFilter
 from aioflow.model.states import RunState
@@ -101,7 +101,7 @@ async def act_on_slice(
     """Act on the next runs that match a filter.
 
     Args:
-        api: Acts for the caller, who is named in one audit entry for the slice.
+        api: Acts for the caller. One audit entry for the slice names the caller and the runs.
         key: Identifies the action over all of its slices: a repeated slice clears nothing more.
         cursor: ``next`` of the previous slice.
     """
@@ -115,10 +115,20 @@ async def act_on_slice(
     page = page_of(name, found, SLICE_RUNS, lambda row: (row.run_no,))
     rows = page.items
     if api.actor is not None and rows:
-        what = f"{len(rows)} runs of: {as_text(query)}"
-        await api.note(audit_entry(api.actor, f"runs.{action}", what))
+        await api.note(_slice_entry(api.actor, action, query, rows))
     failed = await _act_on_each(rows, _single(api.by(None), action, key))
     return _acted(action, rows, failed, page.next)
+
+
+def _slice_entry(
+    actor: Actor, action: BulkAction, query: RunQuery, rows: Sequence[RunRow]
+) -> AuditEntry:
+    """Return the audit entry of a slice, which names all of its runs, at most ``SLICE_RUNS``.
+
+    It is stored before the action, so that no run is changed without an entry.
+    """
+    entry = audit_entry(actor, f"runs.{action}", f"{len(rows)} runs of: {as_text(query)}")
+    return msgspec.structs.replace(entry, after=" ".join(row.run_id for row in rows))
 
 
 def _narrowed(wanted: RunFilter, action: BulkAction) -> RunFilter | None:

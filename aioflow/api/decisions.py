@@ -20,7 +20,7 @@ from aioflow.api.schemas import iso, plain_bytes, unreadable
 from aioflow.api.validation import packed_payload
 from aioflow.clock import Clock
 from aioflow.core.state.accounts import Accounts
-from aioflow.core.triggers.votes import refusal, takes_links
+from aioflow.core.triggers.votes import link_account, refusal, takes_links
 from aioflow.crypto import Vault
 from aioflow.errors import BadAnswer, BadLink, NotAssigned, UnknownDecision
 from aioflow.model.access import HOME, LINK, Actor, Role
@@ -35,6 +35,7 @@ from aioflow.model.history import DAY_US
 from aioflow.model.timestamps import Timestamp
 from aioflow.protocol.outbox import Asked
 from aioflow.protocol.requests import AnswerDecision, Answered, Request
+from aioflow.redaction import LINK_PREFIX
 
 __all__ = (
     "AnsweredView",
@@ -60,7 +61,7 @@ _CHECKS = 2
 
 _checks: RunVar[anyio.CapacityLimiter] = RunVar("aioflow checks of answers")
 _TOKEN_LENGTH = 1_000
-_TOKEN = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
+_TOKEN = re.compile(LINK_PREFIX + r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
 
 
 class VoteView(msgspec.Struct, frozen=True, kw_only=True):
@@ -224,14 +225,16 @@ class Decisions:
         """
         return await self._answer(decision_id, answer, self._actor)
 
-    async def _answer(self, decision_id: int, answer: Any, actor: Actor) -> AnsweredView:
+    async def _answer(
+        self, decision_id: int, answer: Any, actor: Actor, account_no: int | None = None
+    ) -> AnsweredView:
         row = await self._row(decision_id)
         packed = packed_payload(answer)
         if row.outcome is None:  # otherwise the engine says how it ended
             question = _readable(row)
             await self._admit(row, question, actor)
             await check_answer(question, answer, len(packed))
-        request = AnswerDecision(decision_no=decision_id, answer=packed)
+        request = AnswerDecision(decision_no=decision_id, answer=packed, link_account=account_no)
         said = cast(Answered, await self._send(request, actor))
         return AnsweredView(
             decision_id=decision_id,
@@ -263,23 +266,23 @@ class Decisions:
             BadLink: If the link is invalid, or has expired.
             TooManyAnswers: If the address has tried too often.
         """
-        number, actor = self._link(token, address)
-        return (await self._views([await self._row(number)], actor))[0]
+        link, actor = self._link(token, address)
+        return (await self._views([await self._row(link.decision_no)], actor))[0]
 
     async def answer_link(self, token: str, address: str, answer: Any) -> AnsweredView:
         """Vote on the decision of a signed link; see ``answer`` and ``show_link``."""
-        number, actor = self._link(token, address)
-        return await self._answer(number, answer, actor)
+        link, actor = self._link(token, address)
+        return await self._answer(link.decision_no, answer, actor, link.account_no)
 
-    def _link(self, token: str, address: str) -> tuple[int, Actor]:
+    def _link(self, token: str, address: str) -> tuple[_Link, Actor]:
         self._throttle.take(address, self._clock.monotonic_us() / 1e6)
         found = None if self._vault is None else _opened(token, self._vault)
         if found is None or found.expires_at <= self._clock.now():
             raise BadLink
-        if found.account_no != _account_no(found.assignee, self._accounts()):
-            raise BadLink  # the user was deleted, or created since
         actor = Actor(name=f"{LINK}{found.assignee}", role=Role.VIEWER, address=address)
-        return found.decision_no, actor
+        if found.account_no != link_account(actor, self._accounts()):
+            raise BadLink  # the user was deleted, or created since
+        return found, actor
 
     # ── views ───────────────────────────────────────────────────────────────────────────
 
@@ -315,12 +318,14 @@ class Decisions:
                 views.append(self._masked(_view(row, question, where, why, shift)))
             except (ValueError, RecursionError) as exc:  # one damaged row hides no other
                 damaged = msgspec.structs.replace(row, votes=b"\x90", answer=None)
-                views.append(_view(damaged, _damaged(exc), where, _UNREADABLE, shift))
+                views.append(_view(damaged, _damaged(row, exc), where, _UNREADABLE, shift))
         return views
 
 
-def _damaged(problem: Exception) -> DecisionQuestion:
+def _damaged(row: DecisionRow, problem: Exception) -> DecisionQuestion:
     """Return what is shown instead of a damaged question."""
+    if not row.question:
+        return DecisionQuestion(question="unreadable: no key of this home decrypts it")
     return DecisionQuestion(question=f"unreadable: {unreadable(problem)['unreadable']}")
 
 
@@ -341,7 +346,7 @@ def decision_text(row: DecisionRow) -> str:
     try:
         question = question_of(row.question)
     except msgspec.MsgspecError as exc:
-        return _damaged(exc).question
+        return _damaged(row, exc).question
     waits = _waits_for(row, question)
     return f"{question.question} ({waits})" if waits else question.question
 
@@ -477,7 +482,8 @@ def described(
         if token is not None:
             links[assignee] = f"{public_url}/decide#{token}"
     url = f"{public_url}/decisions/{row.decision_no}" if public_url else ""
-    return Asked.about(row, url=url, links=links, shift=shift)
+    personal = [name for name in links if accounts.account(name) is not None]
+    return Asked.about(row, url=url, links=links, personal=personal, shift=shift)
 
 
 # ── tokens of links ─────────────────────────────────────────────────────────────────────
@@ -500,11 +506,6 @@ class _Link(msgspec.Struct, frozen=True, array_like=True):
 _LINKS = msgspec.msgpack.Decoder(_Link)
 
 
-def _account_no(assignee: str, accounts: Accounts) -> int | None:
-    account = accounts.account(assignee)
-    return None if account is None else account.account_no
-
-
 def link_token(
     row: DecisionRow, assignee: str, accounts: Accounts, vault: Vault, now: Timestamp
 ) -> str | None:
@@ -514,16 +515,17 @@ def link_token(
     """
     if not takes_links(question_of(row.question), assignee, accounts):
         return None
-    expires_at, account_no = now + LINK_DAYS * DAY_US, _account_no(assignee, accounts)
+    actor = Actor(name=f"{LINK}{assignee}", role=Role.VIEWER)
+    expires_at, account_no = now + LINK_DAYS * DAY_US, link_account(actor, accounts)
     body = msgspec.msgpack.encode(_Link(row.decision_no, assignee, expires_at, account_no))
-    return f"{_armoured(body)}.{_armoured(vault.sign(_PURPOSE, body))}"
+    return f"{LINK_PREFIX}{_armoured(body)}.{_armoured(vault.sign(_PURPOSE, body))}"
 
 
 def _opened(token: str, vault: Vault) -> _Link | None:
     if len(token) > _TOKEN_LENGTH or not _TOKEN.fullmatch(token):
         return None
     try:
-        body, signature = (_bare(part) for part in token.split("."))
+        body, signature = map(_bare, token.removeprefix(LINK_PREFIX).split("."))
         if not vault.has_signed(_PURPOSE, body, signature):
             return None
         return _LINKS.decode(body)

@@ -1,4 +1,4 @@
-"""What the current versions of DAGs declare, of which lists need a part: tags and assets.
+"""Tags and assets of the current versions of DAGs, for lists.
 
 Reading a version costs a query, so each is read once, and its declarations are retained while it is
 current.
@@ -22,9 +22,10 @@ _DAGS_AT_ONCE = 200
 
 
 class Declared(NamedTuple):
-    """A part of what a version of a DAG declares.
+    """The tags and assets of one version of a DAG.
 
     Attributes:
+        tags: Its tags.
         outlets: Assets and the tasks that update them.
         is_consumer: Whether its schedule is a condition over assets.
     """

@@ -1,18 +1,31 @@
-"""The executors of a node: their workers, how many have work, and why there are no more."""
+"""The executors of a node: workers and the tries in them, the demand, and what is missing."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from aioflow.api.schemas import iso
 from aioflow.core.scheduling.slots import Slots
-from aioflow.core.scheduling.worker import Worker
-from aioflow.model.workers import LOCAL, WorkerLocation
+from aioflow.core.scheduling.worker import NOWHERE, Worker
+from aioflow.core.state.task_instance import TaskInstance
+from aioflow.model.workers import LOCAL, WorkerDemand, WorkerLocation
 
-__all__ = ("ExecutorView", "WorkerView", "executor_views")
+__all__ = ("DemandView", "ExecutorView", "RunningView", "WorkerView", "executor_views")
 
 _SHOWN_WORKERS = 1_000
+
+
+class RunningView(msgspec.Struct, frozen=True, kw_only=True):
+    """The try that runs in a worker."""
+
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int
+    try_number: int
+    started_at: str | None
 
 
 class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,8 +34,10 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         worker_no: Its number in the life of the daemon.
         state: ``busy``, ``idle``, ``lost`` while it cannot be reached, or ``ending``.
-        host, worker, worker_url: As of a try.
+        host, worker, worker_url: As of a try; ``None`` for ``local``.
+        resources: What it holds as long as it is up.
         tries: Number of its tries, including those that wait for the one that runs.
+        running: The try that runs in it.
     """
 
     worker_no: int
@@ -30,7 +45,27 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     host: str | None
     worker: str | None
     worker_url: str | None
+    resources: dict[str, float]
     tries: int
+    running: RunningView | None
+
+
+class DemandView(msgspec.Struct, frozen=True, kw_only=True):
+    """How many workers with the same resources and interpreter have work, or would have.
+
+    Attributes:
+        interpreter: Name of the interpreter; ``None`` for the daemon's own.
+        priority: The highest priority of the tasks that wait.
+        since: When the longest of these waits began; ``None`` if all have a worker.
+        unavailable: Why no such worker can be had now.
+    """
+
+    resources: dict[str, float]
+    interpreter: str | None
+    count: int
+    priority: int
+    since: str | None
+    unavailable: str | None
 
 
 class ExecutorView(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,20 +73,28 @@ class ExecutorView(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: ``local``, or the name of its table in the settings.
+        url: A page about its engine, such as the dashboard of Dask.
         max_workers: The most workers at a time.
         up, busy, lost: Number of workers that are up, that have tries, and that cannot be reached.
         wanted: Number of workers that have work, or would have.
+        hosts: Number of machines with workers of it.
+        tries: Number of tries in its workers, including those that wait for the one that runs.
         unavailable: What the executor says about workers that cannot be had now.
-        workers: At most 1,000 of them; empty for ``local``.
+        demand: What ``wanted`` consists of; empty for ``local``.
+        workers: At most 1,000 of them.
     """
 
     name: str
+    url: str | None
     max_workers: int
     up: int
     busy: int
     lost: int
     wanted: int
+    hosts: int
+    tries: int
     unavailable: list[str]
+    demand: list[DemandView]
     workers: list[WorkerView]
 
 
@@ -61,55 +104,114 @@ def executor_views(
     """Return all executors, the local one first.
 
     Args:
-        pages: Addresses of pages about workers.
+        pages: Addresses of pages about workers, and about executors at no location.
     """
     remote = slots.remote
-    wanted = remote.demanded
-    named = {demand.spec.executor for demand in wanted}
-    names = sorted({*remote.limits, *named, *(worker.spec.executor for worker in remote)})
-    views = [_local(slots)]
-    for name in names:
-        workers = [worker for worker in remote if worker.spec.executor == name]
-        views.append(
-            ExecutorView(
-                name=name,
-                max_workers=remote.limit(name),
-                up=len(workers),
-                busy=sum(not worker.is_idle for worker in workers),
-                lost=sum(worker.is_lost for worker in workers),
-                wanted=sum(one.count for one in wanted if one.spec.executor == name),
-                unavailable=sorted(
-                    {why for spec, why in remote.unavailable.items() if spec.executor == name}
-                ),
-                workers=[_worker(one, pages) for one in workers[:_SHOWN_WORKERS]],
+    of_executor: dict[str, list[Worker]] = {name: [] for name in remote.limits}
+    wanted: dict[str, list[WorkerDemand]] = {}
+    for demand in remote.demanded:
+        wanted.setdefault(demand.spec.executor, []).append(demand)
+    for worker in remote:
+        of_executor.setdefault(worker.spec.executor, []).append(worker)
+    return [
+        _local(slots, pages),
+        *(
+            _remote(name, slots, of_executor.get(name, []), wanted.get(name, []), pages)
+            for name in sorted(of_executor.keys() | wanted.keys())
+        ),
+    ]
+
+
+def _remote(
+    name: str,
+    slots: Slots,
+    workers: list[Worker],
+    wanted: list[WorkerDemand],
+    pages: Mapping[tuple[str, WorkerLocation], str],
+) -> ExecutorView:
+    unavailable = {
+        spec: why for spec, why in slots.remote.unavailable.items() if spec.executor == name
+    }
+    return ExecutorView(
+        name=name,
+        url=pages.get((name, NOWHERE)),
+        max_workers=slots.remote.limit(name),
+        up=len(workers),
+        busy=_count_busy(workers),
+        lost=sum(worker.is_lost for worker in workers),
+        wanted=sum(one.count for one in wanted),
+        hosts=len({worker.location.host for worker in workers if worker.location.host}),
+        tries=_count_tries(workers),
+        unavailable=sorted(set(unavailable.values())),
+        demand=[
+            DemandView(
+                resources=dict(one.spec.resources),
+                interpreter=one.spec.interpreter or None,
+                count=one.count,
+                priority=one.priority,
+                since=iso(one.oldest_since),
+                unavailable=unavailable.get(one.spec),
             )
-        )
-    return views
+            for one in wanted
+        ],
+        workers=[_worker(one, pages) for one in workers[:_SHOWN_WORKERS]],
+    )
 
 
-def _local(slots: Slots) -> ExecutorView:
-    busy = sum(not worker.is_idle for worker in slots.workers)
+def _local(slots: Slots, pages: Mapping[tuple[str, WorkerLocation], str]) -> ExecutorView:
+    busy = _count_busy(slots.workers)
     return ExecutorView(
         name=LOCAL,
+        url=None,
         max_workers=len(slots.workers),
         up=len(slots.workers),
         busy=busy,
         lost=0,
         wanted=busy,
+        hosts=1,
+        tries=_count_tries(slots.workers),
         unavailable=[],
-        workers=[],
+        demand=[],
+        workers=[_worker(one, pages) for one in slots.workers[:_SHOWN_WORKERS]],
     )
+
+
+def _count_busy(workers: Iterable[Worker]) -> int:
+    return sum(not worker.is_idle for worker in workers)
+
+
+def _count_tries(workers: Iterable[Worker]) -> int:
+    return sum(map(_tries, workers))
+
+
+def _tries(worker: Worker) -> int:
+    return len(worker.claims) + (worker.current is not None)
 
 
 def _worker(worker: Worker, pages: Mapping[tuple[str, WorkerLocation], str]) -> WorkerView:
     location = worker.location
+    is_known = location != NOWHERE
     return WorkerView(
         worker_no=worker.number,
         state=_state(worker),
         host=location.host or None,
         worker=location.worker or None,
-        worker_url=pages.get((worker.spec.executor, location)),
-        tries=len(worker.claims) + (worker.current is not None),
+        worker_url=pages.get((worker.spec.executor, location)) if is_known else None,
+        resources=dict(worker.spec.resources),
+        tries=_tries(worker),
+        running=None if worker.current is None else _running(worker.current),
+    )
+
+
+def _running(task: TaskInstance) -> RunningView:
+    row = task.run.row
+    return RunningView(
+        dag_id=row.dag_id,
+        run_id=row.run_id,
+        task_id=task.spec.task_id,
+        map_index=task.map_index,
+        try_number=task.try_number,
+        started_at=iso(task.started_at),
     )
 
 

@@ -169,6 +169,8 @@ class News:
             if run is not None:
                 self.runs[change.run_no] = run.row
         self.runs.update((row.run_no, row) for row in batch.new_runs)
+        for run_no, row in draft.noted_runs.items():
+            self.runs.setdefault(run_no, row)
         for live in draft.touched:
             location = (live.task_index, live.map_index)
             self.move(live.run.row, live.run.spec, location, live.state)

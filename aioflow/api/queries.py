@@ -67,6 +67,7 @@ from aioflow.model.triggers import (
     describe_no_triggers,
 )
 from aioflow.model.workers import WorkerPages
+from aioflow.processes.line_search import LineSearch
 from aioflow.protocol.requests import OF_RUN
 from aioflow.store import Store
 from aioflow.telemetry.task_log import TaskLog
@@ -116,8 +117,9 @@ class RunReader:
         self.store = store
         self.catalogue = Catalogue(store, follows=False)
         self._tasklog = tasklog
-        self.lines = LineReader()
-        self._run_logs = RunLogs(tasklog)
+        search = LineSearch()
+        self.lines = LineReader(search)
+        self._run_logs = RunLogs(tasklog, search)
         self.public_fields = PublicFields(tasklog.masks)
         self.results = ShownResults(store, results, copy_result)
         self.declarations = Declarations(self.known_spec)
@@ -355,7 +357,7 @@ class RunReader:
         wanted = None if state is None else run_state_of(state)
         cursor = None if before is None else (await self.run(before)).run_no
         rows = await self.store.list_runs(dag_id=dag_id, state=wanted, limit=limit, before=cursor)
-        return [summary(row, self.store.damages.of_run(row.run_no)) for row in rows]
+        return await self.summaries(rows)
 
     async def page_of_runs(
         self, wanted: RunFilter, *, limit: int, cursor: str | None = None
@@ -364,8 +366,13 @@ class RunReader:
         before = number_after("runs", cursor)
         rows = await self.store.find_matching_runs(wanted, limit=limit + 1, before=before)
         page = page_of("runs", rows, limit, lambda row: (row.run_no,))
+        return Page(await self.summaries(page.items), page.next)
+
+    async def summaries(self, rows: Sequence[RunRow]) -> list[RunSummary]:
+        """Return runs as lists show them, with their notes."""
+        notes = await self.store.find_notes_of_runs([row.run_no for row in rows]) if rows else {}
         damages = self.store.damages
-        return Page([summary(row, damages.of_run(row.run_no)) for row in page.items], page.next)
+        return [summary(row, damages.of_run(row.run_no), notes.get(row.run_no)) for row in rows]
 
     async def run(self, run_id: str) -> RunRow:
         """Return the row of a run.

@@ -18,6 +18,7 @@ import msgspec
 from aioflow.author.codec import DEPTH_LIMIT, decode
 from aioflow.core.state.attribution import LoopBlocker
 from aioflow.errors import RequestError
+from aioflow.model.notes import NoteRow
 from aioflow.model.rows import DAMAGED, Damage, RunRow, TaskRow, is_damage
 from aioflow.model.states import Failure, RunState, TaskState, Wait, WaitKind
 from aioflow.model.timestamps import Timestamp, to_datetime, to_timestamp
@@ -30,6 +31,7 @@ __all__ = (
     "DamageView",
     "ErrorView",
     "HealthView",
+    "NoteView",
     "PolledWait",
     "RunSummary",
     "RunView",
@@ -387,6 +389,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         state: ``damaged`` if the row of the run cannot be read.
         quarantine: Why it starts no more tasks; ``None`` for a healthy run.
+        note: The text of the note on the run, if it has one.
     """
 
     run_id: str
@@ -399,6 +402,28 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     ended_at: str | None
     version: str
     quarantine: str | None
+    note: str | None = None
+
+
+class NoteView(msgspec.Struct, frozen=True, kw_only=True):
+    """A note on a run, or on a task of it.
+
+    Attributes:
+        task_id: ``None`` for the note on the run.
+        map_index: -1 if it is not on a mapped child.
+        round: The loop's iteration; 0 outside of loops.
+        text: Plain text, possibly with several lines.
+        author: Who wrote it last.
+        at: When.
+    """
+
+    run_id: str
+    task_id: str | None
+    map_index: int
+    round: int
+    text: str
+    author: str
+    at: str
 
 
 class TaskView(msgspec.Struct, frozen=True, kw_only=True):
@@ -660,11 +685,12 @@ def slow_view(known: LoopBlocker) -> SlowView:
     )
 
 
-def summary(run: RunRow, damage: Damage | None = None) -> RunSummary:
+def summary(run: RunRow, damage: Damage | None = None, note: NoteRow | None = None) -> RunSummary:
     """Return a run as lists show it.
 
     Args:
         damage: A known damage of another row of the run.
+        note: The note on the run.
     """
     return RunSummary(
         run_id=run.run_id,
@@ -677,4 +703,5 @@ def summary(run: RunRow, damage: Damage | None = None) -> RunSummary:
         ended_at=iso(run.ended_at),
         version=run.version,
         quarantine=quarantine_reason(run, damage),
+        note=None if note is None else note.text,
     )

@@ -15,11 +15,13 @@ from aioflow.api.access.accounts import Access
 from aioflow.api.access.authentication import Passwords
 from aioflow.api.access.login_throttle import LinkThrottle
 from aioflow.api.backfills import Backfills
+from aioflow.api.connections import Connections, ConnectionTester
 from aioflow.api.dags import Catalogue, FirstScan, Timetables
 from aioflow.api.decisions import Decisions
 from aioflow.api.events import NamedEvents
 from aioflow.api.executors import ExecutorView, executor_views
 from aioflow.api.metrics import Metrics, Sizes, Sizing, health, measured
+from aioflow.api.notes import Notes
 from aioflow.api.operate import REQUEST_SECONDS
 from aioflow.api.page.history import History
 from aioflow.api.page.queries import Reads
@@ -108,13 +110,16 @@ class Api(Explaining):
         passwords: Hashes passwords; ``None`` for the default, which is deliberately slow.
         dags_read: Returns whether the DAG folders have been read once.
         copy_result: Copies results that are stored outside of the home; ``None`` if none are.
+        connection_tests: ConnectionTester connections; ``None`` without a daemon.
 
     Attributes:
         actor: The actor of changes, for the audit; ``None`` for the daemon itself.
         access: Users, tokens and sessions.
         backfills: Runs for the fire times of a range.
         decisions: Decisions that tasks wait for.
+        notes: Notes of people on runs and tasks.
         values: Secrets, connections and variables.
+        connections: Types and tests of connections.
         reads: Queries of the web page.
         history: Ends and durations of runs and tasks by hour.
     """
@@ -140,6 +145,7 @@ class Api(Explaining):
         passwords: Passwords | None = None,
         dags_read: Callable[[], bool] = lambda: True,
         copy_result: CopyResult | None = None,
+        connection_tests: ConnectionTester | None = None,
     ) -> None:
         super().__init__(store, tasklog, None if home is None else home / "results", copy_result)
         self.clock = clock
@@ -159,6 +165,7 @@ class Api(Explaining):
         self._rotation = None
         self._vault = vault
         self._link_throttle = LinkThrottle()
+        self._connection_tests = connection_tests
         if vault is not None and home is not None:
             self._rotation = KeyRotation(vault, home / "key")
         if engine is not None:
@@ -183,7 +190,9 @@ class Api(Explaining):
             vault=self._vault,
             throttle=self._link_throttle,
         )
+        self.notes = Notes(self, self._send)
         self.values = NamedValues(self.store, self._send)
+        self.connections = Connections(self.store, self._connection_tests, actor, self.note)
 
     def _accounts(self) -> Accounts:
         return Accounts() if self._engine is None else self._engine.memory.accounts

@@ -3,9 +3,9 @@
 Values are set, listed by name and deleted. They are never returned.
 
 Key rotation replaces the key while the home is in use, and re-encrypts all data that was encrypted
-with the old key, including fields of triggers. Nothing is lost at any point: the key file contains
-both keys before anything is encrypted with the new key, and keeps the old key until no data needs
-it. If a rotation is interrupted, the next call continues it.
+with the old key, including fields of triggers and decisions. Nothing is lost at any point: the key
+file contains both keys before anything is encrypted with the new key, and keeps the old key until
+no data needs it. If a rotation is interrupted, the next call continues it.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ import msgspec
 
 from aioflow._threads import in_thread
 from aioflow.api.schemas import iso
-from aioflow.author.client import connection_of
+from aioflow.author import codec
+from aioflow.author.client import Connection, connection_of
 from aioflow.author.codec import encode
 from aioflow.crypto import Vault, new_key, read_keys, write_keys
 from aioflow.errors import BadValue, NoSuchValue, RequestError, Unserializable
 from aioflow.model.dag import ValueKind
-from aioflow.model.ids import TriggerNo
 from aioflow.model.rows import ValueRow
 from aioflow.protocol.requests import Reencrypt, Reencrypted, Request, SetValue
-from aioflow.redaction import LEAST, Masks, secret_texts
+from aioflow.redaction import LEAST, Masks, is_secret_name, secret_texts
 from aioflow.store import Store
 
 __all__ = (
@@ -38,6 +38,7 @@ __all__ = (
     "NamedValues",
     "RotationView",
     "ValueView",
+    "stored_connection",
 )
 
 VALUE_BYTES = 64 * 1024
@@ -89,11 +90,16 @@ class NamedValues:
         """Return the values of a kind by name."""
         return [_view(row) for row in await self._store.list_values(kind)]
 
-    async def set(self, kind: ValueKind, name: str, value: Any) -> dict[str, Any]:
+    async def set(
+        self, kind: ValueKind, name: str, value: Any, *, keep_secrets: bool = False
+    ) -> dict[str, Any]:
         """Store a value, replacing a previous one.
 
         Args:
             value: Text for a secret, a URI or an object for a connection, any JSON for a variable.
+            keep_secrets: For a connection: keep the password and the secrets in ``extra`` that the
+                new value does not have. Only for the same server: otherwise they would be sent to
+                another one, whose owner could read them.
 
         Raises:
             BadValue: If the name, the value or its size is invalid.
@@ -102,6 +108,10 @@ class NamedValues:
             raise BadValue(
                 f"{name!r} is no name for a {kind}: letters, digits and _ . : @ / - , at most 250"
             )
+        if keep_secrets and kind is ValueKind.CONNECTION:
+            row = await self._store.find_value(kind, name)
+            if row is not None and row.value is not None:
+                value = _with_secrets(value, row.value)
         packed = _packed(kind, value)
         await self._send(SetValue(kind=kind, name=name, value=packed))
         return {"kind": kind, "name": name, "hidden": _is_hidden(kind, name, packed)}
@@ -141,16 +151,50 @@ def _type_and_host(name: str, packed: bytes) -> tuple[str, str]:
     return masks.masked_text(told.get("conn_type", "")), masks.masked_text(server)
 
 
+def stored_connection(name: str, packed: bytes) -> tuple[Connection, Masks]:
+    """Return a connection from its row, and masks for its secrets."""
+    masks = Masks()
+    plain = msgspec.msgpack.decode(packed)
+    masks.hide(secret_texts(ValueKind.CONNECTION, name, plain))
+    return msgspec.convert(codec.decode(packed), Connection), masks
+
+
+def _with_secrets(value: Any, packed: bytes) -> Any:
+    """Return a connection with the stored secrets that it lacks.
+
+    Raises:
+        BadValue: If the connection is invalid, or it is to another server.
+    """
+    new, (old, _) = _connection(value), stored_connection("", packed)
+    extra = {key: text for key, text in old.extra.items() if is_secret_name(key)}
+    kept = {key: text for key, text in extra.items() if new.extra.get(key) is None}
+    keeps_password = old.password and not new.password
+    if not (keeps_password or kept):
+        return msgspec.to_builtins(new)
+    if (new.conn_type, new.host, new.port) != (old.conn_type, old.host, old.port):
+        raise BadValue("secrets are kept only for the same server; enter them again")
+    made = msgspec.structs.replace(
+        new,
+        password=old.password if keeps_password else new.password,
+        extra={**new.extra, **kept},
+    )
+    return msgspec.to_builtins(made)
+
+
+def _connection(value: Any) -> Connection:
+    try:
+        return connection_of(value)
+    except ValueError as exc:
+        raise BadValue(str(exc)) from None
+
+
 def _packed(kind: ValueKind, value: Any) -> bytes:
     match kind:
         case ValueKind.SECRET:
             if not isinstance(value, str) or not value:
                 raise BadValue("a secret must be non-empty text")
         case ValueKind.CONNECTION:
-            try:
-                value = msgspec.to_builtins(connection_of(value))
-            except ValueError as exc:
-                raise BadValue(str(exc)) from None
+            value = msgspec.to_builtins(_connection(value))
         case ValueKind.VARIABLE:
             pass
     try:
@@ -171,7 +215,7 @@ class RotationView(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a key rotation.
 
     Attributes:
-        reencrypted: Number of values and trigger fields that were encrypted with the new key.
+        reencrypted: Number of values, trigger fields and decisions encrypted with the new key.
         unopened: Number of those that no key of this home decrypts; they are unchanged.
         resumed: Whether this call has completed an earlier, interrupted rotation.
     """
@@ -227,11 +271,10 @@ class KeyRotation:
 
     async def _reencrypt(self, send: _Send) -> tuple[int, int]:
         reencrypted = unopened = 0
-        after: TriggerNo | None = None
-        while True:
-            page = cast(Reencrypted, await send(Reencrypt(after=after)))
+        request: Reencrypt | None = Reencrypt()
+        while request is not None:
+            page = cast(Reencrypted, await send(request))
             reencrypted += page.count
             unopened += page.unopened
-            if page.after is None:
-                return reencrypted, unopened
-            after = page.after
+            request = page.next
+        return reencrypted, unopened

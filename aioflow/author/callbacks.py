@@ -16,6 +16,7 @@ import msgspec
 from aioflow.author.client import connection as connection_at_hand
 from aioflow.author.client import declared_names, secret
 from aioflow.author.source_location import dag_error
+from aioflow.errors import NotificationFailed
 from aioflow.model.dag import CallbackSpec, ValueKind
 
 __all__ = (
@@ -118,7 +119,9 @@ def summary(context: Mapping[str, Any]) -> dict[str, Any]:
     decision = context.get("decision")
     if decision is not None:
         said["decision"] = {
-            name: value for name, value in decision.items() if name not in {"links", "url"}
+            name: value
+            for name, value in decision.items()
+            if name not in {"links", "personal", "url"}
         }
         said["url"] = decision["url"] or None
     said["text"] = context["text"] if "text" in context else _summary_line(said)
@@ -126,21 +129,31 @@ def summary(context: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_link(
-    said: dict[str, Any], context: Mapping[str, Any], link_for: str, *, is_for_one: bool
+    said: dict[str, Any], context: Mapping[str, Any], link_for: str, *, recipients: int | None
 ) -> dict[str, Any]:
     """Return the content of a notification with the signed link for its recipient, if any.
 
     Args:
         link_for: The assignee that the recipient is. By default the only one, if the message has
             one recipient: everyone who reads a link can answer with it.
-        is_for_one: Whether the message has one recipient. A channel has many.
+        recipients: How many recipients the message has; ``None`` if that is unknown, as for a
+            channel.
+
+    Raises:
+        NotificationFailed: If the link of a user would go to several recipients.
     """
     decision = context.get("decision")
     if decision is None:
         return said
     links = decision["links"]
     names = decision["assignees"]
-    name = link_for or (names[0] if is_for_one and len(names) == 1 else "")
+    name = link_for or (names[0] if recipients == 1 and len(names) == 1 else "")
+    if name in decision.get("personal", ()) and recipients is not None and recipients > 1:
+        raise NotificationFailed(
+            f"the signed link of {name} is personal, so it is not sent to {recipients} addresses; "
+            "give one address, or a group as link_for",
+            may_pass=False,
+        )
     return {**said, "url": links.get(name) or said.get("url")}
 
 
@@ -211,7 +224,7 @@ class WebhookNotifier:
         """
         said = self._payload(context)
         if self._payload is summary:
-            said = with_link(said, context, self._link_for, is_for_one=False)
+            said = with_link(said, context, self._link_for, recipients=None)
         body = json.dumps(said, default=str)
         key = str(context.get("idempotency_key") or "")
         taker = outbound.get(None)
@@ -271,7 +284,8 @@ class EmailNotifier:
         sender: The sender's address; by default the ``sender`` of the connection, else its user.
         subject: Makes the subject from the context, instead of the ``text`` of ``summary``.
         timeout_seconds: The timeout of each network operation.
-        link_for: See ``WebhookNotifier``. With one address, by default the only assignee.
+        link_for: See ``WebhookNotifier``. With one address, by default the only assignee. The link
+            of a user goes to one address only; that of a group may go to several.
     """
 
     def __init__(
@@ -301,8 +315,7 @@ class EmailNotifier:
         Raises:
             NotificationFailed: If it was not accepted.
         """
-        is_for_one = len(self._to) == 1
-        said = with_link(summary(context), context, self._link_for, is_for_one=is_for_one)
+        said = with_link(summary(context), context, self._link_for, recipients=len(self._to))
         subject = said["text"] if self._subject is None else self._subject(context)
         decision = said.pop("decision", None) or {}
         said |= {name: value for name, value in decision.items() if name != "question"}

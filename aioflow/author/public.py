@@ -22,6 +22,7 @@ from aioflow.author.client import (
     secret,
     variable,
 )
+from aioflow.author.connection_types import ConnectionField, ConnectionType
 from aioflow.author.context import DataInterval, current
 from aioflow.author.dag import DAG, dag
 from aioflow.author.deferral import (
@@ -58,6 +59,8 @@ __all__ = (
     "AioflowError",
     "Asset",
     "Connection",
+    "ConnectionField",
+    "ConnectionType",
     "Context",
     "Continuous",
     "Cron",

@@ -12,7 +12,7 @@ import ssl
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from email.message import EmailMessage
 from email.utils import formatdate, getaddresses
 from typing import Any
@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from aioflow.author.client import Connection
 from aioflow.errors import NotificationFailed
 
-__all__ = ("mail", "post", "signature")
+__all__ = ("mail", "open_smtp", "post", "signature")
 
 _LONGEST_DELAY_SECONDS = 20.0
 _TOO_MANY = 429
@@ -183,6 +183,21 @@ def _send(
     server: Connection, message: EmailMessage, to: Sequence[str], timeout_seconds: float
 ) -> Mapping[str, tuple[int, bytes]]:
     """Send the message; return the recipients that were refused while others were accepted."""
+    with open_smtp(server, timeout_seconds) as smtp:
+        refused = smtp.send_message(message, to_addrs=list(to))
+        with contextlib.suppress(OSError, smtplib.SMTPException):
+            smtp.quit()  # the mail has been accepted, whatever the server answers now
+    return refused
+
+
+@contextlib.contextmanager
+def open_smtp(server: Connection, timeout_seconds: float) -> Iterator[smtplib.SMTP]:
+    """Connect and log in, with TLS as the connection says. Blocks.
+
+    Raises:
+        OSError: If there is no connection, or it is not secure.
+        smtplib.SMTPException: If the server refuses.
+    """
     context = ssl.create_default_context()
     if server.conn_type == "smtps":
         port = server.port or smtplib.SMTP_SSL_PORT
@@ -197,12 +212,9 @@ def _send(
             _begin_tls(smtp, str(server.extra.get("starttls", "")).lower(), context)
         if server.login:
             _log_in(smtp, server)
-        refused = smtp.send_message(message, to_addrs=list(to))
-        with contextlib.suppress(OSError, smtplib.SMTPException):
-            smtp.quit()  # the mail has been accepted, whatever the server answers now
+        yield smtp
     finally:
         smtp.close()
-    return refused
 
 
 def _begin_tls(smtp: smtplib.SMTP, wanted: str, context: ssl.SSLContext) -> None:

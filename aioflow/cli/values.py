@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from aioflow.cli import connections
 from aioflow.cli.arguments import Nouns, add_command, add_group, complete_paths, parsed_json
 from aioflow.cli.client import connect
 from aioflow.cli.daemon_or_database import read
@@ -98,6 +99,9 @@ def _add_verbs(verbs: Nouns, noun: _Noun) -> None:
         "--file", type=Path, metavar="FILE", help="read it from here instead"
     )
     complete_paths(file, "file")
+    if kind == "connection":
+        connections.add_field_options(setting)
+        connections.add_verbs(verbs)
     deleting = add_command(
         verbs,
         "delete",
@@ -130,8 +134,13 @@ def _yes(is_so: bool) -> str:
 
 
 def _set(kind: str, arguments: argparse.Namespace) -> int:
-    value = _value_of(kind, _text(kind, arguments))
-    answer = connect(arguments).put(f"{kind}s", arguments.name, body={"value": value})
+    value = connections.value_of_fields(arguments) if kind == "connection" else None
+    body: dict[str, Any] = {"value": value}
+    if value is None:
+        body["value"] = _value_of(kind, _text(kind, arguments))
+    elif arguments.keep_password:
+        body["keep_secrets"] = True
+    answer = connect(arguments).put(f"{kind}s", arguments.name, body=body)
     if arguments.json:
         print_json(answer)
         return 0

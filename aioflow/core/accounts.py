@@ -30,6 +30,7 @@ from aioflow.protocol.requests import (
     CreateAccount,
     CreateToken,
     DeleteAccount,
+    EndOtherSessions,
     EndSession,
     Note,
     NoteUse,
@@ -71,14 +72,8 @@ def answer_of_access(
             _end_sessions(name, tx)
             tx.accounts.drop_account(row)
             return _cap_tokens(name, None, tx)
-        case OpenSession():
-            return _open_session(request, tx)
-        case EndSession(session_no=number):
-            session = tx.memory.accounts.sessions.get(number)
-            if session is None:
-                raise UnknownSession(number)
-            tx.accounts.drop_session(session)
-            return session
+        case OpenSession() | EndSession() | EndOtherSessions():
+            return _answer_of_sessions(request, tx)
         case CreateToken():
             return _create_token(request, tx)
         case RevokeToken(token_no=number):
@@ -150,10 +145,29 @@ def _set_account(request: SetAccount, tx: Transaction) -> AccountRow:
 # ── sessions ────────────────────────────────────────────────────────────────────────────
 
 
-def _end_sessions(name: str, tx: Transaction, *, but: int | None = None) -> None:
-    for session in [row for row in tx.memory.accounts.sessions.values() if row.name == name]:
-        if session.session_no != but:
+def _answer_of_sessions(
+    request: OpenSession | EndSession | EndOtherSessions, tx: Transaction
+) -> SessionRow | int:
+    match request:
+        case OpenSession():
+            return _open_session(request, tx)
+        case EndSession(session_no=number):
+            session = tx.memory.accounts.sessions.get(number)
+            if session is None:
+                raise UnknownSession(number)
             tx.accounts.drop_session(session)
+            return session
+        case EndOtherSessions(name=name, keeps=keeps):
+            return _end_sessions(name, tx, but=keeps)
+
+
+def _end_sessions(name: str, tx: Transaction, *, but: int | None = None) -> int:
+    """End the sessions of a name, except one. Return how many."""
+    sessions = tx.memory.accounts.sessions.values()
+    ended = [row for row in sessions if row.name == name and row.session_no != but]
+    for session in ended:
+        tx.accounts.drop_session(session)
+    return len(ended)
 
 
 def _open_session(request: OpenSession, tx: Transaction) -> SessionRow:
@@ -164,7 +178,7 @@ def _open_session(request: OpenSession, tx: Transaction) -> SessionRow:
         if account is None or account.is_disabled or account.secret != request.seen:
             raise LoginFailed
     for row in list(admitted.sessions.values()):
-        if row.expires_at <= tx.now or row.digest == request.replaces:
+        if row.expires_at <= tx.now or _is_replaced(row, request):
             tx.accounts.drop_session(row)
     own = sorted(
         (row for row in admitted.sessions.values() if row.name == request.name),
@@ -179,9 +193,21 @@ def _open_session(request: OpenSession, tx: Transaction) -> SessionRow:
         created_at=tx.now,
         expires_at=request.expires_at,
         address=request.address,
+        agent=request.agent,
+        last_used_at=tx.now,
     )
     tx.accounts.put_session(session)
     return session
+
+
+def _is_replaced(row: SessionRow, request: OpenSession) -> bool:
+    """Return whether a new session ends an earlier one of the same browser."""
+    if row.digest == request.replaces:
+        return True
+    if request.replaces_unused_since is None or not request.agent:
+        return False
+    same = (row.name, row.address, row.agent) == (request.name, request.address, request.agent)
+    return same and (row.last_used_at or row.created_at) < request.replaces_unused_since
 
 
 # ── tokens ──────────────────────────────────────────────────────────────────────────────
@@ -258,3 +284,7 @@ def _note_use(request: NoteUse, tx: Transaction) -> None:
         row = tx.memory.accounts.tokens.get(number)
         if row is not None and at > (row.last_used_at or 0):
             tx.accounts.put_token(replace(row, last_used_at=at))
+    for number, at in request.session_uses:
+        session = tx.memory.accounts.sessions.get(number)
+        if session is not None and at > (session.last_used_at or 0):
+            tx.accounts.put_session(replace(session, last_used_at=at))

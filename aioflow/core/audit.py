@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from aioflow.core.notes import current_note
 from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.memory import Memory
 from aioflow.model.access import (
@@ -37,6 +38,7 @@ from aioflow.protocol.requests import (
     DeleteRun,
     DrainNode,
     EmitEvent,
+    EndOtherSessions,
     EndSession,
     FireTrigger,
     Mark,
@@ -45,6 +47,7 @@ from aioflow.protocol.requests import (
     Request,
     RevokeToken,
     SetAccount,
+    SetNote,
     SetPaused,
     SetPool,
     SetValue,
@@ -78,6 +81,9 @@ def audited_value(request: Request, memory: Memory, slots: Slots) -> str | None:
         case CancelRun(run_id=run_id):
             run = memory.find_run(run_id)
             return None if run is None else run.row.state.label
+        case SetNote():
+            note = current_note(request, memory)
+            return None if note is None else told(_on_one_line(note.text))
         case SetAccount(name=name):
             account = memory.accounts.account(name)
             return None if account is None else _account_text(account)
@@ -126,6 +132,10 @@ def _audit_of_runs(request: Request, said: Any) -> _AuditFields | None:
             return _AuditFields("run.clear", f"{run_id} {' '.join(tasks)}".rstrip(), how)
         case Mark(run_id=run_id, tasks=tasks, state=state):
             return _AuditFields("run.mark", f"{run_id} {' '.join(tasks)}".rstrip(), state.label)
+        case SetNote(run_id=run_id, task=task, text=text):
+            action = "note.delete" if text is None else "note.set"
+            after = None if text is None else _on_one_line(text)
+            return _AuditFields(action, f"{run_id} {task}".rstrip(), after)
         case DeleteRun(run_id=run_id):
             return _AuditFields("run.delete", run_id)
         case _:
@@ -155,7 +165,7 @@ def _audit_of_dags(request: Request, said: Any) -> _AuditFields | None:
             return _AuditFields(f"{kind}.{'delete' if value is None else 'set'}", name)
         case DrainNode(node_no=number, is_drained=is_drained):
             return _AuditFields("node.drain" if is_drained else "node.undrain", str(number))
-        case Reencrypt(after=None):
+        case Reencrypt(of="value"):
             return _AuditFields("key.rotate", "key")
         case _:
             return None
@@ -174,12 +184,18 @@ def _audit_of_access(request: Request, said: Any) -> _AuditFields | None:
             return _AuditFields("session.open", name, _session_text(said))
         case EndSession():
             return _AuditFields("session.end", said.name, _session_text(said))
+        case EndOtherSessions(name=name):
+            return _AuditFields("session.end_others", name, f"{said} ended")
         case CreateToken(name=name):
             return _AuditFields("token.create", name, _token_text(said))
         case RevokeToken():
             return _AuditFields("token.revoke", said.name, str(said.token_no))
         case _:
             return None
+
+
+def _on_one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _state_text(said: Any) -> str | None:

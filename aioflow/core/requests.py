@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
-from aioflow.core import audit, dag_registry, retention
+from aioflow.core import audit, dag_registry, notes, retention
 from aioflow.core.accounts import answer_of_access
 from aioflow.core.processes import set_drained
 from aioflow.core.repair.clear import clear
@@ -29,7 +29,8 @@ from aioflow.core.transaction import Transaction
 from aioflow.core.triggers import lifecycle, migration, named_events, votes
 from aioflow.core.why import explain_children, explain_run, explain_task
 from aioflow.errors import RequestError, RunQuarantined, UnknownRun
-from aioflow.model.rows import ValueRow
+from aioflow.model.decisions import DecisionRow
+from aioflow.model.rows import TriggerRow, ValueRow
 from aioflow.model.states import TaskState, Wait, WaitKind
 from aioflow.protocol.effects import Acknowledge
 from aioflow.protocol.inputs import RequestReceived
@@ -47,6 +48,7 @@ from aioflow.protocol.requests import (
     DeleteRun,
     DrainNode,
     EmitEvent,
+    EndOtherSessions,
     EndSession,
     EraseHistory,
     EraseOld,
@@ -65,6 +67,7 @@ from aioflow.protocol.requests import (
     Request,
     RevokeToken,
     SetAccount,
+    SetNote,
     SetPaused,
     SetPool,
     SetValue,
@@ -202,42 +205,53 @@ def set_value(request: SetValue, tx: Transaction) -> None:
 
 
 KEY_ROTATION_PAGE = 1_000
-"""Number of triggers that are re-encrypted in one turn."""
+"""Number of triggers or decisions that are re-encrypted in one turn."""
 
 
 def reencrypt_page(request: Reencrypt, tx: Transaction) -> Reencrypted:
     """Re-encrypt the rows that were loaded for this request.
 
-    If it is requested twice in one turn, the second request writes nothing and no page follows it.
+    A second request of the turn writes no rows: those of the first are in memory.
     """
-    values, triggers = tx.memory.encrypted
-    tx.memory.encrypted = [], []
-    batch = tx.batch
-    changed = {(row.kind, row.name) for row in batch.values}
-    opened = [row for row in values if row.value is not None]
-    batch.values += [row for row in opened if (row.kind, row.name) not in changed]
-    readable = [
-        (row.trigger_no, row.kwargs, row.next_kwargs) for row in triggers if row.kwargs is not None
-    ]
-    batch.reencrypted += readable
-    if request.after is None:
-        tx.accounts.reencrypt()
-    dag_triggers, shut = _reencrypt_dag_triggers(request, tx)
-    unopened = len(values) + len(triggers) - len(opened) - len(readable)
-    after = -1 if request.after is None else None
-    if len(triggers) == KEY_ROTATION_PAGE:
-        after = triggers[-1].trigger_no
-    return Reencrypted(len(opened) + len(readable) + dag_triggers, unopened + shut, after)
+    rows, tx.memory.encrypted = tx.memory.encrypted, []
+    if request.of == "value":
+        count = _reencrypt_values([row for row in rows if isinstance(row, ValueRow)], tx)
+        dag_triggers, shut = _reencrypt_dag_triggers(tx)
+        unopened = len(rows) - count + shut
+        return Reencrypted(count + dag_triggers, unopened, Reencrypt(of="trigger"))
+    count, last = 0, None
+    for row in rows:
+        if isinstance(row, TriggerRow):
+            last = row.trigger_no
+            if row.kwargs is not None:
+                tx.batch.reencrypted.append((last, row.kwargs, row.next_kwargs))
+                count += 1
+        elif isinstance(row, DecisionRow):
+            last = row.decision_no
+            if row.question:
+                tx.batch.reencrypted_decisions.append((last, row.question, row.answer))
+                count += 1
+    following = Reencrypt(of="decision") if request.of == "trigger" else None
+    if len(rows) == KEY_ROTATION_PAGE:
+        following = Reencrypt(of=request.of, after=last)
+    return Reencrypted(count, len(rows) - count, following)
 
 
-def _reencrypt_dag_triggers(request: Reencrypt, tx: Transaction) -> tuple[int, int]:
+def _reencrypt_values(rows: Sequence[ValueRow], tx: Transaction) -> int:
+    """Re-encrypt values, and the end of the audit. Return how many values can be decrypted."""
+    changed = {(row.kind, row.name) for row in tx.batch.values}
+    opened = [row for row in rows if row.value is not None]
+    tx.batch.values += [row for row in opened if (row.kind, row.name) not in changed]
+    tx.accounts.reencrypt()
+    return len(opened)
+
+
+def _reencrypt_dag_triggers(tx: Transaction) -> tuple[int, int]:
     """Re-encrypt the triggers that start runs together with the first page, because they are few.
 
     Returns:
         How many triggers were written, and how many were not because no key decrypts them.
     """
-    if request.after is not None:
-        return 0, 0
     known = list(tx.memory.dag_triggers)
     readable = [one for one in known if one.row.kwargs is not None]
     for one in readable:
@@ -274,6 +288,7 @@ def _answer(request: Request, tx: Transaction) -> object:
             | CancelRun()
             | ClearTasks()
             | Mark()
+            | SetNote()
             | DeleteRun()
             | EraseRows()
         ):
@@ -304,7 +319,7 @@ def _answer(request: Request, tx: Transaction) -> object:
             return _answer_query(request, tx.memory, tx.slots)
         case CreateAccount() | SetAccount() | DeleteAccount() | CreateToken() | RevokeToken():
             return answer_of_access(request, tx)
-        case OpenSession() | EndSession() | NoteUse() | Note():
+        case OpenSession() | EndSession() | EndOtherSessions() | NoteUse() | Note():
             return answer_of_access(request, tx)
     return None
 
@@ -363,6 +378,7 @@ def _answer_of_run(
     | CancelRun
     | ClearTasks
     | Mark
+    | SetNote
     | DeleteRun
     | EraseRows,
     tx: Transaction,
@@ -380,6 +396,8 @@ def _answer_of_run(
             return clear(request, tx)
         case Mark():
             return mark(request, tx)
+        case SetNote():
+            return notes.set_note(request, tx)
         case DeleteRun():
             delete_run(request, tx)
         case EraseRows():

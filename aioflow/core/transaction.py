@@ -40,6 +40,7 @@ from aioflow.model.decisions import (
     DecisionVotes,
 )
 from aioflow.model.ids import RunNo
+from aioflow.model.notes import NoteKey, NoteRow
 from aioflow.model.rows import (
     ItemRow,
     NamedEventRow,
@@ -89,6 +90,7 @@ class Transaction:
         recheck_dags: DAGs whose next queued run must be re-checked because its predecessor ended or
             was deleted.
         fires: Trigger events that the turn consumes.
+        noted_runs: Runs that got a note, or lost one.
         actor: The author of the request that is being executed, if any.
         pools_before: The previous state of the pools that the turn changed.
         was_drained: Whether the node was drained before the turn; ``None`` if the turn does not
@@ -150,6 +152,8 @@ class Transaction:
         self._new_records: dict[tuple[int, int], RecordRow] = {}
         self._record_changes: dict[tuple[int, int], RecordChange] = {}
         self.actor: Actor | None = None
+        self.noted_runs: dict[RunNo, RunRow] = {}
+        self._notes: dict[NoteKey, NoteRow | None] = {}
         self._new_decisions: dict[int, DecisionRow] = {}
         self._votes: dict[int, DecisionVotes] = {}
         self._decision_ends: dict[int, DecisionEnd] = {}
@@ -321,6 +325,14 @@ class Transaction:
             self.batch.trigger_changes.append(TriggerChange(number, before.state, None, None, None))
         self.memory.waits.pop(number, None)
 
+    def put_note(self, key: NoteKey, row: NoteRow | None, run: RunRow) -> None:
+        """Write a note, or remove it if ``row`` is ``None``. Only the last one in a turn counts."""
+        self._notes[key] = row
+        self.noted_runs[run.run_no] = run
+        self.memory.notes.pop(key, None)
+        if row is not None:
+            self.memory.notes[key] = row
+
     def new_decision(self, row: DecisionRow) -> None:
         """Record a decision that a task begins to wait for."""
         self._new_decisions[row.decision_no] = row
@@ -457,6 +469,8 @@ class Transaction:
         self.batch.new_records.extend(self._new_records.values())
         self.batch.record_changes.extend(self._record_changes.values())
         self._close_decisions()
+        self.batch.notes.extend(row for row in self._notes.values() if row is not None)
+        self.batch.gone_notes.extend(key for key, row in self._notes.items() if row is None)
         self.batch.history.extend(self.history.rows(self.now))
         return self.batch
 

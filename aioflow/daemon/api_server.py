@@ -32,6 +32,8 @@ from aioflow.model.batch import Batch
 from aioflow.model.ids import RunNo
 from aioflow.model.timestamps import Timestamp
 from aioflow.model.workers import WorkerPages
+from aioflow.processes.connection_tests import ConnectionTests
+from aioflow.processes.orphans import home_mark
 from aioflow.settings import Settings
 from aioflow.store import Store
 from aioflow.telemetry.task_log import TaskLog
@@ -96,6 +98,9 @@ class ApiServer:
             spans=spans,
             dags_read=dags_read,
             copy_result=copy_result,
+            connection_tests=ConnectionTests(
+                allowed=settings.children_env, mark=f"{home_mark(settings.home)}:c0"
+            ),
             timetables=HostedTimetables(hosts.triggerers, lambda: engine.memory, hosts.start),
         )
 

@@ -340,6 +340,7 @@ class _Node:
             still_waits=lambda *task: still_waits(engine.memory, *task),
             masks=masks,
             copy_results=None if self._stored is None else self._stored.fetcher.request,
+            reserve_spool=None if self._stored is None else self._stored.uploader.reserve,
         )
         context = self._wired(settings)
         self._slot = WorkerPool(context, settings.cpu_slots)

@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 
 import anyio
 
+from aioflow.core import notes
 from aioflow.core.repair import mark
 from aioflow.core.repair.clear import asks, key_of, needed
 from aioflow.core.requests import KEY_ROTATION_PAGE
@@ -23,6 +24,7 @@ from aioflow.core.state.task_instance import Run
 from aioflow.core.triggers import event_runs, votes
 from aioflow.errors import AioflowError, RequestError, UnknownRun
 from aioflow.model.dag import DagSpec, ValueKind
+from aioflow.model.decisions import DecisionRow
 from aioflow.model.ids import TaskNo, TriggerNo
 from aioflow.model.rows import RunRow, TaskRow, TriggerRow, ValueRow
 from aioflow.model.states import RunState
@@ -96,14 +98,16 @@ class Recalling:
           backfill, and those of a schedule that ran ahead of the clock;
         * ``keyed_backfills``: backfills that an earlier request with the same key has started;
         * ``decisions``: the decisions that requests answer;
+        * ``noted_runs`` and ``notes``: the runs whose notes requests change, and those notes;
         * ``loaded_outbox``: outbox rows to hand out;
-        * ``encrypted``: values and triggers to encrypt with the new key.
+        * ``encrypted``: values, triggers or decisions to encrypt with the new key.
 
         Raises:
             StoreUnavailable: See ``load``.
         """
         memory.prefetched_tasks, memory.answered, memory.prefetched_runs = {}, {}, {}
-        memory.loaded_outbox, memory.encrypted, memory.decisions = {}, ([], []), {}
+        memory.loaded_outbox, memory.encrypted, memory.decisions = {}, [], {}
+        memory.noted_runs, memory.notes = {}, {}
         memory.found_fire_times, memory.keyed_backfills, memory.found_ahead = {}, {}, {}
         idempotency.remember_existing_runs((), memory)
         memory.known_keys = await _known_keys(inputs, self._store, memory)
@@ -141,6 +145,7 @@ class Recalling:
         if decided:
             found = await store.find_decisions(decided)
             memory.decisions = {row.decision_no: row for row in found}
+        await self._find_notes(inputs, memory)
         for dag_id, key in backfills.keys(inputs):
             begun = await store.find_keyed_backfill(dag_id, key)
             if begun is not None:
@@ -150,6 +155,18 @@ class Recalling:
             before = await store.find_runs_before(dag_id, keys)
             for sort_key, row in zip(keys, before, strict=True):
                 memory.run_sequences[dag_id].learn(sort_key, await _ended(row, store, memory))
+
+    async def _find_notes(self, inputs: Sequence[Input], memory: Memory) -> None:
+        """Read the runs whose notes requests change, and these notes."""
+        for request in notes.asks(inputs):
+            run = memory.find_run(request.run_id)
+            row = await self._store.find_run(request.run_id) if run is None else run.row
+            if row is None:
+                continue
+            memory.noted_runs[request.run_id] = row
+            note = await self._store.find_note(row.run_no, request.task_index, request.map_index)
+            if note is not None:
+                memory.notes[note.key] = note
 
     async def _find_fire_times(self, inputs: Sequence[Input], memory: Memory) -> None:
         """Find out which fire times have runs, for backfills and for schedules that ran ahead."""
@@ -237,16 +254,20 @@ async def _known_keys(
 
 async def _encrypted(
     store: Store, inputs: Sequence[Input]
-) -> tuple[list[ValueRow], list[TriggerRow]]:
+) -> list[ValueRow] | list[TriggerRow] | list[DecisionRow]:
     """Return a page of rows for the first re-encryption request of a turn."""
-    for entry in inputs:
-        if isinstance(entry, RequestReceived) and isinstance(entry.request, Reencrypt):
-            if entry.request.after is not None:
-                return [], await store.list_triggers(
-                    limit=KEY_ROTATION_PAGE, after=entry.request.after
-                )
-            return [row for kind in ValueKind for row in await store.list_values(kind)], []
-    return [], []
+    asked = (entry.request for entry in inputs if isinstance(entry, RequestReceived))
+    page = next((request for request in asked if isinstance(request, Reencrypt)), None)
+    match page:
+        case None:
+            return []
+        case Reencrypt(of="value"):
+            return [row for kind in ValueKind for row in await store.list_values(kind)]
+        case Reencrypt(of="trigger"):
+            after = -1 if page.after is None else page.after
+            return await store.list_triggers(limit=KEY_ROTATION_PAGE, after=after)
+        case _:
+            return await store.list_decisions(limit=KEY_ROTATION_PAGE, before=page.after)
 
 
 async def _has_plan(run: RunRow, store: Store, memory: Memory) -> bool:

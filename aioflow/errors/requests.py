@@ -38,6 +38,7 @@ __all__ = (
     "TooManyLogins",
     "UnknownAccount",
     "UnknownAsset",
+    "UnknownAuditEntry",
     "UnknownBackfill",
     "UnknownClass",
     "UnknownDag",
@@ -481,6 +482,14 @@ class UnknownSession(RequestError, MessageTemplate):
     code = "request.unknown_session"
     message = "there is no session {session_no}; it may have ended"
     session_no: int
+
+
+class UnknownAuditEntry(RequestError, MessageTemplate):
+    """No audit entry has this number; retention may have deleted it."""
+
+    code = "request.unknown_audit_entry"
+    message = "there is no audit entry {audit_no}"
+    audit_no: int
 
 
 class LoginFailed(RequestError, MessageTemplate):

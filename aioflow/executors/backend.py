@@ -176,6 +176,8 @@ class ExecutorBackend(Protocol):
 
     All methods except ``run`` are called in the thread of the event loop, return at once and do not
     raise. They may be called before ``run`` has started, and after it has ended.
+
+    Its attribute ``url``, which is optional, is the address of a page about the engine.
     """
 
     @property

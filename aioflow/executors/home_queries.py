@@ -2,7 +2,8 @@
 
 Results travel in pieces. A worker asks for a piece once it has the one before, and gets one answer
 at a time. So at most one piece waits for a worker whose channel is slow, and all answers that wait
-are limited together.
+are limited together. So are the pieces on their way here: a worker reserves memory for each, and
+sends it once it has got that.
 """
 
 from __future__ import annotations
@@ -33,20 +34,41 @@ from aioflow.worker.query.messages import UNDECODABLE
 from aioflow.worker.query.result_transfer import (
     FETCH_QUERY,
     PIECE_BYTES,
+    RESERVE_QUERY,
     STORE_QUERY,
+    UNRESERVED_BYTES,
     ResultPiece,
     ResultWanted,
 )
 
-__all__ = ("OWN_QUERIES", "Asker", "HomeQueries", "answer_result_query", "reply_to", "wanted_of")
+__all__ = (
+    "OWN_QUERIES",
+    "Asker",
+    "HomeQueries",
+    "Reservation",
+    "answer_result_query",
+    "reply_to",
+    "wanted_of",
+)
 
-OWN_QUERIES = frozenset({CODE_QUERY, FETCH_QUERY, STORE_QUERY})
+OWN_QUERIES = frozenset({CODE_QUERY, FETCH_QUERY, RESERVE_QUERY, STORE_QUERY})
 """Kinds of queries that are answered here, because they are about what the home has."""
 
 ANSWER_BYTES = 128 * 1024 * 1024
 """Maximum size of the answers to all workers that are being read or sent."""
 
-ASKED_BYTES = 64 * 1024 * 1024
+INFLOW_BYTES = 96 * 1024 * 1024
+"""Maximum size of the pieces from all workers that are on their way, or being written."""
+
+_INFLOW_TIMES = 3
+"""A piece that arrives is in memory as bytes of the channel, as a query, and as its content."""
+
+RESERVED_SECONDS = 60.0
+"""Time in which a piece must arrive for which memory was reserved. A later one is sent again."""
+
+_RESERVED_LOOK_SECONDS = 1.0
+
+ASKED_BYTES = 16 * 1024 * 1024
 """Maximum size of the queries of one worker that wait. One that sends more is killed."""
 
 _QUERY_BYTES = 1_024
@@ -54,9 +76,34 @@ _QUERY_BYTES = 1_024
 
 _STORE_AGAIN_SECONDS = 0.5
 _SENT_LOOK_SECONDS = 0.02
+"""How often an outage of the database, and a slow channel, are looked at again."""
 
 _OVERHEAD = 2
-"""An indexed file is at most this many times as large as the items in it."""
+"""Largest ratio of the size of a file with an index to that of its items."""
+
+
+class Reservation:
+    """Memory for one piece, until the piece has been written.
+
+    Attributes:
+        size: Size of the query with the piece.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._over = anyio.Event()
+
+    def end(self) -> None:
+        """Give it back."""
+        self._over.set()
+
+    async def ended(self, worker: Asker) -> None:
+        """Wait for its end, and not longer than its worker may need it."""
+        with anyio.move_on_after(RESERVED_SECONDS):
+            while worker.is_open and not worker.is_lost:
+                with anyio.move_on_after(_RESERVED_LOOK_SECONDS):
+                    await self._over.wait()
+                    return
 
 
 class Asker(Protocol):
@@ -68,6 +115,9 @@ class Asker(Protocol):
 
     answering: anyio.Lock
     """Held while one of its queries is answered."""
+
+    reserved: Reservation | None
+    """Memory for the piece that it sends next."""
 
     @property
     def number(self) -> int:
@@ -95,6 +145,7 @@ class HomeQueries:
     def __init__(self, context: ExecutorContext) -> None:
         self._context = context
         self._budget = MemoryBudget(ANSWER_BYTES)
+        self._inflow = MemoryBudget(INFLOW_BYTES)
 
     def admits(self, worker: Asker, query: Query) -> bool:
         """Count a query that is to be answered. Return whether the worker may send so many."""
@@ -104,12 +155,37 @@ class HomeQueries:
     async def answer(self, worker: Asker, query: Query) -> None:
         """Answer a query, after those that the worker has sent before."""
         try:
+            if query.kind == RESERVE_QUERY:
+                await self._reserve(worker, query)
+                return
             async with worker.answering, AsyncExitStack() as held:
                 body = self._code_of if query.kind == CODE_QUERY else self._result_of
                 worker.send([await reply_to(query, body(worker, query, held))])
                 await self._sent(worker)
         finally:
             worker.asked_bytes -= _size(query)
+
+    async def _reserve(self, worker: Asker, query: Query) -> None:
+        """Answer once there is memory for a piece. It is held until the piece has been written."""
+        async with AsyncExitStack() as held:
+            async with worker.answering:
+                worker.send([await reply_to(query, self._reservation_of(worker, query, held))])
+            reserved = worker.reserved
+            if reserved is not None:
+                await reserved.ended(worker)
+                if worker.reserved is reserved:
+                    worker.reserved = None
+
+    async def _reservation_of(self, worker: Asker, query: Query, held: AsyncExitStack) -> bytes:
+        if worker.reserved is not None:  # of a piece that was not sent
+            worker.reserved.end()
+            worker.reserved = None
+        size = msgspec.msgpack.decode(query.body, type=int)
+        if not UNRESERVED_BYTES < size <= PIECE_BYTES + _QUERY_BYTES:
+            raise ValueError(f"a piece has {PIECE_BYTES} bytes at most")
+        await held.enter_async_context(self._inflow.held(_INFLOW_TIMES * size))
+        worker.reserved = Reservation(size)
+        return b""
 
     async def _sent(self, worker: Asker) -> None:
         """Wait until most of what was sent has left, unless that cannot be expected."""
@@ -143,6 +219,8 @@ class HomeQueries:
             await held.enter_async_context(self._budget.held(PIECE_BYTES))
         elif not is_own:
             raise ValueError("only the result of a try that this worker runs can be stored")
+        else:
+            _use_reservation(worker, len(query.body), held)
         return await answer_result_query(folder, wanted, worker.number)
 
     async def _check_run(self, worker: Asker, run_no: RunNo, task_no: TaskNo) -> None:
@@ -162,6 +240,15 @@ class HomeQueries:
             if found != run_no:
                 raise ValueError(f"task number {task_no} does not belong to run number {run_no}")
             return
+
+
+def _use_reservation(worker: Asker, size: int, held: AsyncExitStack) -> None:
+    """Give the memory for a piece back once it is written. Without any, it is to be sent again."""
+    reserved, worker.reserved = worker.reserved, None
+    if reserved is not None:
+        held.callback(reserved.end)
+    if size > (UNRESERVED_BYTES if reserved is None else reserved.size):
+        raise ValueError("no memory is reserved for it; it was sent too late, or is too large")
 
 
 def _size(query: Query) -> int:

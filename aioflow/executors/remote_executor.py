@@ -26,7 +26,7 @@ from aioflow.executors.backend import (
     WorkerInfo,
 )
 from aioflow.executors.executor_context import ExecutorContext
-from aioflow.executors.home_queries import OWN_QUERIES, HomeQueries
+from aioflow.executors.home_queries import OWN_QUERIES, HomeQueries, Reservation
 from aioflow.executors.worker_process import Heartbeat, Process, TryKey, key_of
 from aioflow.model.ids import RunNo
 from aioflow.model.states import Failure
@@ -92,7 +92,7 @@ class RemoteWorker:
 
     Attributes:
         is_killed: Whether the daemon has ordered its end.
-        asked_bytes, answering: See ``home_queries.Asker``.
+        asked_bytes, answering, reserved: See ``home_queries.Asker``.
     """
 
     def __init__(
@@ -120,6 +120,7 @@ class RemoteWorker:
         self.is_killed = False
         self.asked_bytes = 0
         self.answering = anyio.Lock()
+        self.reserved: Reservation | None = None
         self._received = bytearray()
         self._decoder = msgspec.msgpack.Decoder(list[Report])
         self._over = anyio.Event()
@@ -362,6 +363,17 @@ class RemoteExecutor:
                 _logger.exception("executor %s does not state its %s", self._name, name)
             return otherwise
         return seconds
+
+    @property
+    def page(self) -> str:
+        """Address of a page about the engine; empty if the backend has none."""
+        try:
+            return page_of(getattr(self._backend, "url", ""))
+        except Exception:
+            if "url" not in self._untold:
+                self._untold.add("url")
+                _logger.exception("executor %s does not state its url", self._name)
+            return ""
 
     @property
     def _idle_seconds(self) -> float:
@@ -613,13 +625,15 @@ class RemoteExecutors:
             owner.retire(effect.worker)
 
     def pages(self) -> dict[tuple[str, WorkerLocation], str]:
-        """Return the address of a page about each worker that has one."""
-        return {
+        """Return the address of a page about each worker and each engine that has one."""
+        found = {
             (name, worker.location): url
             for name, executor in self._all.items()
             for worker in executor.workers.values()
-            if (url := page_of(worker.info))
+            if (url := page_of(worker.info.url))
         }
+        engines = {(name, WorkerLocation()): executor.page for name, executor in self._all.items()}
+        return found | {key: url for key, url in engines.items() if url}
 
     def set_demand(self, effect: SetWorkerDemand) -> None:
         """Pass on to each backend its part of the demand."""
@@ -654,10 +668,11 @@ def location_of(info: WorkerInfo) -> WorkerLocation:
     return WorkerLocation(_shown(info.host), _shown(worker))
 
 
-def page_of(info: WorkerInfo) -> str:
-    """Return the address of a page about a worker; empty if it has none that is safe to link to."""
-    is_safe = info.url.startswith(("http://", "https://")) and info.url.isprintable()
-    return info.url if is_safe and len(info.url) <= _URL_LIMIT else ""
+def page_of(url: object) -> str:
+    """Return the address of a page that a backend names; empty if it is not safe to link to."""
+    if not isinstance(url, str) or len(url) > _URL_LIMIT or not url.isprintable():
+        return ""
+    return url if url.startswith(("http://", "https://")) else ""
 
 
 def _shown(text: str) -> str:

@@ -10,11 +10,13 @@ import msgspec
 from aioflow.model.timestamps import Timestamp
 
 __all__ = (
+    "EVERY_ENTRY",
     "HOME",
     "LINK",
     "AccountRow",
     "Actor",
     "AuditEntry",
+    "AuditFilter",
     "AuditHead",
     "AuditRow",
     "CallerKind",
@@ -115,6 +117,9 @@ class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
         name: The name of the account, or ``HOME``.
         digest: SHA-256 of the cookie's secret.
         address: The address from which it was opened.
+        agent: The browser's description of itself (``User-Agent``), shortened.
+        last_used_at: When it was last used, within ten minutes; ``None`` for sessions of before
+            this was recorded.
     """
 
     session_no: int
@@ -123,6 +128,8 @@ class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
     created_at: Timestamp
     expires_at: Timestamp
     address: str
+    agent: str = ""
+    last_used_at: Timestamp | None = None
 
     def __repr__(self) -> str:
         return f"LoginRow({self.name!r} #{self.session_no})"
@@ -164,6 +171,28 @@ class AuditRow(msgspec.Struct, frozen=True, kw_only=True):
     noted: AuditEntry
     previous: bytes
     digest: bytes
+
+
+class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Properties that an audit entry must have. An empty property matches every entry.
+
+    Attributes:
+        actor: A part of the name of the caller.
+        action: An action, or its noun: ``run`` matches ``run.create``.
+        target: A part of the target, or of the value after the change, which names a new run.
+        is_refused: Whether the attempt was denied; ``None`` for both.
+        first, last: The entry was written at or after ``first``, and before ``last``.
+    """
+
+    actor: str = ""
+    action: str = ""
+    target: str = ""
+    is_refused: bool | None = None
+    first: Timestamp | None = None
+    last: Timestamp | None = None
+
+
+EVERY_ENTRY = AuditFilter()
 
 
 class AuditHead(msgspec.Struct, frozen=True, kw_only=True):

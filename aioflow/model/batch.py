@@ -9,6 +9,7 @@ from aioflow.model.dag import BackfillRow
 from aioflow.model.decisions import DecisionEnd, DecisionRow, DecisionVotes
 from aioflow.model.history import HistoryRow
 from aioflow.model.ids import RunNo, TaskNo, TriggerNo
+from aioflow.model.notes import NoteKey, NoteRow
 from aioflow.model.rows import (
     DagFileRow,
     DagRow,
@@ -77,6 +78,7 @@ class Batch(msgspec.Struct, kw_only=True):
         gone_dags, gone_files, gone_pools: DAGs, files and pools whose row is deleted.
         reencrypted: Triggers whose fields and ``next_kwargs`` are encrypted again, with the same
             content.
+        reencrypted_decisions: ``(decision_no, question, answer)``: likewise for decisions.
         dropped_records: ``(task_no, ordinal)``; deleted before new records are inserted.
         consumed_events: ``(trigger_no, sequence)``.
         gone_events: Triggers whose events are all deleted.
@@ -89,6 +91,8 @@ class Batch(msgspec.Struct, kw_only=True):
         drained: ``(node_no, since)`` of nodes that are drained; ``None`` to undrain.
         erased: Keys of rows that are deleted by retention or with their run, by table.
         history: What to add to the history, each bucket once.
+        notes: Whole rows, inserted or replaced.
+        gone_notes: Keys of notes that are removed.
         accounts, tokens, sessions: Whole rows, inserted or replaced.
         gone_accounts, gone_tokens, gone_sessions: Numbers of the rows that are deleted.
     """
@@ -140,8 +144,13 @@ class Batch(msgspec.Struct, kw_only=True):
     history: list[HistoryRow] = msgspec.field(default_factory=list)
     drained: list[tuple[int, Timestamp | None]] = msgspec.field(default_factory=list)
     reencrypted: list[tuple[TriggerNo, bytes, bytes | None]] = msgspec.field(default_factory=list)
+    reencrypted_decisions: list[tuple[TriggerNo, bytes, bytes | None]] = msgspec.field(
+        default_factory=list
+    )
     new_clears: list[tuple[RunNo, str, int]] = msgspec.field(default_factory=list)
     of_dags: DagTriggerChanges = msgspec.field(default_factory=DagTriggerChanges)
+    notes: list[NoteRow] = msgspec.field(default_factory=list)
+    gone_notes: list[NoteKey] = msgspec.field(default_factory=list)
     accounts: list[AccountRow] = msgspec.field(default_factory=list)
     gone_accounts: list[int] = msgspec.field(default_factory=list)
     tokens: list[TokenRow] = msgspec.field(default_factory=list)

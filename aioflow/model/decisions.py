@@ -93,7 +93,8 @@ class DecisionRow(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         decision_no: The number of the trigger that the task waits for.
-        question: msgpack of the ``DecisionQuestion``.
+        question: msgpack of the ``DecisionQuestion``; empty if no key of this home decrypts it, or
+            the ``answer``. Both are stored encrypted.
         deadline_at: When it times out, in steady time.
         vote_count: The number of ``votes``; each change expects the previous one.
         votes: msgpack of the votes so far.

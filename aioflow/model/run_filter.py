@@ -21,7 +21,8 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
         first, last: The run was created at or after ``first``, and before ``last``.
         search: A part of the id of the run or of its DAG.
         prefix: The beginning of the id of the run.
-        params: A part of a name or of a text among its parameters. Numbers are not searched.
+        params: A part of a name or of a text among its parameters, or of a note on the run or on
+            one of its tasks. Numbers are not searched.
     """
 
     dag_ids: tuple[str, ...] = ()

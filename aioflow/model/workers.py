@@ -60,7 +60,8 @@ class WorkerLocation(msgspec.Struct, frozen=True):
 WorkerPages: TypeAlias = Callable[[], Mapping[tuple[str, WorkerLocation], str]]
 """Returns the address of a page about each remote worker that is up and has one.
 
-The keys are the name of the executor and the location of the worker.
+The keys are the name of the executor and the location of the worker. An empty location is that of
+the engine itself.
 """
 
 

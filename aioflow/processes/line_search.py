@@ -1,9 +1,13 @@
-"""Searches task output for lines that match a regular expression, in a process with limits.
+"""Searches task output for lines that match a filter, in a process with limits.
 
 A regular expression of a caller may take for ever to compile or to match, and Python neither
-interrupts it nor releases the GIL meanwhile. Therefore ``worker.log_text`` runs as a program of its
-own, which is killed after a time limit, and at once if the request is cancelled. It starts with
-nothing of this process: no environment, no packages, and no descriptors.
+interrupts it nor releases the GIL meanwhile. Any other search of a megabyte holds the GIL for some
+20 ms, too. Therefore ``worker.log_text`` runs as a program of its own. It ends at a limit on its
+processor time, so that a busy machine does not fail a search, and it is killed if the request is
+cancelled. It starts with nothing of this process: no environment, no packages, and no descriptors.
+
+A search of a large log takes several requests. Each has a process for a limited time, in the order
+in which they were received, so that one search does not wait for the end of another one.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ import anyio
 from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from aioflow._threads import in_thread
+from aioflow.clock import SystemClock
 from aioflow.errors import BadPattern
 from aioflow.worker import log_text
 from aioflow.worker.log_text import LineFilter
@@ -29,15 +33,26 @@ from aioflow.worker.log_text import LineFilter
 __all__ = ("BLOCK_SECONDS", "LineFinder", "LineSearch")
 
 BLOCK_SECONDS = 5.0
-"""Time limit for one block of output."""
+"""Limit on the processor time for a pattern, and for a block of output."""
+
+_STALLED_SECONDS = 60.0
+"""After this time without an answer a search is stopped on a busy machine, too."""
 
 _PROCESSES = 2
 _PATTERN_LENGTH = 500
 _PROGRAM = Path(log_text.__file__)
+_REQUEST_US = 1_000_000
+"""For so long one request searches further blocks."""
+
+_clock = SystemClock()
 
 
 class LineFinder(Protocol):
     """Finds the lines of a block that are wanted."""
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the request should return what was found so far, and others are served."""
 
     async def find(self, data: bytes, limit: int, *, is_backward: bool = False) -> list[int]:
         """See ``LineFilter.find``.
@@ -47,23 +62,38 @@ class LineFinder(Protocol):
         """
 
 
-class _InThread:
-    def __init__(self, wanted: LineFilter) -> None:
-        self._wanted = wanted
+class _AllLines:
+    """Finds any line: few of a block are wanted, and the others are not looked at."""
+
+    is_due = False
 
     async def find(self, data: bytes, limit: int, *, is_backward: bool = False) -> list[int]:
-        return await in_thread(lambda: self._wanted.find(data, limit, is_backward=is_backward))
+        found: list[int] = []
+        start, end = 0, len(data)
+        while len(found) < limit and start < end:
+            if is_backward:
+                end = data.rfind(b"\n", 0, end - 1) + 1
+                found.append(end)
+            else:
+                found.append(start)
+                start = data.find(b"\n", start) + 1 or end
+        return found[::-1] if is_backward else found
 
 
 class _InProcess:
     def __init__(self, process: Process) -> None:
+        self._until_us = _clock.monotonic_us() + _REQUEST_US
         assert process.stdin is not None  # noqa: S101 - pipes were requested
         assert process.stdout is not None  # noqa: S101
         self._send = process.stdin.send
         self._answers = BufferedByteReceiveStream(process.stdout)
 
+    @property
+    def is_due(self) -> bool:
+        return _clock.monotonic_us() >= self._until_us
+
     async def begin(self, wanted: LineFilter) -> None:
-        with _time_limit(2 * BLOCK_SECONDS):  # the process has to start, too
+        with _time_limit():
             await self._send(json.dumps(wanted._asdict()).encode() + b"\n")
             (length,) = await self._numbers(1)
             problem = await self._answers.receive_exactly(length) if length else b""
@@ -71,7 +101,7 @@ class _InProcess:
             raise BadPattern(f"not a regular expression: {problem.decode()}")
 
     async def find(self, data: bytes, limit: int, *, is_backward: bool = False) -> list[int]:
-        with _time_limit(BLOCK_SECONDS):
+        with _time_limit():
             await self._send(struct.pack("<II?", len(data), limit, is_backward) + data)
             (count,) = await self._numbers(1)
             return list(await self._numbers(count))
@@ -88,19 +118,21 @@ class LineSearch:
 
     @asynccontextmanager
     async def finding(self, wanted: LineFilter) -> AsyncIterator[LineFinder]:
-        """Return what finds lines. A text is searched for in a thread.
+        """Return what finds lines, within a limit on the time per request.
 
         Raises:
             BadPattern: If the pattern is not valid.
         """
-        if not wanted.is_regex or not wanted.search:
-            yield _InThread(wanted)
+        if wanted.is_empty:
+            yield _AllLines()
             return
         if len(wanted.search) > _PATTERN_LENGTH:
             raise BadPattern(f"a pattern has at most {_PATTERN_LENGTH} characters")
         async with self._processes:
             process = await anyio.open_process(
-                [sys.executable, "-I", "-S", str(_PROGRAM)], stderr=subprocess.DEVNULL, env={}
+                [sys.executable, "-I", "-S", str(_PROGRAM), str(BLOCK_SECONDS)],
+                stderr=subprocess.DEVNULL,
+                env={},
             )
             try:
                 finder = _InProcess(process)
@@ -113,15 +145,14 @@ class LineSearch:
 
 
 @contextmanager
-def _time_limit(seconds: float) -> Iterator[None]:
+def _time_limit() -> Iterator[None]:
     try:
-        with anyio.fail_after(seconds):
+        with anyio.fail_after(_STALLED_SECONDS):
             yield
-    except (
-        TimeoutError,
-        anyio.BrokenResourceError,
-        anyio.EndOfStream,
-        anyio.IncompleteRead,
-    ) as exc:
+    except (anyio.BrokenResourceError, anyio.EndOfStream, anyio.IncompleteRead) as exc:
+        # The process has a limit of its own on processor time, and on memory.
         why = f"the search was stopped: a pattern has {BLOCK_SECONDS:.0f} s for a megabyte"
+        raise BadPattern(why) from exc
+    except TimeoutError as exc:
+        why = f"the search was stopped after {_STALLED_SECONDS:.0f} s without a result; try again"
         raise BadPattern(why) from exc

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 import msgspec
@@ -131,6 +131,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         url: The page of the decision; empty if the address of the page is not known.
         links: A signed link for each assignee that may have one.
+        personal: The assignees among them that are users. The others are groups.
         deadline: When it times out.
     """
 
@@ -142,6 +143,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     links: dict[str, str]
     deadline: Timestamp | None
+    personal: tuple[str, ...] = ()
 
     @classmethod
     def about(
@@ -150,6 +152,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         *,
         url: str = "",
         links: Mapping[str, str] | None = None,
+        personal: Iterable[str] = (),
         shift: int = 0,
     ) -> Self:
         """Return what a message says about an open decision.
@@ -170,6 +173,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
             url=url,
             links=dict(links or {}),
             deadline=None if row.deadline_at is None else row.deadline_at + shift,
+            personal=tuple(personal),
         )
 
 

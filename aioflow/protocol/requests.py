@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -10,6 +10,7 @@ from aioflow.model.access import AuditEntry, Role
 from aioflow.model.dag import Reprocess, ValueKind
 from aioflow.model.history import HistoryRow
 from aioflow.model.ids import RunNo, TriggerNo
+from aioflow.model.notes import OF_WHOLE_RUN
 from aioflow.model.states import RunState, TaskState
 from aioflow.model.timestamps import Timestamp
 
@@ -35,6 +36,7 @@ __all__ = (
     "DeleteRun",
     "DrainNode",
     "EmitEvent",
+    "EndOtherSessions",
     "EndSession",
     "EraseHistory",
     "EraseOld",
@@ -54,6 +56,7 @@ __all__ = (
     "Request",
     "RevokeToken",
     "SetAccount",
+    "SetNote",
     "SetPaused",
     "SetPool",
     "SetValue",
@@ -196,6 +199,22 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
     state: RunState
     tasks: list[TouchedTask]
     upstream_failed: list[str]
+
+
+class SetNote(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Write or remove the note on a run or on a task of it. Answered with the ``NoteRow``, if any.
+
+    Attributes:
+        task: The name of the task instance, for the audit; empty for the run.
+        task_index, map_index: The location of the task instance; both -1 for the run.
+        text: ``None`` to remove the note.
+    """
+
+    run_id: str
+    task: str = ""
+    task_index: int = OF_WHOLE_RUN
+    map_index: int = -1
+    text: str | None = None
 
 
 class DeleteRun(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -408,10 +427,13 @@ class AnswerDecision(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     Attributes:
         answer: msgpack of plain JSON types, which fit the form; of a bool for an approval.
+        link_account: The account for which a signed link was made; ``None`` for a group, or if the
+            caller has no link.
     """
 
     decision_no: TriggerNo
     answer: bytes
+    link_account: int | None = None
 
 
 class Answered(msgspec.Struct, frozen=True, kw_only=True):
@@ -465,13 +487,21 @@ class SetValue(msgspec.Struct, frozen=True, kw_only=True, tag=True):
         return f"SetValue({self.kind} {self.name!r})"  # it may be logged
 
 
+Encrypted: TypeAlias = Literal["value", "trigger", "decision"]
+"""What is encrypted in the database, in the order of a key rotation."""
+
+
 class Reencrypt(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Encrypt stored values again with the current key. Answered with a ``Reencrypted``.
 
+    The values come first, then the triggers by number, then the decisions, the newest first.
+
     Attributes:
-        after: The last trigger of the previous page; ``None`` for the values, which come first.
+        of: What the page consists of.
+        after: The last trigger or decision of the previous page; ``None`` for the first page.
     """
 
+    of: Encrypted = "value"
     after: TriggerNo | None = None
 
 
@@ -481,12 +511,12 @@ class Reencrypted(msgspec.Struct, frozen=True):
     Attributes:
         count: Values encrypted again.
         unopened: Values left unchanged, because no available key decrypts them.
-        after: The ``after`` of the next request; ``None`` after the last page.
+        next: The request for the next page; ``None`` after the last one.
     """
 
     count: int
     unopened: int
-    after: TriggerNo | None
+    next: Reencrypt | None
 
 
 class CreateAccount(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -543,6 +573,9 @@ class OpenSession(msgspec.Struct, frozen=True, kw_only=True, tag=True):
             since.
         digest: The digest of the cookie's secret.
         replaces: The digest of the session that this one replaces.
+        agent: The browser's description of itself.
+        replaces_unused_since: End those sessions of the same name, address and browser that were
+            last used before this timestamp; ``None`` for none.
     """
 
     name: str
@@ -551,6 +584,8 @@ class OpenSession(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     expires_at: Timestamp
     address: str
     replaces: bytes | None = None
+    agent: str = ""
+    replaces_unused_since: Timestamp | None = None
 
     def __repr__(self) -> str:
         return f"OpenLogin({self.name!r})"
@@ -560,6 +595,13 @@ class EndSession(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """End a session. Answered with the ``SessionRow``."""
 
     session_no: int
+
+
+class EndOtherSessions(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """End all sessions of a name except one. Answered with the number of ended sessions."""
+
+    name: str
+    keeps: int | None = None
 
 
 class CreateToken(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -583,13 +625,15 @@ class RevokeToken(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class NoteUse(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Record when tokens were last used. Answered with ``None``.
+    """Record when tokens and sessions were last used. Answered with ``None``.
 
     Attributes:
         uses: ``(token_no, timestamp)``.
+        session_uses: ``(session_no, timestamp)``.
     """
 
     uses: tuple[tuple[int, Timestamp], ...]
+    session_uses: tuple[tuple[int, Timestamp], ...] = ()
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -604,6 +648,7 @@ AccessRequest: TypeAlias = (
     | DeleteAccount
     | OpenSession
     | EndSession
+    | EndOtherSessions
     | CreateToken
     | RevokeToken
     | NoteUse
@@ -618,6 +663,7 @@ Request: TypeAlias = (
     | CancelRun
     | ClearTasks
     | Mark
+    | SetNote
     | DeleteDag
     | DeleteRun
     | EraseRows

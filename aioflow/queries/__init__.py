@@ -52,6 +52,7 @@ from aioflow.worker.query.messages import (
     RecordsWanted,
     ResultsPage,
     ResultsWanted,
+    SpoolWanted,
     ValuesFound,
     ValuesWanted,
 )
@@ -63,7 +64,7 @@ CONCURRENT_LOOKUPS = 4
 
 _logger = logging.getLogger(__name__)
 
-Wanted: TypeAlias = ResultsWanted | RecordsWanted | EventsWanted | ValuesWanted
+Wanted: TypeAlias = ResultsWanted | RecordsWanted | EventsWanted | ValuesWanted | SpoolWanted
 
 _KINDS: dict[str, type[Wanted]] = {
     "results": ResultsWanted,
@@ -77,6 +78,11 @@ CopyResults: TypeAlias = Callable[
     [RunNo, Collection[tuple[TaskNo, StartNo]], Callable[[AioflowError | None], None]], None
 ]
 """Copies results of a run to this machine, and calls the function when it has, or has failed."""
+
+
+ReserveSpool: TypeAlias = Callable[[tuple[TaskNo, StartNo], int, Callable[[], bool]], None]
+"""Calls the function once a trigger may write a result of a size. The function returns whether the
+trigger still waits for that."""
 
 
 class _PendingQuery:
@@ -107,6 +113,7 @@ class QueryHandler:
         still_waits: See ``Cycles``.
         masks: Masks secrets in output, from just before they are sent to a child.
         copy_results: Copies stored results to this machine; ``None`` if results are in the home.
+        reserve_spool: Limits the results of triggers that wait to be stored; ``None`` likewise.
     """
 
     def __init__(
@@ -117,8 +124,10 @@ class QueryHandler:
         still_waits: Callable[[RunNo, int, int], bool] = lambda *_: True,
         masks: Masks | None = None,
         copy_results: CopyResults | None = None,
+        reserve_spool: ReserveSpool | None = None,
     ) -> None:
         self._store = store
+        self._reserve_spool = reserve_spool
         self._copy_results = copy_results
         self._masks = masks or Masks()
         self._specs = DagSpecs(store)
@@ -154,6 +163,9 @@ class QueryHandler:
                 reply = partial(_reply_copied, sender, query.question)
                 self._copy_results(query.run_no, files.keys, reply)
                 return
+            if query.kind == "spool" and self._reserve_spool is not None:
+                self._reserve(sender, query, self._reserve_spool)
+                return
             wanted = msgspec.msgpack.decode(query.body, type=_KINDS[query.kind])
         except (KeyError, *UNDECODABLE) as exc:
             refuse(sender, query, f"the query cannot be decoded: {exc}")
@@ -161,6 +173,21 @@ class QueryHandler:
         pending = _PendingQuery(sender, query, wanted)
         self._open[sender][query.question] = pending
         self._enqueue(pending)
+
+    def _reserve(self, sender: QuerySender, query: Query, reserve: ReserveSpool) -> None:
+        """Reply once a result may be written, unless the query is cancelled before."""
+        wanted = msgspec.msgpack.decode(query.body, type=SpoolWanted)
+        pending = _PendingQuery(sender, query, wanted)
+        self._open[sender][query.question] = pending
+
+        def grant() -> bool:
+            self._close(pending)
+            if pending.is_cancelled or not sender.is_open:
+                return False
+            sender.send([Reply(query.question, b"")])
+            return True
+
+        reserve((wanted.task_no, wanted.start_no), wanted.size, grant)
 
     def _cancel(self, sender: QuerySender, number: int) -> None:
         of_sender = self._open.get(sender, {})
@@ -247,6 +274,7 @@ class QueryHandler:
                 task = await self._declaring(pending, wanted.task_index)
                 answer = await read_values(self._store, task, wanted, self._masks)
             else:
+                assert isinstance(wanted, EventsWanted)  # noqa: S101 - no other kind is queued
                 if wanted.until is None:
                     self._subscribe(pending, wanted.name)
                 answer = await read_events(self._store, wanted)

@@ -6,7 +6,8 @@ committed leaves an orphan.
 
 A try whose result is being stored holds no slot: the engine learns that its body has returned. If
 the storage is unavailable, the upload is retried; after ``GIVE_UP_SECONDS`` the try fails. While
-too many results wait, the engine starts no further task, so that they do not fill the disk.
+too many results wait, the engine starts no further task, and triggers write no further result, so
+that they do not fill the disk.
 """
 
 from __future__ import annotations
@@ -32,11 +33,10 @@ from aioflow.results import result_path, result_size
 from aioflow.storage.copies import ResultCopies
 from aioflow.storage.memory_budget import MemoryBudget
 from aioflow.storage.results import ResultKey, ResultStorage, SpoolDamaged, read_spooled
+from aioflow.storage.spool_limit import Grant, SpoolLimit
 from aioflow.telemetry.log import Logger
 
 __all__ = (
-    "BACKLOG_BYTES",
-    "BACKLOG_RESULTS",
     "GIVE_UP_SECONDS",
     "UPLOADS",
     "ResultUploader",
@@ -48,14 +48,13 @@ UPLOADS = 8
 GIVE_UP_SECONDS = 600.0
 """If a result cannot be stored for this long, its try fails."""
 
-BACKLOG_RESULTS, BACKLOG_BYTES = 1_000, 1024**3
-"""No task starts while more results wait to be stored, or larger ones."""
-
 IN_MEMORY_BYTES = 128 * 1024 * 1024
 """Maximum size of the results that are being uploaded, which are in memory. One may be larger."""
 
 _FIRST_DELAY, _LONGEST_DELAY = 0.25, 15.0  # seconds between two attempts
 _SILENCE_US = 10_000_000  # between two log lines about an outage
+_ADMIT_SECONDS = 5.0
+"""How often reservations of dead processes are looked for while others wait."""
 
 _log = Logger(__name__)
 
@@ -97,7 +96,7 @@ class ResultUploader:
     Attributes:
         may_store: Whether the storage is known to be that of this database. Until then, each
             attempt counts as failed.
-        waiting_results, waiting_bytes: The results that wait to be stored.
+        limit: The results that wait to be stored, and those that triggers may write.
     """
 
     def __init__(
@@ -118,7 +117,7 @@ class ResultUploader:
         self._held: dict[TriggerNo, _Upload] = {}
         self._memory = MemoryBudget(IN_MEMORY_BYTES)
         self._silent_until = 0
-        self.waiting_results = self.waiting_bytes = 0
+        self.limit = SpoolLimit(clock)
         self.may_store = False
 
     def report(self, inputs: Sequence[Input]) -> None:
@@ -137,10 +136,9 @@ class ResultUploader:
         if isinstance(one, Succeeded):
             if one.body is None and one.size:
                 self._hold(one, (one.task_no, one.start_no))
-                is_backlogged = (
-                    self.waiting_results > BACKLOG_RESULTS or self.waiting_bytes > BACKLOG_BYTES
+                passed.append(
+                    BodyReturned(one.task_no, one.start_no, one.began_at, self.limit.is_full)
                 )
-                passed.append(BodyReturned(one.task_no, one.start_no, one.began_at, is_backlogged))
                 return
         elif (upload := self._held.get(one.trigger_no)) is not None:
             upload.followers.append(one)
@@ -155,9 +153,12 @@ class ResultUploader:
         upload = _Upload(report, key, size, self._clock.monotonic_us(), [])
         self._queue.append(upload)
         self._queued.set()
-        self.waiting_results += 1
-        self.waiting_bytes += size
+        self.limit.add(key, size)
         return upload
+
+    def reserve(self, key: ResultKey, size: int, grant: Grant) -> None:
+        """Call ``grant`` once a trigger may write a result into the spool."""
+        self.limit.request(key, size, grant)
 
     def is_storing(self, trigger_no: TriggerNo) -> bool:
         """Return whether reports about a trigger wait for its result."""
@@ -168,7 +169,13 @@ class ResultUploader:
         async with anyio.create_task_group() as group:
             for _ in range(UPLOADS):
                 group.start_soon(self._work)
+            group.start_soon(self._admit)
             task_status.started()
+
+    async def _admit(self) -> None:
+        while True:
+            await self._clock.sleep(_ADMIT_SECONDS)
+            self.limit.admit()
 
     async def _work(self) -> None:
         while True:
@@ -181,8 +188,7 @@ class ResultUploader:
             if report is not upload.report and not upload.has_successor():
                 with suppress(OSError):  # left behind, it is only an orphan
                     await in_thread(result_path(self._spool, *upload.key).unlink)
-            self.waiting_results -= 1
-            self.waiting_bytes -= upload.size
+            self.limit.remove(upload.size)
             if isinstance(upload.report, TriggerFired):
                 del self._held[upload.report.trigger_no]
             passed = [report]
@@ -224,7 +230,9 @@ class ResultUploader:
         if now >= self._silent_until:
             self._silent_until = now + _SILENCE_US
             _log.warning(
-                "results cannot be stored, retrying", error=str(exc), waiting=self.waiting_results
+                "results cannot be stored, retrying",
+                error=str(exc),
+                waiting=self.limit.waiting_results,
             )
 
     def _failed(self, upload: _Upload, exc: Exception) -> Input:

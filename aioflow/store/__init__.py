@@ -16,7 +16,15 @@ import msgspec
 
 from aioflow.crypto import Vault
 from aioflow.errors import SettingsError
-from aioflow.model.access import AccountRow, AuditHead, AuditRow, SessionRow, TokenRow
+from aioflow.model.access import (
+    EVERY_ENTRY,
+    AccountRow,
+    AuditFilter,
+    AuditHead,
+    AuditRow,
+    SessionRow,
+    TokenRow,
+)
 from aioflow.model.batch import Batch, JournalRow
 from aioflow.model.dag import BackfillRow, ValueKind
 from aioflow.model.history import OF_RUN, HistoryRow
@@ -96,6 +104,7 @@ TABLES_OF_RUNS = (
     "task",
     "expansion",
     "clear_request",
+    "note",
     "run",
     "deletion",
 )
@@ -401,12 +410,21 @@ class Store(Browsed, Protocol):
     async def list_sessions(self) -> list[SessionRow]:
         """Return every session by number."""
 
-    async def list_audit(self, *, before: int | None = None, limit: int = 100) -> list[AuditRow]:
-        """Return audit entries, the newest first.
+    async def list_audit(
+        self,
+        wanted: AuditFilter = EVERY_ENTRY,
+        *,
+        before: int | None = None,
+        limit: int = 100,
+    ) -> list[AuditRow]:
+        """Return the audit entries that match a filter, the newest first.
 
         Args:
             before: Number of the last entry of the previous page.
         """
+
+    async def find_audit(self, audit_no: int) -> AuditRow | None:
+        """Return the audit entry with a number; ``None`` if there is none."""
 
     async def read_audit(self, after: int = -1, limit: int = 1000) -> list[AuditRow]:
         """Return audit entries with numbers above ``after``, in order."""

@@ -5,18 +5,20 @@ Passwords, tokens and cookies are stored as digests. Only the head of the audit 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 import msgspec
-from sqlalchemy import Select, literal_column, select
+from sqlalchemy import ColumnElement, Select, func, literal_column, or_, select
 
 from aioflow.core.state.accounts import CHAIN_LOST
 from aioflow.crypto import Vault
 from aioflow.model.access import (
+    EVERY_ENTRY,
     AccountRow,
     AuditEntry,
+    AuditFilter,
     AuditHead,
     AuditRow,
     Role,
@@ -25,9 +27,10 @@ from aioflow.model.access import (
 )
 from aioflow.model.batch import Batch
 from aioflow.store import rows, tables
+from aioflow.store.contains import Contains
 from aioflow.store.query_protocol import QueryInterface
 from aioflow.store.rows import last_of_each, pack
-from aioflow.store.selects import number
+from aioflow.store.selects import literal, number, text
 
 __all__ = (
     "ACCESS_ROWS",
@@ -54,6 +57,7 @@ _LAST = (
     .order_by(tables.audit.c.audit_no.desc())
     .limit(literal_column("1"))
 )
+_BY_NO = select(tables.audit).where(tables.audit.c.audit_no == number("audit_no"))
 _HEAD = select(tables.audit_head.c.encrypted)
 _HEAD_NO = 0
 
@@ -62,13 +66,50 @@ ACCESS_ROWS: tuple[Select[Any], ...] = (_ACCOUNTS, _TOKENS, _SESSIONS, _LAST, _H
 
 
 @cache
-def _audit_page(*, before: bool, after: bool) -> Select[Any]:
-    audit_no = tables.audit.c.audit_no
-    page = select(tables.audit).limit(number("limit"))
-    page = page.order_by(audit_no if after else audit_no.desc())
-    if before:
-        page = page.where(audit_no < number("before"))
-    return page.where(audit_no > number("after")) if after else page
+def _audit_page(*given: str) -> Select[Any]:
+    """Return the statement for a page of the audit.
+
+    Args:
+        given: Names of the parameters besides ``limit``. With ``after``, entries are in ascending
+            order of number.
+    """
+    audit_no = _audit_table.c.audit_no
+    page = select(_audit_table).limit(number("limit"))
+    page = page.order_by(audit_no if "after" in given else audit_no.desc())
+    return page.where(*(_CONDITIONS[name] for name in given))
+
+
+_audit_table = tables.audit
+_of_noun = text("noun")
+_CONDITIONS: Mapping[str, ColumnElement[bool]] = {
+    "before": _audit_table.c.audit_no < number("before"),
+    "after": _audit_table.c.audit_no > number("after"),
+    "actor": Contains(_audit_table.c.actor, text("actor")),
+    "action": _audit_table.c.action == text("action"),
+    "noun": func.substr(_audit_table.c.action, literal(1), func.length(_of_noun)) == _of_noun,
+    "target": or_(
+        Contains(_audit_table.c.target, text("target")),
+        Contains(func.coalesce(_audit_table.c.after, literal_column("''")), text("target")),
+    ),
+    "is_refused": _audit_table.c.is_refused == number("is_refused"),
+    "first": _audit_table.c.at >= number("first"),
+    "last": _audit_table.c.at < number("last"),
+}
+
+
+def _audit_parameters(wanted: AuditFilter, before: int | None) -> dict[str, Any]:
+    is_noun = "." not in wanted.action and wanted.action.islower()
+    named: dict[str, Any] = {
+        "before": before,
+        "actor": wanted.actor or None,
+        "action": None if is_noun else wanted.action or None,
+        "noun": f"{wanted.action}." if is_noun else None,
+        "target": wanted.target or None,
+        "is_refused": None if wanted.is_refused is None else int(wanted.is_refused),
+        "first": wanted.first,
+        "last": wanted.last,
+    }
+    return {name: value for name, value in named.items() if value is not None}
 
 
 def access_fields(
@@ -114,7 +155,7 @@ def tokens(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
 
 
 def sessions(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return the sessions that are created."""
+    """Return the sessions that are created or used."""
     return [msgspec.structs.astuple(row) for row in batch.sessions]
 
 
@@ -185,7 +226,7 @@ def token_row(values: rows.Values) -> TokenRow:
 
 
 def _session(values: rows.Values) -> SessionRow:
-    number, name, digest, created_at, expires_at, address = values
+    number, name, digest, created_at, expires_at, address, agent, last_used_at = values
     return SessionRow(
         session_no=number,
         name=name,
@@ -193,6 +234,8 @@ def _session(values: rows.Values) -> SessionRow:
         created_at=created_at,
         expires_at=expires_at,
         address=address,
+        agent=agent or "",
+        last_used_at=last_used_at,
     )
 
 
@@ -246,16 +289,24 @@ class AccessReader(QueryInterface):
         """See ``Store``."""
         return await self._all(_session, _SESSIONS)
 
-    async def list_audit(self, *, before: int | None = None, limit: int = 100) -> list[AuditRow]:
+    async def list_audit(
+        self,
+        wanted: AuditFilter = EVERY_ENTRY,
+        *,
+        before: int | None = None,
+        limit: int = 100,
+    ) -> list[AuditRow]:
         """See ``Store``."""
-        page = _audit_page(before=before is not None, after=False)
-        cursor = {} if before is None else {"before": before}
-        return await self._all(_audit, page, limit=limit, **cursor)
+        named = _audit_parameters(wanted, before)
+        return await self._all(_audit, _audit_page(*named), limit=limit, **named)
+
+    async def find_audit(self, audit_no: int) -> AuditRow | None:
+        """See ``Store``."""
+        return await self._one(_audit, _BY_NO, audit_no=audit_no)
 
     async def read_audit(self, after: int = -1, limit: int = 1000) -> list[AuditRow]:
         """See ``Store``."""
-        page = _audit_page(before=False, after=True)
-        return await self._all(_audit, page, after=after, limit=limit)
+        return await self._all(_audit, _audit_page("after"), after=after, limit=limit)
 
     async def find_audit_head(self) -> AuditHead:
         """See ``Store``."""

@@ -46,7 +46,7 @@ from aioflow.crypto import Vault
 from aioflow.errors import BatchRefused
 from aioflow.model.batch import Batch
 from aioflow.model.rows import OutboxRow
-from aioflow.store import accounts, batch_rows, decisions, retention, run_causes, tables
+from aioflow.store import accounts, batch_rows, decisions, notes, retention, run_causes, tables
 from aioflow.store.rows import deleted_values, new_values
 from aioflow.store.run_causes import backfills
 
@@ -384,6 +384,14 @@ KINDS: tuple[Kind, ...] = (
         columns=("state", "answer", "failure"),
         guards=("task_no", "ordinal", "state"),
     ),
+    _kind(
+        "reencrypted decision",
+        tables.decision,
+        Action.UPDATE,
+        decisions.reencrypted_decisions,
+        columns=("question", "answer"),
+        guards=("decision_no",),
+    ),
     _kind("new decision", tables.decision, Action.INSERT, decisions.new_decisions),
     _kind(
         "decision votes",
@@ -438,6 +446,14 @@ KINDS: tuple[Kind, ...] = (
         guards=("dag_id",),
     ),
     _kind("new clear", tables.clear_request, Action.INSERT, batch_rows.new_clears),
+    _kind("note", tables.note, Action.REPLACE, notes.written_notes),
+    _kind(
+        "gone note",
+        tables.note,
+        Action.DISCARD,
+        notes.removed_notes,
+        guards=("run_no", "task_index", "map_index"),
+    ),
     _kind("new outbox", tables.outbox, Action.INSERT, _new_outbox),
     _kind("done outbox", tables.outbox, Action.DELETE, _done_outbox, guards=("outbox_no",)),
     _kind("new deletion", tables.deletion, Action.INSERT, retention.deletions),

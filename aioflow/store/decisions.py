@@ -23,6 +23,7 @@ __all__ = (
     "decision_ends",
     "decision_votes",
     "new_decisions",
+    "reencrypted_decisions",
 )
 
 _decision, _run = tables.decision, tables.run
@@ -33,7 +34,21 @@ _decision, _run = tables.decision, tables.run
 
 def new_decisions(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
     """Return the decisions that tasks begin to wait for."""
-    return [msgspec.structs.astuple(row) for row in batch.new_decisions]
+
+    def values(row: DecisionRow) -> tuple[Any, ...]:
+        question, answer = rows.encrypted_decision(vault, row.decision_no, row.question, row.answer)
+        stored = msgspec.structs.replace(row, question=question, answer=answer)
+        return msgspec.structs.astuple(stored)
+
+    return [values(row) for row in batch.new_decisions]
+
+
+def reencrypted_decisions(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
+    """Return the decisions that are encrypted again with the current key."""
+    return [
+        (*rows.encrypted_decision(vault, number, question, answer), number)
+        for number, question, answer in batch.reencrypted_decisions
+    ]
 
 
 def decision_votes(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
@@ -59,7 +74,8 @@ def decision_ends(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
 
 
 def _end(end: DecisionEnd, vault: Vault) -> tuple[Any, ...]:
-    return (end.outcome, end.answer, end.ended_at, end.decision_no)
+    answer = rows.encrypted_answer(vault, end.decision_no, end.answer)
+    return (end.outcome, answer, end.ended_at, end.decision_no)
 
 
 # ── queries ─────────────────────────────────────────────────────────────────────────────
@@ -99,6 +115,11 @@ _OPEN = select(func.count()).select_from(_decision).where(_decision.c.ended_at.i
 class DecisionReader(QueryInterface):
     """The part of a store that reads decisions."""
 
+    _vault: Vault
+
+    def _decision(self, values: rows.Values) -> DecisionRow:
+        return rows.decision_row(values, self._vault)
+
     async def list_decisions(
         self,
         *,
@@ -117,18 +138,18 @@ class DecisionReader(QueryInterface):
         )
         given = {"dag_id": dag_id, "run_no": run_no, "before": before}
         named = {name: value for name, value in given.items() if value is not None}
-        return await self._all(rows.decision_row, page, limit=limit, **named)
+        return await self._all(self._decision, page, limit=limit, **named)
 
     async def find_decisions(self, numbers: Collection[TriggerNo]) -> list[DecisionRow]:
         """See ``Store``."""
-        return await self._each(rows.decision_row, _by_no, "no", dict.fromkeys(numbers))
+        return await self._each(self._decision, _by_no, "no", dict.fromkeys(numbers))
 
     async def find_decisions_of_task(
         self, run_no: int, task_no: TaskNo, *, limit: int = 10
     ) -> list[DecisionRow]:
         """See ``Store``."""
         return await self._all(
-            rows.decision_row, _LAST_OF_TASK, run_no=run_no, task_no=task_no, limit=limit
+            self._decision, _LAST_OF_TASK, run_no=run_no, task_no=task_no, limit=limit
         )
 
     async def count_open_decisions(self) -> int:

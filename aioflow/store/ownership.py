@@ -318,12 +318,13 @@ LEAVE = (
 def _encrypted_rows() -> Select[Any]:
     """Return the statement for the newest rows of each table with encrypted values."""
     wait, dag_trigger, value = tables.task_trigger, tables.dag_trigger, tables.named_value
-    head = tables.audit_head
+    head, decision = tables.audit_head, tables.decision
     columns = (
         (wait, wait.c.trigger_no, wait.c.kwargs),
         (dag_trigger, dag_trigger.c.trigger_no, dag_trigger.c.kwargs),
         (value, value.c.value_no, value.c.encrypted),
         (head, head.c.head_no, head.c.encrypted),
+        (decision, decision.c.decision_no, decision.c.question),
     )
     samples = [
         select(

@@ -47,6 +47,7 @@ from aioflow.store.children import ChildrenReader
 from aioflow.store.columns import read_rows, row_checker
 from aioflow.store.decisions import DecisionReader
 from aioflow.store.history import HistoryReader
+from aioflow.store.notes import NoteReader, note_row
 from aioflow.store.ownership import OwnershipReader
 from aioflow.store.query_protocol import PAGE_ROWS, QueryInterface, Question, is_storable, pieces
 from aioflow.store.recovery_snapshot import RecoveryReader
@@ -141,7 +142,7 @@ _DECODERS: Mapping[Table, _Decode] = {
     tables.task: rows.task_row,
     tables.try_: rows.try_row,
     tables.record: rows.record_row,
-    tables.decision: rows.decision_row,
+    tables.note: note_row,
     tables.outbox: rows.outbox_row,
     tables.api_token: token_row,
 }
@@ -172,6 +173,8 @@ def _decoder_of(table: Table, vault: Vault) -> _Decode:
         return lambda values: dag_trigger_row(values, vault)
     if table is tables.named_value:
         return lambda values: value_row(values, vault)
+    if table is tables.decision:
+        return lambda values: rows.decision_row(values, vault)
     return _DECODERS.get(table, tuple)
 
 
@@ -192,6 +195,7 @@ class Reading(
     ReferenceReader,
     AccessReader,
     DecisionReader,
+    NoteReader,
     BrowsingReader,
     RunFilterReader,
     ABC,

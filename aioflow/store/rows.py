@@ -2,7 +2,8 @@
 
 Structured values are packed into one column as msgpack.
 
-Secrets, connections and variables are encrypted. The envelope is bound to the number of its row,
+The questions and answers of decisions, and the fields of triggers, are encrypted. So are secrets,
+connections and variables. Their envelope is bound to the number of its row,
 which changes each time a value is set. Kind and name are encrypted together with the value. So no
 row can be replaced by another row, or by an earlier version of itself.
 """
@@ -49,6 +50,7 @@ from aioflow.protocol.outbox import decoder_of
 
 __all__ = (
     "DAMAGE_LIMIT",
+    "DECISION_TABLE",
     "RUN_STATES",
     "TRIGGER_TABLE",
     "Damages",
@@ -58,6 +60,8 @@ __all__ = (
     "dag_row",
     "decision_row",
     "deleted_values",
+    "encrypted_answer",
+    "encrypted_decision",
     "encrypted_kwargs",
     "event_row",
     "expansion_row",
@@ -92,6 +96,12 @@ _NEXT_KWARGS = "task_trigger.next_kwargs"
 """Context of encrypted ``next_kwargs``.
 
 It differs from ``TRIGGER_TABLE``, so that the two kinds of kwargs of a row cannot be swapped."""
+
+DECISION_TABLE = "decision"
+"""Context to which an encrypted question is bound, together with the number of its row."""
+
+_ANSWER = "decision.answer"
+"""Context of an encrypted answer, so that it cannot be swapped with a question."""
 
 # Calling the enum with a number takes four times as long as this lookup.
 _TASK_STATES = dict(enumerate(TaskState))
@@ -325,9 +335,33 @@ def record_row(values: Values) -> RecordRow:
     )
 
 
-def decision_row(values: Values) -> DecisionRow:
-    """Return a row of ``decision``."""
-    return DecisionRow(**dict(zip(DecisionRow.__struct_fields__, values, strict=True)))
+def decision_row(values: Values, vault: Vault) -> DecisionRow:
+    """Return a row of ``decision`` with its question and answer decrypted.
+
+    If either cannot be decrypted, the question is empty and there is no answer.
+    """
+    named = dict(zip(DecisionRow.__struct_fields__, values, strict=True))
+    number, answer = named["decision_no"], named["answer"]
+    question = vault.decrypt(DECISION_TABLE, number, named["question"])
+    opened = None if answer is None else vault.decrypt(_ANSWER, number, answer)
+    if question is None or (opened is None) != (answer is None):
+        question, opened = b"", None
+    return DecisionRow(**(named | {"question": question, "answer": opened}))
+
+
+def encrypted_decision(
+    vault: Vault, decision_no: TriggerNo, question: bytes, answer: bytes | None
+) -> tuple[bytes, bytes | None]:
+    """Return the question and the answer of a decision, both encrypted."""
+    return (
+        vault.encrypt(DECISION_TABLE, decision_no, question),
+        encrypted_answer(vault, decision_no, answer),
+    )
+
+
+def encrypted_answer(vault: Vault, decision_no: TriggerNo, answer: bytes | None) -> bytes | None:
+    """Return the answer of a decision encrypted; ``None`` if there is none."""
+    return None if answer is None else vault.encrypt(_ANSWER, decision_no, answer)
 
 
 def pool_row(values: Values) -> PoolRow:

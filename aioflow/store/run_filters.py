@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import (
-    Boolean,
+    BindParameter,
     ColumnElement,
     Select,
     bindparam,
@@ -20,14 +20,13 @@ from sqlalchemy import (
     or_,
     select,
 )
-from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.sql.functions import FunctionElement
 
 from aioflow.model.ids import RunNo
 from aioflow.model.rows import RunRow
 from aioflow.model.run_filter import CAUSES, RunCount, RunCounts, RunFilter
 from aioflow.model.states import RunState
 from aioflow.store import rows, tables
+from aioflow.store.contains import Contains
 from aioflow.store.query_protocol import QueryInterface
 from aioflow.store.selects import literal, number, text
 
@@ -45,27 +44,6 @@ _STATEMENTS = 256
 """Maximum number of cached statements of a kind: clients choose the properties of a filter."""
 
 _run = tables.run
-
-
-class _Contains(FunctionElement[bool]):
-    """Whether a text or a blob contains another one."""
-
-    type = Boolean()
-    inherit_cache = True
-
-
-@compiles(_Contains, "sqlite")
-def _contains_on_sqlite(element: Any, compiler: Any, **options: Any) -> str:
-    whole, part = (compiler.process(one, **options) for one in element.clauses)
-    return f"instr({whole}, {part}) > 0"
-
-
-@compiles(_Contains, "postgresql")
-def _contains_on_postgresql(element: Any, compiler: Any, **options: Any) -> str:
-    whole, part = list(element.clauses)
-    # Parameters are compiled in the order in which they appear in the statement.
-    part_text = compiler.process(part, **options)
-    return f"position({part_text} IN {compiler.process(whole, **options)}) > 0"
 
 
 @lru_cache(_STATEMENTS)
@@ -98,16 +76,22 @@ def _conditions(
     if "last" in given:
         found.append(_run.c.created_at < number("last"))
     if "search" in given:
-        of_run, of_dag = (_Contains(one, text("search")) for one in (_run.c.run_id, _run.c.dag_id))
+        of_run, of_dag = (Contains(one, text("search")) for one in (_run.c.run_id, _run.c.dag_id))
         found.append(or_(of_run, of_dag))
     if "prefix" in given:
         begin = func.substr(_run.c.run_id, literal(1), func.length(text("prefix")))
         found.append(begin == text("prefix"))
     if "params" in given:
-        found.append(_Contains(_run.c.conf, bindparam("params", type_=_run.c.conf.type)))
+        part = bindparam("params", type_=_run.c.conf.type)
+        found.append(or_(Contains(_run.c.conf, part), _run.c.run_no.in_(_noted(part))))
     if "before" in given:
         found.append(_run.c.run_no < number("before"))
     return tuple(found)
+
+
+def _noted(part: BindParameter[bytes]) -> Select[Any]:
+    """Select the runs with a note that contains a text. There are few notes beside runs."""
+    return select(tables.note.c.run_no).where(Contains(tables.note.c.body, part))
 
 
 @lru_cache(_STATEMENTS)

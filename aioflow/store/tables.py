@@ -77,6 +77,7 @@ __all__ = (
     "named_value",
     "node",
     "not_deleted",
+    "note",
     "number_lease",
     "outbox",
     "pool",
@@ -432,6 +433,20 @@ decision = Table(
 Index("decision_by_run", decision.c.run_no, decision.c.decision_no)
 Index("decision_open", decision.c.decision_no, **_only(decision.c.ended_at.is_(None)))
 
+note = Table(
+    "note",
+    metadata,
+    number("run_no", ForeignKey("run.run_no")),
+    index("task_index", least=-1),
+    index("map_index", least=-1),
+    instant("at"),
+    text("author"),
+    blob("body"),
+    PrimaryKeyConstraint("run_no", "task_index", "map_index"),
+    sqlite_strict=True,
+    sqlite_with_rowid=False,
+)
+
 pool = Table(
     "pool",
     metadata,
@@ -627,6 +642,8 @@ session = Table(
     instant("created_at"),
     number("expires_at"),
     text("address"),
+    text("agent", null=True),
+    instant("last_used_at", null=True),
     sqlite_strict=True,
 )
 Index("session_by_digest", session.c.digest, unique=True)

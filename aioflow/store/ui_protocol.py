@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 from aioflow.model.children import Cell, ChildCount, SlowChild
 from aioflow.model.decisions import DecisionRow
 from aioflow.model.ids import RunNo, TaskNo, TriggerNo
+from aioflow.model.notes import NO_TASK, NoteRow
 from aioflow.model.rows import NamedEventRow, NodeRow, RunRow, TaskRow, TriggerRow, TryRow
 from aioflow.model.run_filter import RunCounts, RunFilter
 from aioflow.model.states import TaskState, TriggerState
@@ -206,7 +207,8 @@ class Browsed(Protocol):
     async def list_clears(self, run_id: str) -> list[tuple[Timestamp, str, str]]:
         """Return when tasks of a run were cleared, by whom, and the audit's target, in order.
 
-        Only the newest ``AUDIT_SEARCHED`` entries of the audit are searched.
+        Clears of many runs at once are included, with the id of the run as target. Only the newest
+        ``AUDIT_SEARCHED`` entries of the audit are searched.
         """
 
     async def list_decisions(
@@ -236,6 +238,21 @@ class Browsed(Protocol):
 
     async def count_open_decisions(self) -> int:
         """Return how many decisions have not ended."""
+
+    async def find_note(self, run_no: RunNo, task_index: int, map_index: int) -> NoteRow | None:
+        """Return the note on a task instance, or on a run; ``None`` if it has none."""
+
+    async def list_notes(
+        self, run_no: RunNo, *, after: tuple[int, int] = NO_TASK, limit: int = 1_000
+    ) -> list[NoteRow]:
+        """Return the notes on a run and its tasks, that on the run first.
+
+        Args:
+            after: Task index and map index of the last note of the previous page.
+        """
+
+    async def find_notes_of_runs(self, run_nos: Collection[RunNo]) -> dict[RunNo, NoteRow]:
+        """Return the notes on runs themselves, by the number of the run."""
 
     async def find_call_labels(self, numbers: Collection[TriggerNo]) -> dict[TriggerNo, str]:
         """Return the labels of the durable calls that wait for these triggers, where given."""

@@ -9,6 +9,7 @@ from functools import cache, lru_cache
 from typing import Any, TypeVar
 
 from sqlalchemy import (
+    ColumnElement,
     Select,
     and_,
     bindparam,
@@ -24,6 +25,7 @@ from aioflow.model.rows import NamedEventRow, NodeRow, RunRow, TaskRow, TriggerR
 from aioflow.model.states import NodeState, RunState, TaskState, TriggerState
 from aioflow.model.timestamps import Timestamp
 from aioflow.store import rows, tables
+from aioflow.store.contains import Contains
 from aioflow.store.query_protocol import QueryInterface
 from aioflow.store.selects import literal, number, text
 from aioflow.store.ui_protocol import AGE_SECONDS, AUDIT_SEARCHED, CommitsAbove, Counted, WaitCount
@@ -190,17 +192,28 @@ def _waits_by_no(width: int) -> Select[Any]:
 
 
 _audit = tables.audit
+_space: ColumnElement[str] = literal_column("' '")
+_is_single = and_(
+    _audit.c.action == literal_column("'run.clear'"),
+    or_(
+        _audit.c.target == text("run_id"),
+        func.substr(_audit.c.target, literal(1), func.length(text("of_task"))) == text("of_task"),
+    ),
+)
+_is_of_many = and_(
+    _audit.c.action == literal_column("'runs.clear_failed'"),
+    Contains(_space + func.coalesce(_audit.c.after, literal_column("''")) + _space, text("word")),
+)
 _CLEARS = (
-    select(_audit.c.at, _audit.c.actor, _audit.c.target)
+    select(
+        _audit.c.at,
+        _audit.c.actor,
+        case((_is_single, _audit.c.target), else_=text("run_id")),
+    )
     .where(
         _audit.c.audit_no > select(func.max(_audit.c.audit_no) - AUDIT_SEARCHED).scalar_subquery(),
-        _audit.c.action == literal_column("'run.clear'"),
         _audit.c.is_refused == literal(0),
-        or_(
-            _audit.c.target == text("run_id"),
-            func.substr(_audit.c.target, literal(1), func.length(text("of_task")))
-            == text("of_task"),
-        ),
+        or_(_is_single, _is_of_many),
     )
     .order_by(_audit.c.audit_no)
 )
@@ -421,7 +434,7 @@ class BrowsingReader(QueryInterface):
 
     async def list_clears(self, run_id: str) -> list[tuple[Timestamp, str, str]]:
         """See ``Store``."""
-        named = {"run_id": run_id, "of_task": f"{run_id} "}
+        named = {"run_id": run_id, "of_task": f"{run_id} ", "word": f" {run_id} "}
         return await self._all(tuple, _CLEARS, **named)
 
     async def find_call_labels(self, numbers: Collection[TriggerNo]) -> dict[TriggerNo, str]:

@@ -23,6 +23,7 @@ from typing import BinaryIO, NamedTuple
 
 from aioflow.model.ids import StartNo
 from aioflow.model.timestamps import Timestamp
+from aioflow.telemetry.task_log_index import LogIndexes
 from aioflow.telemetry.task_log_records import (
     HEADER_SIZE,
     RecordHeader,
@@ -34,8 +35,6 @@ from aioflow.telemetry.task_log_records import (
 __all__ = ("BEGIN", "RunLogFiles", "RunLogKey", "RunPiece", "RunSegment")
 
 _OPEN_FILES = 32
-_MARK_BYTES = 1024 * 1024
-_MARKED_FILES = 4_096
 _TAIL_BYTES = 64 * 1024
 _TAIL_FILES = 64
 _RECORDS = 10_000
@@ -108,7 +107,6 @@ class _Source:
 
     Args:
         at: The highest time of the records before ``position``, or the time of the first record.
-        marks: Times and positions in the file, to which new ones are added.
 
     Attributes:
         key: Key of the next record. Until ``find`` was called, a lower bound of that key.
@@ -120,11 +118,9 @@ class _Source:
         segment: RunSegment,
         at: Timestamp,
         position: int,
-        marks: list[tuple[Timestamp, int]],
     ) -> None:
         self._files = files
         self._segment = segment
-        self._marks = marks
         self._at = at
         self._file: BinaryIO | None = None
         self._scan: RecordScan | None = None
@@ -166,8 +162,6 @@ class _Source:
         if not scan.skip(header.length):
             return False
         self.key = self._key(scan.position)
-        if scan.position >= self._marks[-1][1] + _MARK_BYTES:
-            self._marks.append((self._at, scan.position))
         return True
 
     def _opened(self) -> RecordScan | None:
@@ -180,13 +174,14 @@ class _Source:
 
 
 class RunLogFiles:
-    """Reads the files of runs, and remembers positions in those read last.
+    """Reads the files of runs. The methods block.
 
-    The methods block. They run in one thread at a time.
+    Args:
+        indexes: The indexes of the files, to begin in the middle of a large one.
     """
 
-    def __init__(self) -> None:
-        self._marks: OrderedDict[Path, list[tuple[Timestamp, int]]] = OrderedDict()
+    def __init__(self, indexes: LogIndexes) -> None:
+        self._indexes = indexes
 
     def read(
         self, segments: Sequence[RunSegment], after: RunLogKey, limit_bytes: int
@@ -216,7 +211,7 @@ class RunLogFiles:
             sources = []
             for _, size, segment in sizes[:_TAIL_FILES]:
                 start = max(size - _TAIL_BYTES, 0)
-                source = _Source(files, segment, 0, start, [(0, size)])
+                source = _Source(files, segment, 0, start)
                 if source.find(BEGIN):
                     sources.append((source.key, source))
                     begin = max(begin, source.key.at if start else -1)
@@ -235,19 +230,10 @@ class RunLogFiles:
             first_at, written_at = with_head
             if written_at + _CLOCK_STEP_US < after.at:
                 continue  # all of it is before the key
-            marks = self._marks_of(segment.path, first_at)
-            at = bisect_left(marks, (after.at, -1))
-            yield _Source(files, segment, *marks[max(at - 1, 0)], marks)
-
-    def _marks_of(self, path: Path, first_at: Timestamp) -> list[tuple[Timestamp, int]]:
-        """Return the marks of a file, which begin with its first record: another file has none."""
-        marks = self._marks.pop(path, None)
-        if marks is None or marks[0][0] != first_at:
-            marks = [(first_at, 0)]
-        self._marks[path] = marks
-        if len(self._marks) > _MARKED_FILES:
-            self._marks.popitem(last=False)
-        return marks
+            blocks = self._indexes.blocks(segment.path)
+            passed = bisect_left(blocks, after.at, key=lambda block: block.at)
+            begin = (blocks[passed - 1].at, blocks[passed - 1].end) if passed else (first_at, 0)
+            yield _Source(files, segment, *begin)
 
 
 def _merge(

@@ -22,10 +22,19 @@ import contextlib
 import logging
 import os
 import re
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from functools import partial
+from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Protocol, Self, TypeVar, TypeVarTuple, Unpack
 
 import anyio
 import msgspec
@@ -37,14 +46,18 @@ from aioflow.filesystem import make_folder
 from aioflow.model.ids import RunNo, StartNo, TaskNo
 from aioflow.model.timestamps import Timestamp
 from aioflow.redaction import Masks, Stream
+from aioflow.telemetry.task_log_index import BLOCK_BYTES, LogIndexes, Mark, Marks
+from aioflow.telemetry.task_log_reader import (
+    LogReader,
+    line_numbers,
+    offset_of_line,
+    read_chain,
+)
 from aioflow.telemetry.task_log_records import (
     PIECE_BYTES,
     WHOLE_LOG,
     LogPart,
     LogPiece,
-    LogReader,
-    Marks,
-    read_chain,
     record_header,
 )
 
@@ -66,6 +79,9 @@ RUNS_IN_BLOCK = 1_000
 WAITING_BYTES = 8 * 1024 * 1024
 """Maximum size of the data that waits for the disk, for all tries together."""
 
+_JOINED_BYTES = 16 * 1024
+"""Maximum size of a record of joined output. A record that a crash has cut is lost."""
+
 _CACHED_LOGS = 256
 _CACHED_POSITIONS = 8
 """Number of read positions to remember for each of ``_CACHED_LOGS`` logs."""
@@ -77,6 +93,9 @@ _SEGMENT_NAME = re.compile(r"(-?\d{1,18})\.(\d{1,18})")
 _SUFFIX = ".log"
 
 _logger = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer")
+Arguments = TypeVarTuple("Arguments")
 
 
 class LogKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -226,15 +245,6 @@ class EarlierLogs(Protocol):
         """See ``TaskLog.delete_old``."""
 
 
-class WantedOutput(NamedTuple):
-    """A part of the output of a task in its files, see ``TaskLog.read``."""
-
-    map_index: int
-    part: LogPart
-    offset: int
-    limit: int | None
-
-
 class OpenLog:
     """The output of one task, or of some of its executions, that is read repeatedly."""
 
@@ -256,20 +266,39 @@ class OpenLog:
 
     async def pieces(self, offset: int, limit: int | None) -> list[LogPiece]:
         """Return output from byte ``offset`` on, divided where it was captured at other times."""
-        _, pieces = await self._read(offset, limit)
+        readers = await self._opened(offset)
+        pieces = await self._log.in_thread(read_chain, readers, offset, limit)
+        if len(readers) == 1:
+            self._log.remember_position(readers[0])
         return pieces
 
     async def size(self) -> int:
         """Return the number of bytes that can be read now."""
-        files, _ = await self._read(_END, 0)
-        return sum(self._readers[file].offset for file in files)
+        readers = await self._opened(_END)
+        await self._log.in_thread(read_chain, readers, _END, 0)
+        return sum(reader.offset for reader in readers)
 
-    async def _read(self, offset: int, limit: int | None) -> tuple[list[Path], list[LogPiece]]:
-        """Return the files with the output, and pieces of it."""
+    async def line_numbers(self, offsets: Sequence[int]) -> list[int]:
+        """Return the numbers of the lines that begin at some offsets, in order."""
+        if not offsets:
+            return []
+        readers = await self._opened(0)
+        return await self._log.in_thread(line_numbers, readers, offsets)
+
+    async def offset_of_line(self, line: int) -> int:
+        """Return the offset of a line, counted from 1, or of the end of a shorter log."""
+        readers = await self._opened(0)
+        return await self._log.in_thread(offset_of_line, readers, line)
+
+    async def _opened(self, offset: int) -> list[LogReader]:
+        """Return the readers of the files with the output."""
         await self._log.catch_up()
         files = await self._log.files_of(self._segment)
-        wanted = WantedOutput(self._map_index, self._part, offset, limit)
-        return files, await self._log.read_pieces(files, self._readers, wanted)
+        for file in files:
+            if file not in self._readers:
+                begin = offset if len(files) == 1 else 0
+                self._readers[file] = self._log.reader(file, self._map_index, self._part, begin)
+        return [self._readers[file] for file in files]
 
 
 class TaskLog:
@@ -301,7 +330,8 @@ class TaskLog:
         self._work = anyio.Event()
         self._drained = anyio.Event()
         self._followed: dict[Path, anyio.Event] = {}
-        self._positions: dict[tuple[Path, int, LogPart], dict[int, tuple[int, StartNo]]] = {}
+        self.indexes = LogIndexes(folder)
+        self._positions: dict[tuple[Path, int, LogPart], dict[int, Mark]] = {}
         self._marks: dict[tuple[Path, int, LogPart], Marks] = {}
         self.earlier: EarlierLogs | None = None
         self.on_written: Callable[[Mapping[LogSegment, int]], None] | None = None
@@ -391,28 +421,11 @@ class TaskLog:
         with anyio.move_on_after(_CATCH_UP_SECONDS):
             await self._catch_up()
 
-    async def read_pieces(
-        self, files: Sequence[Path], readers: dict[Path, LogReader], wanted: WantedOutput
-    ) -> list[LogPiece]:
-        """Return output from files, as if they were one. Called by ``OpenLog``.
-
-        Args:
-            readers: The readers of earlier calls, by file. New ones are added.
-        """
-        chain = []
-        for file in files:
-            reader = readers.get(file)
-            if reader is None:
-                offset = wanted.offset if len(files) == 1 else 0
-                reader = self._reader(file, wanted.map_index, wanted.part, offset)
-                readers[file] = reader
-            chain.append(reader)
-        pieces = await in_thread(
-            read_chain, chain, wanted.offset, wanted.limit, limiter=self._threads
-        )
-        if len(chain) == 1:
-            self._remember_position(chain[0])
-        return pieces
+    async def in_thread(
+        self, function: Callable[[Unpack[Arguments]], Answer], *arguments: *Arguments
+    ) -> Answer:
+        """Run a function that reads files in one of the threads of logs."""
+        return await in_thread(function, *arguments, limiter=self._threads)
 
     async def follow(
         self,
@@ -425,7 +438,7 @@ class TaskLog:
     ) -> AsyncGenerator[bytes, None]:
         """Yield the output of one task in pieces, as it is printed. Run until closed."""
         path = self.path(run_no, task_index, map_index)
-        reader = self._reader(path, map_index, part, offset)
+        reader = self.reader(path, map_index, part, offset)
         while True:
             # Register before reading, so that a write during the read wakes this reader.
             changed = self._followed.setdefault(path, anyio.Event())
@@ -435,32 +448,25 @@ class TaskLog:
             else:
                 await changed.wait()
 
-    def _reader(self, path: Path, map_index: int, part: LogPart, offset: int) -> LogReader:
+    def reader(self, path: Path, map_index: int, part: LogPart, offset: int) -> LogReader:
         """Return a reader that starts at the nearest known position at or before ``offset``."""
         known = self._positions.get((path, map_index, part), {})
-        before = max((at for at in known if at <= offset), default=0)
-        position, start_no = known.get(before, (0, -1))
-        return LogReader(
-            path,
-            map_index,
-            part,
-            position=position,
-            offset=before,
-            start_no=start_no,
-            marks=self._marks_of((path, map_index, part)),
-        )
+        mark = known.get(max((at for at in known if at <= offset), default=0))
+        marks = self._marks_of((path, map_index, part))
+        return LogReader(path, map_index, part, marks, mark)
 
     def _marks_of(self, key: tuple[Path, int, LogPart]) -> Marks:
-        marks = self._marks.pop(key, None) or Marks()
+        marks = self._marks.pop(key, None) or Marks(self.indexes, *key)
         self._marks[key] = marks
         if len(self._marks) > _CACHED_LOGS:
             del self._marks[next(iter(self._marks))]
         return marks
 
-    def _remember_position(self, reader: LogReader) -> None:
+    def remember_position(self, reader: LogReader) -> None:
+        """Remember where a reader has stopped, for another one that begins there."""
         known = self._positions.pop(reader.key, {})
         known.pop(reader.offset, None)  # insert it again at the end, so that it is evicted last
-        known[reader.offset] = reader.position, reader.start_no
+        known[reader.offset] = reader.mark
         if len(known) > _CACHED_POSITIONS:
             del known[next(iter(known))]
         self._positions[reader.key] = known
@@ -526,7 +532,7 @@ class TaskLog:
             now = self._clock.now()
             with anyio.CancelScope(shield=True):
                 async with self.writing:
-                    sizes = await in_thread(_write, batch, now, limiter=self._threads)
+                    sizes = await in_thread(_write, batch, now, self.indexes, limiter=self._threads)
             if self.on_written is not None:
                 self.on_written(sizes)
             self._waiting_bytes -= size
@@ -594,7 +600,7 @@ def _last_at(run: os.DirEntry[str]) -> Timestamp:
     return max(written, default=run.stat().st_mtime_ns) // 1_000
 
 
-def _write(batch: list[_Record], now: Timestamp) -> dict[LogSegment, int]:
+def _write(batch: list[_Record], now: Timestamp, indexes: LogIndexes) -> dict[LogSegment, int]:
     """Write records to their files. Return the new size of each file."""
     sizes: dict[LogSegment, int] = {}
     by_path: dict[Path, list[_Record]] = {}
@@ -602,8 +608,10 @@ def _write(batch: list[_Record], now: Timestamp) -> dict[LogSegment, int]:
         by_path.setdefault(record.path, []).append(record)
     for path, records in by_path.items():
         try:
-            size = _append(path, b"".join(_encode(record, now) for record in records))
-            sizes[records[0].log.key.segment] = size
+            data = b"".join(_encoded(records, now))
+            size = sizes[records[0].log.key.segment] = _append(path, data)
+            if size // BLOCK_BYTES > (size - len(data)) // BLOCK_BYTES:
+                indexes.blocks(path)  # adds the blocks that are full now
         except OSError as exc:
             # A full disk loses output, but must never fail the task that printed it.
             _logger.warning("cannot write to %s: %s", path, exc)
@@ -644,17 +652,23 @@ def _append(path: Path, data: bytes) -> int:
         os.close(descriptor)
 
 
-def _encode(record: _Record, now: Timestamp) -> bytes:
-    key = record.log.key
+def _encoded(records: Iterable[_Record], now: Timestamp) -> Iterator[bytes]:
+    """Yield records as they are stored. Short output of one execution is joined to one record."""
+    for (log, is_stderr), group in groupby(records, key=lambda one: (one.log, one.is_stderr)):
+        joined = b""
+        for record in group:
+            if joined and len(joined) + len(record.data) > _JOINED_BYTES:
+                yield _encode(log.key, joined, now, is_stderr=is_stderr)
+                joined = b""
+            joined += record.data
+        yield _encode(log.key, joined, now, is_stderr=is_stderr)
+
+
+def _encode(key: LogKey, data: bytes, now: Timestamp, *, is_stderr: bool) -> bytes:
     start = record_header(
-        key.map_index,
-        key.try_number,
-        key.start_no,
-        now,
-        len(record.data),
-        is_stderr=record.is_stderr,
+        key.map_index, key.try_number, key.start_no, now, len(data), is_stderr=is_stderr
     )
-    return start + record.data
+    return start + data
 
 
 class Attribution:

@@ -1,8 +1,7 @@
-"""The records in which task logs are stored, and a reader of the records of one task.
+"""The records in which task logs are stored, and a scan of a file record by record.
 
-After a damaged record, a reader continues with the next valid one. It skips records outside the
-requested part, and does not even read long ones, so that a part of a log can be read regardless of
-the log's size.
+After a damaged record, a scan continues with the next valid one. It skips long records without
+reading them.
 """
 
 from __future__ import annotations
@@ -11,8 +10,6 @@ import errno
 import os
 import struct
 import zlib
-from bisect import bisect_right
-from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -26,24 +23,22 @@ __all__ = (
     "WHOLE_LOG",
     "LogPart",
     "LogPiece",
-    "LogReader",
-    "Marks",
     "RecordHeader",
     "RecordScan",
     "first_timestamp",
     "open_log_file",
-    "read_chain",
+    "read_header",
+    "record_begin",
     "record_header",
 )
 
 RECORD_MAGIC = b"\x1eLOG"
 _HEADER_FIELDS = struct.Struct("<4siIQqI")
+_MAP_INDEX = struct.Struct("<i")
 _HEADER_CHECKSUM = struct.Struct("<I")
-HEADER_SIZE = _HEADER_FIELDS.size + _HEADER_CHECKSUM.size
+_HEADER = struct.Struct(_HEADER_FIELDS.format + "I")
+HEADER_SIZE = _HEADER.size
 PIECE_BYTES = 256 * 1024
-_UNBOUNDED = 1 << 62
-_MARK_BYTES = 1024 * 1024
-_MOST_MARKS = 4_096
 _STDERR = 1 << 31
 """Added to the number of the try in the records of what was written to ``sys.stderr``."""
 
@@ -103,33 +98,6 @@ class RecordHeader(NamedTuple):
     is_stderr: bool
 
 
-class Marks:
-    """Known positions in a file, about one for each megabyte of the output of a log.
-
-    Readers of the same log share them, also in several threads, so that no reader has to examine a
-    large file from its beginning.
-    """
-
-    def __init__(self) -> None:
-        self._all: list[tuple[int, int, StartNo]] = []
-
-    def note(self, offset: int, position: int, start_no: StartNo) -> None:
-        """Note the position of the record that begins at an offset of the output."""
-        last = self._all[-1][0] if self._all else 0
-        if offset >= last + _MARK_BYTES and len(self._all) < _MOST_MARKS:
-            self._all.append((offset, position, start_no))
-
-    def before(self, offset: int) -> tuple[int, int, StartNo]:
-        """Return the last known offset up to this one, its position, and the execution before."""
-        known = self._all
-        at = bisect_right(known, offset, key=lambda mark: mark[0])
-        return known[at - 1] if at else (0, 0, -1)
-
-    def clear(self) -> None:
-        """Forget all positions, because the file was replaced."""
-        self._all = []
-
-
 def record_header(
     map_index: int,
     try_number: int,
@@ -145,14 +113,26 @@ def record_header(
     return fields + _HEADER_CHECKSUM.pack(zlib.crc32(fields))
 
 
+def record_begin(map_index: int) -> bytes:
+    """Return the bytes with which the records of one child begin."""
+    return RECORD_MAGIC + _MAP_INDEX.pack(map_index)
+
+
+def read_header(data: bytes, place: int) -> RecordHeader | None:
+    """Return the header at a place; ``None`` if there is none, or it is damaged."""
+    if len(data) < place + HEADER_SIZE:
+        return None
+    magic, map_index, number, start_no, at, length, checksum = _HEADER.unpack_from(data, place)
+    if magic != RECORD_MAGIC or checksum != zlib.crc32(data[place : place + _HEADER_FIELDS.size]):
+        return None
+    is_stderr = bool(number & _STDERR)
+    return RecordHeader(map_index, number & ~_STDERR, start_no, at, length, is_stderr)
+
+
 def first_timestamp(head: bytes) -> Timestamp:
     """Return the time of the first record of a file; 0 if its header is damaged."""
-    if len(head) < HEADER_SIZE:
-        return 0
-    fields = head[: _HEADER_FIELDS.size]
-    magic, _, _, _, at, _ = _HEADER_FIELDS.unpack(fields)
-    checked = _HEADER_CHECKSUM.unpack_from(head, _HEADER_FIELDS.size)[0] == zlib.crc32(fields)
-    return int(at) if checked and magic == RECORD_MAGIC else 0
+    header = read_header(head, 0)
+    return 0 if header is None else header.at
 
 
 def open_log_file(path: Path) -> BinaryIO | None:
@@ -169,88 +149,6 @@ def open_log_file(path: Path) -> BinaryIO | None:
             raise
         return None
     return os.fdopen(descriptor, "rb")
-
-
-class LogReader:
-    """Reads the output of one task from a segment file, continuing where it stopped.
-
-    Attributes:
-        position: Position of the next record in the file.
-        offset: Size of the task's output before that record.
-        start_no: The execution whose output was read last; -1 if nothing was read yet.
-    """
-
-    def __init__(
-        self,
-        path: Path,
-        map_index: int,
-        part: LogPart = WHOLE_LOG,
-        *,
-        position: int = 0,
-        offset: int = 0,
-        start_no: StartNo = -1,
-        marks: Marks | None = None,
-    ) -> None:
-        self._path = path
-        self._map_index = map_index
-        self._part = part
-        self._marks = marks or Marks()
-        self.position = position
-        self.offset = offset
-        self.start_no = start_no
-
-    @property
-    def key(self) -> tuple[Path, int, LogPart]:
-        """The file, map index and part that it reads."""
-        return self._path, self._map_index, self._part
-
-    def read(self, start: int, limit: int | None = None) -> bytes:
-        """Return up to ``limit`` bytes of output from ``start`` on; empty if there is no more."""
-        return b"".join(piece.data for piece in self.read_pieces(start, limit))
-
-    def read_pieces(self, start: int, limit: int | None = None) -> list[LogPiece]:
-        """Return output as ``read`` does, divided where it was captured at different times.
-
-        If ``start`` is before ``offset``, reading restarts at a known position before it.
-        """
-        file = open_log_file(self._path)
-        if file is None:
-            return []
-        with file:
-            if file.seek(0, 2) < self.position:
-                self._marks.clear()
-                self.position, self.offset, self.start_no = 0, 0, -1
-            known = self._marks.before(start)
-            if start < self.offset or known[0] > self.offset:
-                self.offset, self.position, self.start_no = known
-            return self._read(file, start, start + (_UNBOUNDED if limit is None else limit))
-
-    def _read(self, file: BinaryIO, start: int, end: int) -> list[LogPiece]:
-        found: list[LogPiece] = []
-        scan = RecordScan(file, self.position)
-        while self.offset < end and (record := scan.next_record()) is not None:
-            length, start_no = record.length, record.start_no
-            if record.map_index == self._map_index and self._part.includes(
-                start_no, record.try_number
-            ):
-                said = self._part.between(self.start_no, start_no)
-                after = self.offset + len(said) + length
-                if after > start:
-                    data = scan.data(length)
-                    if data is None:
-                        break  # the record is still being written
-                    part = (said + data)[max(start - self.offset, 0) : end - self.offset]
-                    found.append(LogPiece(record.at, start_no, record.is_stderr, part))
-                    if after > end:
-                        break  # the next call reads the record from its beginning
-                if not scan.skip(length):
-                    break
-                self.offset, self.start_no = after, max(start_no, self.start_no)
-                self._marks.note(self.offset, scan.position, self.start_no)
-            elif not scan.skip(length):
-                break
-        self.position = scan.position
-        return found
 
 
 class RecordScan:
@@ -280,12 +178,8 @@ class RecordScan:
             self._at = place
             if not self._has(HEADER_SIZE):
                 return None
-            fields = self._buffer[self._at : self._at + _HEADER_FIELDS.size]
-            _, map_index, number, start_no, at, length = _HEADER_FIELDS.unpack(fields)
-            checked = _HEADER_CHECKSUM.unpack_from(self._buffer, self._at + _HEADER_FIELDS.size)[0]
-            if checked == zlib.crc32(fields):
-                try_number, is_stderr = number & ~_STDERR, bool(number & _STDERR)
-                return RecordHeader(map_index, try_number, start_no, at, length, is_stderr)
+            if (header := read_header(self._buffer, self._at)) is not None:
+                return header
             self._at += 1
 
     def data(self, length: int) -> bytes | None:
@@ -294,6 +188,10 @@ class RecordScan:
             return None
         first = self._at + HEADER_SIZE
         return self._buffer[first : first + length]
+
+    def is_complete(self, length: int) -> bool:
+        """Return whether the file contains all of the record."""
+        return self.position + HEADER_SIZE + length <= self._size
 
     def skip(self, length: int) -> bool:
         """Move to the end of the record. Return ``False`` if the record is incomplete."""
@@ -314,19 +212,3 @@ class RecordScan:
         self._base += self._at
         self._buffer, self._at = self._buffer[self._at :] + piece, 0
         return len(self._buffer) >= count
-
-
-def read_chain(readers: Sequence[LogReader], start: int, limit: int | None) -> list[LogPiece]:
-    """Return output of several files as if they were one."""
-    found: list[LogPiece] = []
-    base, left = 0, _UNBOUNDED if limit is None else limit
-    for reader, after in zip(readers, (*readers[1:], None), strict=True):
-        pieces = reader.read_pieces(max(start - base, 0), left)
-        found += pieces
-        left -= sum(len(piece.data) for piece in pieces)
-        if after is not None:
-            reader.read_pieces(_UNBOUNDED, 0)  # moves to its end, to find the size of its output
-            base += reader.offset
-            if after.offset == 0:
-                after.start_no = max(after.start_no, reader.start_no)
-    return found

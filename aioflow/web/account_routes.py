@@ -7,11 +7,11 @@ from typing import Annotated, Literal, TypeAlias
 from fastapi import Depends, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from aioflow.api import Api
+from aioflow.api import Api, instant
 from aioflow.api.paging import number_after, page_of, page_of_all
 from aioflow.api.queries import PAGE
 from aioflow.errors import KeyNotTaken, LoginFailed, RequestError, WrongPassword
-from aioflow.model.access import HOME, Role
+from aioflow.model.access import HOME, AuditFilter, Role
 from aioflow.web.auth_context import RequestContext
 from aioflow.web.csrf import set_cookie
 from aioflow.web.permissions import By, Sent, admin, anybody, viewer
@@ -134,6 +134,7 @@ async def log_in(
             address=sent.address,
             cookie=cookie_name,
             replaces=sent.cookie,
+            agent=request.headers.get("user-agent", ""),
         )
     except LoginFailed:
         _name_user_in_audit(sent, body.name, api)
@@ -155,11 +156,23 @@ async def log_out(api: NodeApi, sent: Sent, by: By, cookie_name: CookieName) -> 
 
 @router.get("/sessions", dependencies=[viewer()])
 async def list_sessions(
-    api: NodeApi, by: By, limit: Count = PAGE, cursor: CursorText = None
+    api: NodeApi, by: By, sent: Sent, limit: Count = PAGE, cursor: CursorText = None
 ) -> Response:
     """List active sessions. An admin sees all of them, other users only their own."""
-    found = await api.access.list_sessions(of=_own(by.name, by.role))
+    found = await api.access.list_sessions(of=_own(by.name, by.role), current=_session_no(sent))
     return Json(page_of_all("sessions", found, limit, cursor, lambda one: (one.session_id,)))
+
+
+@router.delete("/sessions", dependencies=[viewer(is_own=True)])
+async def end_other_sessions(api: NodeApi, sent: Sent, by: By) -> Response:
+    """End all sessions of the caller, except the one that the request belongs to."""
+    return Json(await api.access.end_other_sessions(by, keeps=_session_no(sent)))
+
+
+def _session_no(sent: RequestContext) -> int | None:
+    """Return the number of the session that a request belongs to, if it belongs to one."""
+    caller = sent.caller
+    return caller.number if caller is not None and caller.kind == "session" else None
 
 
 @router.delete("/sessions/{session_id}", dependencies=[viewer()])
@@ -235,14 +248,41 @@ async def revoke_token(api: NodeApi, token_id: _NUMBER, by: By) -> Response:
     return Json(await api.access.revoke_token(by, token_id))
 
 
+_AuditText = Annotated[str, Query(max_length=250)]
+
+
 @router.get("/audit", dependencies=[admin()])
 async def list_audit(
     api: NodeApi,
+    actor: _AuditText = "",
+    action: _AuditText = "",
+    target: _AuditText = "",
+    outcome: Literal["done", "refused"] | None = None,
+    first: Annotated[str | None, Query(alias="from")] = None,
+    last: Annotated[str | None, Query(alias="to")] = None,
     limit: Count = 100,
     cursor: CursorText = None,
     before: Annotated[int | None, Query(ge=0, le=1 << 62)] = None,
 ) -> Response:
-    """List changes and denied requests, the newest first; with ``before``, those of lower ids."""
-    last = number_after("audit", cursor)
-    found = await api.access.list_audit(before=before if last is None else last, limit=limit + 1)
+    """List changes and denied requests, the newest first; with ``before``, those of lower ids.
+
+    ``actor`` and ``target`` are parts of names; ``action`` is an action, or its noun: ``run``.
+    """
+    wanted = AuditFilter(
+        actor=actor,
+        action=action,
+        target=target,
+        is_refused=None if outcome is None else outcome == "refused",
+        first=None if first is None else instant(first, "from"),
+        last=None if last is None else instant(last, "to"),
+    )
+    after = number_after("audit", cursor)
+    below = before if after is None else after
+    found = await api.access.list_audit(wanted, before=below, limit=limit + 1)
     return Json(page_of("audit", found, limit, lambda one: (one.audit_id,)))
+
+
+@router.get("/audit/{audit_id}", dependencies=[admin()])
+async def show_audit(api: NodeApi, audit_id: _NUMBER) -> Response:
+    """Show an audit entry, with all runs of an action on many."""
+    return Json(await api.access.show_audit(audit_id))

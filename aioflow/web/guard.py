@@ -242,11 +242,13 @@ class Guard:
     ) -> Response | None:
         if not self._authenticate(headers, context):
             is_login = (scope["method"], scope["path"]) in OPEN
+            if context.caller is not None and _is_home_link(scope, context.caller):
+                return RedirectResponse("/", status_code=303)  # it has a session already
             if context.caller is not None or is_login:
                 return forged(scope, headers, is_login=is_login)
             if scope["method"] in SAFE_METHODS:
                 if is_page(scope["path"]):
-                    return await self._first_visit(scope, context)
+                    return await self._first_visit(scope, headers, context)
                 missing = missing_page(scope["path"], headers.get("accept", ""))
                 if missing is not None:
                     return missing
@@ -272,9 +274,12 @@ class Guard:
             caller = self._access.auth_cache.of_cookie(self._token.cookie_name, value, now)
             if caller is not None:
                 context.caller, context.cookie = caller, value
+                self._access.used()
                 return
 
-    async def _first_visit(self, scope: Scope, context: RequestContext) -> Response | None:
+    async def _first_visit(
+        self, scope: Scope, headers: Headers, context: RequestContext
+    ) -> Response | None:
         """Let anyone load the page. If the link has the home's token, start a session."""
         given = _query(scope).get("token", [""])[0]
         if scope["path"] != "/" or not given:
@@ -285,7 +290,12 @@ class Guard:
             return PlainTextResponse(text, status_code=401)
         try:
             cookie = self._token.cookie_name
-            secret, _ = await self._access.open_home(address=context.address, cookie=cookie)
+            secret, _ = await self._access.open_home(
+                address=context.address,
+                cookie=cookie,
+                replaces=next(cookies(headers, cookie), None),
+                agent=headers.get("user-agent", ""),
+            )
         except AioflowError as exc:
             return problem_of(exc)
         answer = RedirectResponse("/", status_code=303)
@@ -336,6 +346,12 @@ def _head_bytes(scope: Scope) -> int:
 def _address(scope: Scope) -> str:
     client = scope.get("client")
     return str(client[0]) if client else ""
+
+
+def _is_home_link(scope: Scope, caller: Caller) -> bool:
+    """Return whether a browser with a session of the home opens the link with its token again."""
+    is_link = scope["method"] == "GET" and scope["path"] == "/" and "token" in _query(scope)
+    return is_link and caller.name == HOME and caller.kind == "session"
 
 
 def _query(scope: Scope) -> dict[str, list[str]]:

@@ -15,7 +15,7 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 
-from aioflow.api import children, past_fire_times, schemas
+from aioflow.api import children, connections, past_fire_times, schemas
 from aioflow.api.access.accounts import SessionView, TokenView, UserView
 from aioflow.api.access.audit import AuditView
 from aioflow.api.assets import AssetView
@@ -24,6 +24,7 @@ from aioflow.api.bulk import BulkAction, BulkView
 from aioflow.api.decisions import AnsweredView, DecisionView
 from aioflow.api.declarations import TagView
 from aioflow.api.executors import ExecutorView
+from aioflow.api.notes import NoteRemoved
 from aioflow.api.page import history, home
 from aioflow.api.page import schemas as page_schemas
 from aioflow.api.paging import Page
@@ -171,6 +172,10 @@ class SessionEnded(TypedDict):
     ended: bool
 
 
+class SessionsEnded(TypedDict):
+    ended: int
+
+
 class UserDeleted(TypedDict):
     name: str
     deleted: bool
@@ -205,6 +210,13 @@ ANSWERS: Mapping[str, Any] = {
     "create_token": NewToken,
     "revoke_token": TokenView,
     "list_audit": Page[AuditView],
+    "show_audit": AuditView,
+    "end_other_sessions": SessionsEnded,
+    "list_notes": Page[schemas.NoteView],
+    "set_run_note": schemas.NoteView,
+    "set_task_note": schemas.NoteView,
+    "remove_run_note": NoteRemoved,
+    "remove_task_note": NoteRemoved,
     "list_decisions": Page[DecisionView],
     "show_decision": DecisionView,
     "answer_decision": AnsweredView,
@@ -279,6 +291,9 @@ ANSWERS: Mapping[str, Any] = {
     "run_logs": page_schemas.RunLogView,
     **{f"list_{kind}s": Page[ValueView] for kind in ValueKind},
     "list_connections": Page[ConnectionView],
+    "list_connection_types": connections.ConnectionTypesView,
+    "show_connection": connections.ConnectionDetail,
+    "test_connection": connections.ConnectionOutcomeView,
     **{f"set_{kind}": ValueSet for kind in ValueKind},
     **{f"delete_{kind}": ValueDeleted for kind in ValueKind},
 }

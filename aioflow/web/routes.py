@@ -28,6 +28,7 @@ from aioflow.web import (
     decision_routes,
     history_routes,
     logs,
+    note_routes,
     page_routes,
     stream,
 )
@@ -146,7 +147,45 @@ class ValueBody(BaseModel):
     value: Annotated[Any, Field(...)]
 
 
+class ConnectionBody(ValueBody):
+    """A URI or an object.
+
+    With ``keep_secrets``, secrets that it does not have stay as they are, if the server is the
+    same.
+    """
+
+    keep_secrets: bool = False
+
+
 value_router = api_router()
+
+
+@value_router.get("/connection-types", dependencies=[admin()])
+async def list_connection_types(acting: Acting) -> Response:
+    """List the types of connections, with the fields of their forms."""
+    return Json(await acting.connections.types())
+
+
+@value_router.get("/connections/{name:path}", dependencies=[admin()])
+async def show_connection(name: _ValueName, acting: Acting) -> Response:
+    """Show a connection without its secrets."""
+    return Json(await acting.connections.show(name))
+
+
+@value_router.post("/connections/{name:path}/test", dependencies=[admin()])
+async def test_connection(name: _ValueName, acting: Acting) -> Response:
+    """Open a connection in another process, within 10 s, and say what answered."""
+    return Json(await acting.connections.test(name))
+
+
+@value_router.put("/connections/{name:path}", dependencies=[admin()])
+async def set_connection(name: _ValueName, body: ConnectionBody, acting: Acting) -> Response:
+    """Set a connection."""
+    return Json(
+        await acting.values.set(
+            ValueKind.CONNECTION, name, body.value, keep_secrets=body.keep_secrets
+        )
+    )
 
 
 def _add_value_routes(kind: ValueKind) -> None:
@@ -160,15 +199,6 @@ def _add_value_routes(kind: ValueKind) -> None:
         found = await api.values.list(kind)
         return Json(page_of_all(f"{kind}s", found, limit, cursor, lambda one: (one.name,)))
 
-    @value_router.put(
-        f"/{kind}s/{{name:path}}",
-        name=f"set_{kind}",
-        description=f"Set a {kind}.",
-        dependencies=[admin()],
-    )
-    async def set_value(name: _ValueName, body: ValueBody, acting: Acting) -> Response:
-        return Json(await acting.values.set(kind, name, body.value))
-
     @value_router.delete(
         f"/{kind}s/{{name:path}}",
         name=f"delete_{kind}",
@@ -179,8 +209,21 @@ def _add_value_routes(kind: ValueKind) -> None:
         return Json(await acting.values.delete(kind, name))
 
 
+def _add_set_route(kind: ValueKind) -> None:
+    @value_router.put(
+        f"/{kind}s/{{name:path}}",
+        name=f"set_{kind}",
+        description=f"Set a {kind}.",
+        dependencies=[admin()],
+    )
+    async def set_value(name: _ValueName, body: ValueBody, acting: Acting) -> Response:
+        return Json(await acting.values.set(kind, name, body.value))
+
+
 for _kind in ValueKind:
     _add_value_routes(_kind)
+    if _kind is not ValueKind.CONNECTION:
+        _add_set_route(_kind)
 
 
 @value_router.post(
@@ -613,6 +656,7 @@ API_ROUTES: tuple[BaseRoute, ...] = (
     *value_router.routes,
     *account_routes.router.routes,
     *decision_routes.router.routes,
+    *note_routes.router.routes,
     *page_routes.router.routes,
     *history_routes.router.routes,
     *logs.router.routes,

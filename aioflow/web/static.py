@@ -32,6 +32,7 @@ _PLACES = frozenset(
         "decisions",
         "errors",
         "events",
+        "executors",
         "nodes",
         "pools",
         "runs",

@@ -2,7 +2,7 @@
 
 Only the standard library is imported, so that the program starts quickly. It runs in a process of
 its own, because Python's regular expressions may take for ever and cannot be interrupted: the
-process limits its processor time and memory, and the daemon kills it after a time limit.
+process limits its processor time and memory.
 
 The program reads a JSON line with the filter, then blocks: a length and that many bytes. For each
 block it writes the number of matches, and the position in the block of each matching line. All
@@ -17,6 +17,7 @@ import struct
 import sys
 from collections import deque
 from collections.abc import Iterator
+from functools import cache
 from typing import BinaryIO, NamedTuple
 
 __all__ = ("LEVELS", "LINE_BYTES", "Levels", "LineFilter", "main", "plain_text", "shown_text")
@@ -26,17 +27,21 @@ LINE_BYTES = 4 * 1024
 
 LEVELS = ("debug", "info", "warning", "error", "critical")
 
-_SECONDS, _MEMORY_BYTES = 10, 512 * 1024 * 1024
+_MEMORY_BYTES = 512 * 1024 * 1024
 _NUMBER = struct.Struct("<I")
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
 _NAMES = {"notice": "info", "warn": "warning", "fatal": "critical"}
 _WORDS = "DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL"
-_RECORD = re.compile(
-    r"(?:\[?\d{4}-\d\d-\d\d[ T][\d:.,]{8,15}(?:Z|[+-]\d\d:?\d\d)?\]?[ |\[<]{1,6})?"
-    rf"(?:[\[<]?({_WORDS})[\]>]?(?=[\s:|])"
-    rf"|\[({_WORDS.lower()}) *\])"
-)
+_TIME = r"\[?\d{4}-\d\d-\d\d[ T][\d:.,]{8,15}(?:Z|[+-]\d\d:?\d\d)?\]?[ |\[<]{1,6}"
+
+
+def _record_with(words: str) -> str:
+    """Return a pattern of the beginning of a record with one of some levels."""
+    return rf"(?:{_TIME})?(?:[\[<]?({words})[\]>]?(?=[\s:|])|\[({words.lower()}) *\])"
+
+
+_RECORD = re.compile(_record_with(_WORDS), re.ASCII)
 _NOT_BY_LINE = re.compile(r"\\[AZ]|\(\?[aiLmsux-]")
 """Parts of a pattern with another meaning in a text of several lines."""
 
@@ -71,6 +76,16 @@ class Levels:
     def __init__(self) -> None:
         self._level: str | None = None
         self._is_traceback = False
+
+    @property
+    def is_between(self) -> bool:
+        """Whether no record or traceback continues, so that the next line begins anew."""
+        return self._level is None and not self._is_traceback
+
+    def skip(self) -> None:
+        """Treat the record as ended whose lines are not wanted. A traceback continues."""
+        if not self._is_traceback:
+            self._level = None
 
     def of(self, text: str) -> str | None:
         """Return the level of the next line; ``None`` if it has none."""
@@ -145,28 +160,74 @@ class LineFilter(NamedTuple):
         return [position for position, _ in zip(matches, range(limit), strict=False)]
 
     def _matches(self, data: bytes) -> Iterator[int]:
-        if self.is_empty:
+        if self.level is not None:
+            yield from self._matches_of_level(data, LEVELS.index(self.level))
+        elif not self.search:
             yield from (start for start, _ in _lines(data))
-            return
-        pattern = self.compile()
-        if self.level is None and self._is_simple(data):
-            yield from _search_block(data, pattern)
-            return
-        least = 0 if self.level is None else LEVELS.index(self.level)
-        levels = Levels()
-        for start, end in _lines(data):
-            text = plain_text(shown_text(data[start:end]))
-            if self.level is not None:
-                level = levels.of(text)
-                if level is None or LEVELS.index(level) < least:
-                    continue
-            if pattern.search(text) is not None:
+        elif not self._is_simple(data):
+            pattern = self.compile()
+            for start, end in _lines(data):
+                if pattern.search(plain_text(shown_text(data[start:end]))) is not None:
+                    yield start
+        elif self.is_regex:
+            yield from _search_block(data, self.compile())
+        else:
+            yield from _find_in_block(data, self.search, is_case=self.is_case)
+
+    def _matches_of_level(self, data: bytes, least: int) -> Iterator[int]:
+        """Yield the starts of matching lines with at least a level.
+
+        Only records can have the level, and the lines that belong to them. So after a line without
+        the level, the next line to examine is one that may begin such a record.
+        """
+        pattern = self.compile() if self.search else None
+        begins = _begins_of(least)
+        is_quick = b"\r" not in data and b"\x1b" not in data
+        levels, position = Levels(), 0
+        while position < len(data):
+            if is_quick and levels.is_between:
+                found = begins.search(data, position)
+                if found is None:
+                    return
+                position = found.start()
+            start, position = position, data.find(b"\n", position) + 1 or len(data)
+            text = plain_text(shown_text(data[start:position]))
+            level = levels.of(text)
+            if level is None or LEVELS.index(level) < least:
+                levels.skip()
+            elif pattern is None or pattern.search(text) is not None:
                 yield start
 
     def _is_simple(self, data: bytes) -> bool:
         """Return whether a block can be searched as a whole, which is many times faster."""
         is_plain = data.isascii() and b"\x1b" not in data and b"\r" not in data
         return is_plain and not (self.is_regex and _NOT_BY_LINE.search(self.search))
+
+
+@cache
+def _begins_of(least: int) -> re.Pattern[bytes]:
+    """Return a pattern of lines that may begin a record with at least a level, or a traceback."""
+    wanted = LEVELS[least:]
+    names = [*wanted, *(name for name, level in _NAMES.items() if level in wanted)]
+    record = _record_with("|".join(names).upper())
+    tracebacks = "|".join(re.escape(text) for text in _TRACEBACK)
+    pattern = rf"^(?:{record}|\{{[^\n]*?(?i:{'|'.join(names)})|{tracebacks})"
+    return re.compile(pattern.encode(), re.MULTILINE)
+
+
+def _find_in_block(data: bytes, search: str, *, is_case: bool) -> Iterator[int]:
+    """Yield the starts of lines that contain a text, in a block of ASCII."""
+    if not search.isascii():
+        yield from _search_block(data, re.compile(re.escape(search), re.IGNORECASE * (not is_case)))
+        return
+    wanted = search.encode() if is_case else search.lower().encode()
+    text = data if is_case else data.lower()
+    position = 0
+    while (found := text.find(wanted, position)) >= 0:
+        start = text.rfind(b"\n", 0, found) + 1
+        position = text.find(b"\n", found) + 1 or len(text)
+        if wanted in text[start : min(position, start + LINE_BYTES)].rstrip(b"\n"):
+            yield start
 
 
 def _search_block(data: bytes, pattern: re.Pattern[str]) -> Iterator[int]:
@@ -196,19 +257,24 @@ def _lines(data: bytes) -> Iterator[tuple[int, int]]:
 def main() -> None:
     """Search blocks from standard input until it ends.
 
-    The first answer is empty, or says why the pattern is not valid.
+    The first answer is empty, or says why the pattern is not valid. The argument is a limit on the
+    processor time for the pattern, and for each block. At the limit the process is killed by
+    ``SIGPROF``, since Python cannot interrupt a search.
     """
     import resource
+    import signal
 
-    resource.setrlimit(resource.RLIMIT_CPU, (_SECONDS, _SECONDS))
+    seconds = float(sys.argv[1])
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
     source, target = sys.stdin.buffer, sys.stdout.buffer
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     wanted = LineFilter(**json.loads(source.readline()))
     problem = wanted.problem().encode()
     target.write(_NUMBER.pack(len(problem)) + problem)
     target.flush()
     while not problem and (head := source.read(9)) and len(head) == 9:
         size, limit, is_backward = struct.unpack("<II?", head)
+        signal.setitimer(signal.ITIMER_PROF, seconds)
         _answer(target, wanted.find(source.read(size), limit, is_backward=is_backward))
 
 

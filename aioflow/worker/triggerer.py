@@ -29,6 +29,7 @@ from aioflow.protocol.commands import (
     StopTrigger,
 )
 from aioflow.protocol.reports import Described, TriggerEnded, TriggerFired
+from aioflow.results import result_size
 from aioflow.worker.code.loader import CodeCache, CodeMissing
 from aioflow.worker.crash_recorder import CrashRecorder, signed
 from aioflow.worker.failures import failure_of, print_traceback, traceback_of
@@ -409,6 +410,7 @@ class TriggerHost:
         node = self._maker.runs.of(start).dag.nodes[start.task_index]
         packed = await self._slices.run(pack(node, start, event.result, self._results))
         if packed.write is not None:
+            await self._results.may_write(start, result_size(packed.size, packed.width))
             await write_result_in_thread(packed.write)
         body = b"" if packed.body is None else packed.body
         size = 0 if packed.body is not None else packed.size

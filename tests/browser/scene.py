@@ -135,7 +135,7 @@ def housekeeping() -> None:
 
 @task(retries=0)
 def send_invoices() -> None:
-    """To everybody who bought something."""
+    """Send an invoice to each customer."""
     raise ConnectionError("mail.example: connection refused")
 
 
@@ -147,7 +147,7 @@ def invoices() -> None:
 
 @task
 def customers() -> list[int]:
-    """Whose score is out of date."""
+    """List the customers with an outdated score."""
     return list(range(240))
 
 

@@ -86,6 +86,7 @@ def test_two_hundred_failed_runs_of_a_range_are_cleared_in_five_clicks(browser, 
         page.page.locator(".home-history svg rect.h-failed").last.click()
         page.page.wait_for_url("**/runs?state=failed&from=*&to=*")
         page.page.get_by_role("searchbox", name="Search runs and DAGs").fill("many-")
+        page.page.wait_for_url("**search=many-**")
         page.see("200 runs match.")
         page.page.get_by_role("checkbox", name="Select all rows loaded").click()
         page.press("Clear failed")

@@ -1,4 +1,4 @@
-"""Users, sessions and tokens, as an admin keeps them at the page."""
+"""An admin manages users, sessions and tokens on the page."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def panel(page, title):
 
 
 def opened(page, title, name):
-    """Open the row of a name, and return its details."""
+    """Open a row by its name, and return the pane with its details."""
     panel(page, title).get_by_role("link", name=name).first.click()
     return page.page.locator(".detail")
 

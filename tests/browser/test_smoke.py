@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -117,8 +118,61 @@ def test_tries_in_remote_workers_say_where_they_ran_and_link_to_pages_of_the_web
         page.go("/runs/loud?task=breaks&map=1&tab=tries")
         page.see("Ran on", within=".drawer")
         cells = page.page.locator(".drawer tbody td:nth-child(5)")
-        assert cells.all_inner_texts() == ["dask, node-7 process 4711"] * 3 + ["local"]
-        links = page.page.locator(".drawer tbody td:nth-child(5) a")
+        assert cells.all_inner_texts() == [
+            "dask, node-7 process 4711 Dashboard",
+            *["dask, node-7 process 4711"] * 2,
+            "local",
+        ]
+        links = page.page.locator(".drawer tbody td:nth-child(5) a[target]")
         assert [link.get_attribute("href") for link in links.all()] == addresses[:1]
         assert links.first.get_attribute("rel") == "noopener noreferrer"
+        page.clean()
+
+
+def test_an_executor_shows_its_workers_their_tries_and_what_is_missing(browser, daemon):
+    lost = "the Dask scheduler at tcp://gone:8786 cannot be reached"
+    running = {"dag_id": "d", "run_id": "r1", "task_id": "train", "map_index": 3}
+    worker = {"state": "idle", "host": "node-7", "worker": "process 1", "resources": {"GPU": 1}}
+    shown: list[dict[str, Any]] = [
+        {**worker, "worker_no": 8, "worker_url": None, "tries": 0, "running": None},
+        {
+            **worker,
+            "worker_no": 9,
+            "state": "busy",
+            "worker_url": "http://scheduler:8787/status",
+            "tries": 3,
+            "running": {**running, "try_number": 1, "started_at": "2026-11-20T10:00:00Z"},
+        },
+    ]
+    dask = {
+        "name": "dask",
+        "url": "javascript:alert(1)",
+        "max_workers": 100,
+        "up": 2,
+        "busy": 1,
+        "lost": 0,
+        "wanted": 5,
+        "hosts": 1,
+        "tries": 3,
+        "unavailable": [lost],
+        "demand": [
+            {"resources": {"memory": 4 * 1024**3}, "interpreter": "analytics", "count": 5}
+            | {"priority": 0, "since": "2026-11-20T10:00:00Z", "unavailable": lost},
+        ],
+        "workers": shown,
+    }
+
+    with watched(browser, daemon) as page:
+        page.go("/executors")
+        page.see("local", within="main .table")
+        found = {"items": [dask], "next": None}
+        page.page.route("**/api/v1/executors*", lambda route: route.fulfill(json=found))
+        page.page.locator("main .table a", has_text="dask").click()
+        page.see(lost, within=".detail")
+        page.see("memory 4.0 GiB, interpreter analytics", within=".detail")
+        page.see("train[3]", within=".detail")
+        page.see("and 2 more tries", within=".detail")
+        links = page.page.locator(".detail a[target]")
+        assert [link.get_attribute("href") for link in links.all()] == [shown[1]["worker_url"]]
+        assert page.page.locator(".detail a[href^='/runs/r1']").count() == 1
         page.clean()

@@ -47,7 +47,7 @@ PAGES = {
     "runs": ("/runs", "/runs/loud", "/runs/loud/graph", "/runs/loud/gantt", "/runs/loud/tasks",
              "/runs/loud/logs", "/runs/loud?task=breaks&map=1"),
     "assets": ("/assets", "/assets?open=orders", "/assets?view=lineage"),
-    "waits": ("/triggers", "/events", "/pools"),
+    "waits": ("/triggers", "/events", "/pools", "/executors", "/executors?open=local"),
     "times": ("/schedules", "/schedules?view=timeline", "/backfills"),
     "node": ("/nodes", "/errors", "/settings"),
     "access": ("/access", "/audit"),

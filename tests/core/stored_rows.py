@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from aioflow.core import notes
 from aioflow.core.repair import mark
 from aioflow.core.repair.clear import asks, key_of, needed
 from aioflow.core.runs import backfills, idempotency
@@ -18,6 +19,7 @@ from aioflow.core.triggers.votes import decision_nos
 from aioflow.model.batch import Batch
 from aioflow.model.dag import BackfillRow
 from aioflow.model.decisions import DecisionRow
+from aioflow.model.notes import NoteKey, NoteRow
 from aioflow.model.rows import (
     DeletionRow,
     EventRow,
@@ -51,6 +53,7 @@ class Rows:
         self.triggers: dict[int, TriggerRow] = {}
         self.records: dict[tuple[int, int], RecordRow] = {}
         self.decisions: dict[int, DecisionRow] = {}
+        self.notes: dict[NoteKey, NoteRow] = {}
         self.results: dict[int, Any] = {}
         self.events: dict[tuple[int, int], EventRow] = {}
         self.named_events: dict[int, NamedEventRow] = {}
@@ -89,6 +92,9 @@ class Rows:
         self._apply_tries(batch)
         self._apply_triggers(batch)
         self._apply_decisions(batch)
+        self.notes.update({row.key: row for row in batch.notes})
+        for noted in batch.gone_notes:
+            self.notes.pop(noted, None)
         self._apply_records(batch)
         for change in batch.run_changes:
             run = self.runs[change.run_no]
@@ -160,6 +166,7 @@ class Rows:
             "stream_item": self.items,
             "record": self.records,
             "decision": self.decisions,
+            "note": self.notes,
             "try_worker": self.try_workers,
             "result": self.results,
             "map_label": self.labels,
@@ -366,6 +373,17 @@ def rows_of(table: Mapping[Any, Any], run_no: int) -> list[Any]:
     return [table[key] for key in sorted(key for key, row in table.items() if row.run_no == run_no)]
 
 
+def _recall_notes(inputs: Iterable[Input], rows: Rows, memory: Memory) -> None:
+    memory.noted_runs, memory.notes = {}, {}
+    for request in notes.asks(inputs):
+        for run in rows.seen():
+            if run.run_id == request.run_id:
+                memory.noted_runs[run.run_id] = run
+                key = (run.run_no, request.task_index, request.map_index)
+                if key in rows.notes:
+                    memory.notes[key] = rows.notes[key]
+
+
 def recall(inputs: Iterable[Input], memory: Memory, rows: Any) -> None:
     """Read rows for a turn as ``engine.prefetch`` does from a database."""
     memory.answered = {}
@@ -402,6 +420,7 @@ def recall(inputs: Iterable[Input], memory: Memory, rows: Any) -> None:
             memory.loaded[request.run_id, key] = loading.look_back()
     decided = decision_nos(inputs)
     memory.decisions = {no: rows.decisions[no] for no in decided if no in rows.decisions}
+    _recall_notes(inputs, rows, memory)
     memory.prefetched_tasks = {number: rows.tasks[number] for number in needed(inputs, memory)}
     memory.found_fire_times = {}
     begun = {(row.dag_id, row.key): row.backfill_no for row in rows.backfills.values() if row.key}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from aioflow.core.accounts import SESSIONS, TOKENS
 from aioflow.core.state.accounts import CHAIN_BEGINNING, CHAIN_LOST, check_chain, check_head
@@ -21,6 +22,7 @@ from aioflow.protocol.requests import (
     CreateAccount,
     CreateToken,
     DeleteAccount,
+    EndOtherSessions,
     EndSession,
     EraseOld,
     Note,
@@ -129,6 +131,34 @@ def test_a_session_replaces_the_one_before_and_what_has_run_out_goes(world, admi
     third = world.ask(login(world, digest=b"c"))
 
     assert list(admitted.sessions.values()) == [third]
+
+
+def test_the_link_of_the_home_ends_the_unused_sessions_of_the_same_browser(world, admitted):
+    def visit(digest, agent="Firefox"):
+        hour_ago = world.now - 3_600_000_000
+        more = {"agent": agent, "replaces_unused_since": hour_ago}
+        return world.ask(replace(login(world, HOME, None, digest, **more), expires_at=10**18))
+
+    old, other = visit(b"a"), visit(b"b", "Chrome")
+    used = visit(b"c")
+    world.pass_time(3_000)
+    world.ask(NoteUse(uses=(), session_uses=((used.session_no, world.now), (99, world.now))))
+    world.pass_time(3_000)
+    opened = visit(b"d")
+
+    assert set(admitted.sessions) == {one.session_no for one in (other, used, opened)}
+    assert old.session_no not in admitted.sessions
+
+
+def test_all_sessions_of_a_name_but_one_end_at_once(world, admitted):
+    world.ask(account())
+    own = [world.ask(login(world, digest=bytes([n]))) for n in range(3)]
+    home = world.ask(login(world, HOME, None, b"f"))
+
+    assert world.ask(EndOtherSessions(name="anna", keeps=own[1].session_no)) == 2
+    assert set(admitted.sessions) == {own[1].session_no, home.session_no}
+    assert world.ask(EndOtherSessions(name=HOME)) == 1
+    assert set(admitted.sessions) == {own[1].session_no}
 
 
 def test_a_name_is_taken_once(world):

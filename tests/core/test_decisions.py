@@ -110,9 +110,13 @@ def begun(actor: Actor | None = None, **fields: Any) -> tuple[World, int]:
     return world, run_no
 
 
-def vote(world: World, number: int, answer: object, by: Actor | None = ANNA) -> Any:
+def vote(
+    world: World, number: int, answer: object, by: Actor | None = ANNA, account: int | None = None
+) -> Any:
     """Return what the voter gets: the response, or the error."""
-    request = AnswerDecision(decision_no=number, answer=msgspec.msgpack.encode(answer))
+    request = AnswerDecision(
+        decision_no=number, answer=msgspec.msgpack.encode(answer), link_account=account
+    )
     effects = world.turn(RequestReceived(9, request, by))
     (said,) = [effect for effect in effects if isinstance(effect, Acknowledge)]
     return said.error or said.answer
@@ -468,3 +472,21 @@ def test_damaged_question_is_explained_and_times_out_and_takes_no_answer() -> No
     assert isinstance(vote(world, number, True, BOB), NotAssigned)
     world.pass_time(61)
     assert outcome(world, number).outcome == "timeout"
+
+
+def test_link_of_a_user_who_was_deleted_before_the_turn_decides_nothing() -> None:
+    world, _ = begun()
+    number = ask(world, assignees=["bob", "finance"])
+    accounts = world.memory.accounts
+    bob, group = (Actor(name=f"link:{name}", role=Role.VIEWER) for name in ("bob", "finance"))
+    was = accounts.account("bob")
+    assert was is not None
+    del accounts.accounts[was.account_no]  # a name without an account is that of a group
+    deleted = vote(world, number, True, bob, was.account_no)
+    accounts.accounts[9] = msgspec.structs.replace(was, account_no=9)
+    created_again = vote(world, number, True, bob, was.account_no)
+    of_group = vote(world, number, True, group)
+
+    assert isinstance(deleted, NotAssigned)
+    assert isinstance(created_again, NotAssigned)
+    assert of_group.is_over

@@ -1,4 +1,4 @@
-"""A backend that raises: tasks report the error, its calls are repeated, the daemon continues."""
+"""Backends that raise: tasks show the error, calls are repeated, and the daemon continues."""
 
 from __future__ import annotations
 

@@ -15,29 +15,41 @@ from aioflow.executors import home_queries
 from aioflow.executors.home_queries import HomeQueries
 from aioflow.protocol.reports import Query
 from aioflow.results import result_path, write_value
-from aioflow.worker.query.result_transfer import FETCH_QUERY, ResultPiece, ResultWanted
+from aioflow.worker.query.result_transfer import (
+    FETCH_QUERY,
+    RESERVE_QUERY,
+    STORE_QUERY,
+    ResultPiece,
+    ResultWanted,
+)
 
 pytestmark = pytest.mark.asyncio(loop_factories=["virtual"])
 
 PIECE = 1_000
 SIZE = 5 * PIECE
+PIECES = [ResultPiece(9, 1, offset, 2 * PIECE, b"x" * PIECE) for offset in (0, PIECE)]
+STORED = len(msgspec.msgpack.encode(PIECES[1]))
 
 
 class Worker:
-    """A worker that reads what was sent to it only when a test sets ``backlog`` to 0."""
+    """A worker whose channel is slow: a test sets ``backlog`` to 0 when all has arrived."""
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.asked_bytes = 0
         self.answering = anyio.Lock()
+        self.reserved: Any = None
         self.is_open, self.is_lost = True, False
         self.backlog = 0
         self.got: list[ResultPiece] = []
+        self.replies: list[str] = []
         self.process: Any = SimpleNamespace(serves=lambda run: True, runs=lambda key: True)
 
     def send(self, replies: list[Any]) -> None:
         for reply in replies:
-            assert not reply.error
+            if reply.error or not reply.body:
+                self.replies.append(reply.error)
+                continue
             self.got.append(msgspec.msgpack.decode(reply.body, type=ResultPiece))
             self.backlog += len(reply.body)
 
@@ -59,9 +71,18 @@ class Home:
         self._group.start_soon(self.queries.answer, worker, query)
         return True
 
+    def send(self, worker: Worker, kind: str, body: object) -> None:
+        query = Query(1, 7, kind, msgspec.msgpack.encode(body))
+        assert self.queries.admits(worker, query)
+        self._group.start_soon(self.queries.answer, worker, query)
+
     @property
     def held(self) -> int:
         return self.queries._budget.used_bytes
+
+    @property
+    def inflow(self) -> int:
+        return self.queries._inflow.used_bytes
 
 
 @pytest.fixture(autouse=True)
@@ -72,6 +93,8 @@ def small_pieces(monkeypatch):
     monkeypatch.setattr(home_queries, "in_thread", inline)
     monkeypatch.setattr(home_queries, "PIECE_BYTES", PIECE)
     monkeypatch.setattr(home_queries, "ANSWER_BYTES", 4 * PIECE)
+    monkeypatch.setattr(home_queries, "UNRESERVED_BYTES", 100)
+    monkeypatch.setattr(home_queries, "INFLOW_BYTES", 4 * 3 * STORED)
 
 
 async def test_one_worker_gets_one_piece_at_a_time_and_the_next_when_that_has_left(tmp_path):
@@ -130,3 +153,66 @@ async def test_a_worker_that_asks_without_waiting_for_answers_is_not_admitted(
         assert 10 < admitted.count(True) < 20
         assert home.ask(Worker(3))
         group.cancel_scope.cancel()
+
+
+async def test_the_pieces_of_all_workers_are_limited_together(tmp_path):
+    async with anyio.create_task_group() as group:
+        home, workers = Home(tmp_path, group), [Worker(number) for number in range(200)]
+        for worker in workers:
+            home.send(worker, RESERVE_QUERY, STORED)
+        for done in range(0, 200, 4):
+            await anyio.sleep(0.1)
+            may_send = [worker for worker in workers if worker.replies == [""]]
+            assert [worker.number for worker in may_send] == list(range(done, done + 4))
+            assert home.inflow == 4 * 3 * STORED
+            for worker in may_send:
+                piece = msgspec.structs.replace(PIECES[0], start_no=worker.number, size=PIECE)
+                home.send(worker, STORE_QUERY, piece)
+            await anyio.sleep(0.1)
+            assert all(worker.replies == ["", ""] for worker in may_send)
+    assert home.inflow == 0
+    assert len([path for path in (tmp_path / "0").iterdir() if ".part" not in path.name]) == 201
+
+
+async def test_a_result_is_stored_piece_by_piece(tmp_path):
+    async with anyio.create_task_group() as group:
+        home, worker = Home(tmp_path, group), Worker(2)
+        for piece in PIECES:
+            home.send(worker, RESERVE_QUERY, STORED)
+            await anyio.sleep(0.1)
+            home.send(worker, STORE_QUERY, piece)
+            await anyio.sleep(0.1)
+    assert worker.replies == [""] * 4
+    assert (home.inflow, worker.asked_bytes, worker.reserved) == (0, 0, None)
+    assert result_path(tmp_path, 9, 1).read_bytes() == b"x" * 2 * PIECE
+
+
+@pytest.mark.parametrize("fate", ["is lost", "is dead", "sends nothing"])
+async def test_memory_is_not_reserved_for_long_for_a_worker_that_sends_nothing(tmp_path, fate):
+    async with anyio.create_task_group() as group:
+        home, silent, other = Home(tmp_path, group), [Worker(n) for n in range(2, 6)], Worker(9)
+        for worker in (*silent, other):
+            home.send(worker, RESERVE_QUERY, STORED)
+        await anyio.sleep(2)
+        assert other.replies == []
+        for worker in silent:
+            worker.is_lost, worker.is_open = fate == "is lost", fate != "is dead"
+        await anyio.sleep(home_queries.RESERVED_SECONDS if fate == "sends nothing" else 2)
+        assert other.replies == [""]
+
+        late = silent[0]
+        home.send(late, STORE_QUERY, PIECES[0])  # its memory is another's by now
+        await anyio.sleep(0.1)
+        assert "no memory is reserved" in late.replies[1]
+        home.send(other, STORE_QUERY, PIECES[0])
+    assert home.inflow == 0
+
+
+async def test_a_reservation_that_makes_no_sense_is_refused(tmp_path):
+    async with anyio.create_task_group() as group:
+        home, worker = Home(tmp_path, group), Worker(2)
+        for size in (-1, 0, PIECE * 3, 2**63):
+            home.send(worker, RESERVE_QUERY, size)
+        await anyio.sleep(0.1)
+        assert home.inflow == 0
+    assert [bool(error) for error in worker.replies] == [True] * 4

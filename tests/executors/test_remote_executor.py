@@ -275,7 +275,7 @@ async def test_a_lost_worker_that_is_back_goes_on_with_its_try(tmp_path):
     assert not n.of(Failed)
 
 
-async def test_a_worker_that_was_killed_while_it_was_lost_is_not_back_before_it_is_dead(tmp_path):
+async def test_a_lost_worker_that_was_killed_does_not_count_as_back(tmp_path):
     async with node(tmp_path) as n:
         worker = await n.worker()
         n.start(1, SLEEPS, worker=worker)
@@ -631,6 +631,4 @@ def test_what_a_worker_reports_of_itself_can_be_stored_and_shown():
     ],
 )
 def test_only_pages_of_the_web_are_linked_to(url, is_linked):
-    info = WorkerInfo(host="h", pid=1, url=url, log_nonce="")
-
-    assert page_of(info) == (url if is_linked else "")
+    assert page_of(url) == (url if is_linked else "")

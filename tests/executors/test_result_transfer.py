@@ -11,6 +11,7 @@ from aioflow.results import RESULT_LIMIT, read_value, result_path, write_value
 from aioflow.worker.query import result_transfer
 from aioflow.worker.query.messages import ResultsPage
 from aioflow.worker.query.result_transfer import (
+    RESERVE_QUERY,
     STORE_QUERY,
     ResultPiece,
     ResultTransfer,
@@ -24,9 +25,13 @@ class Link:
     def __init__(self, home) -> None:
         self.home = home
         self.kinds: list[str] = []
+        self.reserved: list[int] = []
         self.broken: dict[int, str] = {}
 
     def ask(self, run_no: int, kind: str, body: bytes) -> Reply:
+        if kind == RESERVE_QUERY:
+            self.reserved.append(msgspec.msgpack.decode(body, type=int))
+            return Reply(1, b"")
         self.kinds.append(kind)
         if error := self.broken.pop(len(self.kinds), ""):
             return Reply(1, b"", error)
@@ -46,6 +51,7 @@ def run(coroutine):
 @pytest.fixture
 def link(tmp_path, monkeypatch):
     monkeypatch.setattr(result_transfer, "PIECE_BYTES", 1_000)
+    monkeypatch.setattr(result_transfer, "UNRESERVED_BYTES", 500)
     monkeypatch.setattr("aioflow.executors.home_queries.PIECE_BYTES", 1_000)
     return Link(tmp_path / "home")
 
@@ -62,6 +68,8 @@ def test_a_result_is_stored_in_pieces_and_fetched_elsewhere(link, tmp_path):
     one = store(ResultTransfer(tmp_path / "there", link.ask), tmp_path, body)
     assert read_value(result_path(link.home, one.task_no, 1)) == body
     assert len(link.kinds) == 6
+    assert len(link.reserved) == 5  # the last piece is small
+    assert all(1_000 < size < 1_100 for size in link.reserved)
 
     page = ResultsPage(1, [(0, one.task_no, 1, None), (1, 8, 0, None)], [], 0, more=False)
     other = ResultTransfer(tmp_path / "elsewhere", link.ask)

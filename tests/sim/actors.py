@@ -64,6 +64,8 @@ class Stage(Protocol):
     ledger: Ledger
     tables: Tables
     points: Counter[str]
+    has_people: bool
+    """Whether people vote on decisions."""
 
     def wall(self) -> int:
         """Return the wall time."""

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from aioflow.core.state.child_roles import ASYNC
+from aioflow.model.decisions import PERSON
 from aioflow.model.rows import RecordRow
 from aioflow.model.states import Failure
 from aioflow.protocol.commands import CallRecorded, ItemsStored, ResumeCoroutine
@@ -29,6 +30,7 @@ from aioflow.protocol.reports import (
     RunCalled,
     StreamOpened,
 )
+from tests.sim import asking
 from tests.sim.actors import Body, Key, Line, Stage, lost_host
 from tests.sim.broken import Broken
 from tests.sim.called import Positions, outcome_is_true
@@ -237,7 +239,8 @@ class Coroutine:
         if start.recorded and stage.faults.happens("code changes"):
             self._told.rewrite(start.task_no)
         name = f"{host.seed} {start.task_no}"
-        self._calls = script(name, start.method, self._told.edition(start.task_no))
+        calls = script(name, start.method, self._told.edition(start.task_no))
+        self._calls = asking.with_questions(calls, host.seed) if stage.has_people else calls
         took = self.body.begin(host.line)
         if limit is not None:
             host.after(self, limit, lambda: host.let_go(self, self.body.timed_out()))
@@ -283,6 +286,8 @@ class Coroutine:
         self._told.hears(self.body.key, self.made, call, body, failure, may_lack=may_lack)
         if call.kind == "run_dag":
             outcome_is_true(tables, self.task_no, body, failure)
+        elif call.kind == "ask_person" and not may_lack:
+            asking.answer_is_true(tables, self.task_no, self.made, body, failure)
         elif call.kind == "wait" and call.topic and failure is None:
             self._told.named += self._positions.hears(tables, self.run_no, call.topic, body)
         if call.kind == "next" and body is None and failure is None:
@@ -370,6 +375,9 @@ class Coroutine:
                 token = (self.task_no, self.made, 0)
                 kwargs = carried(token, topic=call.topic, after=after)
                 report = Awaiting(*timed, (("sim:Named", kwargs),), call.timeout_us)
+            case "ask_person":
+                asked = asking.question(call, self.task_no, self.made)
+                report = Awaiting(*timed, ((PERSON, asked),), call.timeout_us)
             case "next":
                 report = NextEventRequested(*timed, call.stream, call.timeout_us)
             case _:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
+from aioflow.model.decisions import PERSON
 from aioflow.model.rows import FROM_START, RecordRow, TriggerRow
 from aioflow.model.states import RecordState, TaskState, TriggerState
 from aioflow.protocol.effects import AssignTrigger
@@ -172,7 +173,8 @@ def events_resume_their_tasks(node: Any, turn: Any) -> None:
         if node.tables.fired[change.trigger_no] != 1:
             raise Broken("I6 events", f"trigger {change.trigger_no} fired twice")
         is_held = node.tables.runs[row.run_no].quarantine is not None  # for its first event
-        if not names_itself(change.event) and not is_held:
+        is_asked = row.class_path == PERSON  # see ``asking``
+        if not is_asked and not names_itself(change.event) and not is_held:
             raise Broken("I6 events", f"trigger {row.trigger_no} fired with {change.event!r}")
         if row.ordinal < 0 and (row.task_no, TaskState.QUEUED) not in turn.batch.steps:
             raise Broken("I6 events", f"trigger {change.trigger_no} resumed nothing")

@@ -23,6 +23,7 @@ from aioflow.protocol.inputs import Input, RequestReceived
 from aioflow.protocol.reports import Ended, Recalled, Succeeded, TaskStarted
 from aioflow.protocol.requests import SetPaused
 from tests.sim import (
+    asking,
     called,
     counting,
     deferral,
@@ -103,6 +104,7 @@ def check(node: Any, turn: Turn) -> None:
     limits.hold(node, turn.batch, turn.starts)
     remote.starts_are_stored_with_their_workers(node, turn)
     deferral.hold(node, turn)
+    asking.hold(node, turn)
     past.nothing_starts_before_its_past(node, turn.batch)
     called.runs_answer_their_callers(node)
     streaming.hold(node, turn)

@@ -104,6 +104,7 @@ class LoopNode:
         self.faults = LoopFaults(seed, left_out)
         self.ledger, self.tables = Ledger(), Tables()
         self.points: Counter[str] = Counter()
+        self.has_people = False
         self.turns = 0
         self.broken: Broken | None = None
         self.digest = hashlib.sha256()

@@ -24,6 +24,7 @@ from aioflow.core.scheduling.ready import Ready
 from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.memory import Memory
 from aioflow.errors import RequestError
+from aioflow.model.access import Actor
 from aioflow.model.batch import Batch
 from aioflow.model.dag import DagSpec, TaskSpec
 from aioflow.protocol.commands import ForgetRun
@@ -78,6 +79,7 @@ from aioflow.protocol.reports import (
 )
 from aioflow.protocol.requests import CancelRun, Request, SetPaused, SetPool
 from tests.sim import evented, filling, liveness, recovery, remote, stored
+from tests.sim.asking import Voters
 from tests.sim.broken import Broken
 from tests.sim.children import Children
 from tests.sim.circle import Circle, Crash, Paused
@@ -137,6 +139,7 @@ class Node:
         self.ledger = Ledger()
         self.tables = Tables()
         self.points: Counter[str] = Counter()
+        self.has_people = True
         self.turns = 0
         drawn = draw(seed, self.rng, FIRST)
         self.dags, self.dated, self.has_past = drawn.dags, drawn.dated, drawn.has_past
@@ -155,6 +158,7 @@ class Node:
         self._tickets = itertools.count(1)
         self._next_number = 1
         self._people = People(self)
+        self._voters = Voters(self)
         self._is_stopping = False
         self._freed: set[int] = set()
 
@@ -181,10 +185,10 @@ class Node:
         """Put a report into the inbox."""
         self.circle.inbox.append(report)
 
-    def ask(self, request: Request) -> int:
+    def ask(self, request: Request, by: Actor | None = None) -> int:
         """Put a request into the inbox; return the ticket of its answer."""
         ticket = next(self._tickets)
-        self.say(RequestReceived(ticket, request))
+        self.say(RequestReceived(ticket, request, by))
         return ticket
 
     def answered(self, ticket: int) -> None:
@@ -285,6 +289,7 @@ class Node:
             late = self.rng.sample(dead, min(len(dead), 10))
             self.after(self.rng.randint(0, 10 * SECOND), partial(self.circle.late.extend, late))
         self._people.arrive()
+        self._voters.arrive()
 
     def _heal(self) -> None:
         """End all faults: from now on everything must come to an end."""
@@ -292,6 +297,7 @@ class Node:
         drains = any(isinstance(entry, Drain) for entry in self.circle.inbox)
         if drains or self._is_stopping or not self.slots.is_open:
             self._bring_up()  # a stopping node never answers requests
+        self._voters.arrive()
         for name in POOLS[1:]:
             wide = self.rng.random() < 0.5
             self.ask(SetPool(name=name, slots=4, include_deferred=wide and name == COUNTING))
@@ -423,6 +429,8 @@ class Node:
     def note(self, inputs: Iterable[Input], batch: Batch, effects: Sequence[Effect]) -> None:
         """Add a turn to the digest and the trace."""
         self._eraser.committed(batch)
+        for row in batch.new_decisions:
+            self._voters.notice(row)
         encoded = msgspec.msgpack.encode(batch)
         stored.canaries_stay_in_kwargs(batch, encoded)
         self._digest.update(encoded)

@@ -72,7 +72,11 @@ def _compared(
     )
     yield tables.dag_event, run_causes.dag_event_row, _by(known.dag_events.values(), "event_no")
     yield tables.backfill, rows.backfill_row, _by(known.backfills.values(), "backfill_no")
-    yield tables.decision, rows.decision_row, _by(known.decisions.values(), "decision_no")
+    yield (
+        tables.decision,
+        lambda values: rows.decision_row(values, vault),
+        _by(known.decisions.values(), "decision_no"),
+    )
     yield tables.record, rows.record_row, _by(known.records.values(), "task_no", "ordinal")
     yield tables.version, rows.version_row, _by(known.versions.values(), "version")
     yield tables.dag, rows.dag_row, _by(known.dags.values(), "dag_id")

@@ -69,6 +69,8 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
         is_caught: Whether the coroutine continues if the call fails.
         topic: Of the event it emits or waits for.
         dag: Number of the DAG it runs.
+        approvals: How many people must approve a question; 0 for one with a form.
+        has_default: Whether a question has a default.
     """
 
     kind: str
@@ -80,6 +82,8 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     is_caught: bool = True
     topic: str = ""
     dag: int = -1
+    approvals: int = 0
+    has_default: bool = False
 
 
 class _Carried(msgspec.Struct):

@@ -351,7 +351,7 @@ class Tables(Rows):
 
     def run_of(self, table: str, key: tuple[Any, ...]) -> set[int]:
         """Return the run of a key in a table, or an empty set if there is no such row."""
-        if table in {"run", "deletion", "expansion", "clear_request"}:
+        if table in {"run", "deletion", "expansion", "clear_request", "note"}:
             return {key[0]}
         if table == "decision":
             return {self.decisions[key[0]].run_no} if key[0] in self.decisions else set()
@@ -374,6 +374,7 @@ class Tables(Rows):
         left: dict[str, Iterable[Any]] = {
             "record": self.records.values(),
             "decision": self.decisions.values(),
+            "note": self.notes.values(),
             "stream_item": self.items.values(),
             "result": self.results.values(),
             "try": self.tries,

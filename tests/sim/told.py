@@ -157,7 +157,7 @@ def _is_its_own(
     task_no, start_no, ordinal = where
     value = None if body is None else msgspec.msgpack.decode(body)
     match call.kind, value:
-        case ("sleep" | "stream" | "emit", None) | ("run_dag", dict()):
+        case ("sleep" | "stream" | "emit", None) | ("run_dag", dict()) | ("ask_person", _):
             return
         case ("step" | "now", [int() as task, int() as start, int() as at]):
             right = (task, at) == (task_no, ordinal) and start <= start_no

@@ -14,9 +14,14 @@ from aioflow.errors import (
     StorageUnavailable,
     TaskError,
 )
-from aioflow.protocol.reports import Query
+from aioflow.protocol.reports import CancelQuery, Query
 from aioflow.queries import QueryHandler
-from aioflow.worker.query.messages import FilesCopied, FilesWanted, RecordsWanted
+from aioflow.worker.query.messages import (
+    FilesCopied,
+    FilesWanted,
+    RecordsWanted,
+    SpoolWanted,
+)
 from tests.test_queries import Child, Tables
 
 WANTED = msgspec.msgpack.encode(FilesWanted(((5, 1), (6, 2))))
@@ -102,3 +107,40 @@ async def test_a_slow_look_up_does_not_delay_the_others():
             await child.answered.wait()
         assert [answer.question for answer in child.answers] == [2]
         group.cancel_scope.cancel()
+
+
+def spooling() -> tuple[Child, list, QueryHandler]:
+    requests: list = []
+    handler = QueryHandler(
+        Tables(), SystemClock(), reserve_spool=lambda *asked: requests.append(asked)
+    )
+    child = Child()
+    body = msgspec.msgpack.encode(SpoolWanted(5, 1, 70_000))
+    for question in (3, 4):
+        handler.submit(child, Query(question, 7, "spool", body))
+    return child, requests, handler
+
+
+def test_a_trigger_may_write_once_there_is_room():
+    child, requests, _ = spooling()
+    assert [request[:2] for request in requests] == [((5, 1), 70_000)] * 2
+    assert child.answers == []
+    assert requests[0][2]()
+    (answer,) = child.answers
+    assert (answer.question, answer.body, answer.error) == (3, b"", "")
+
+
+def test_a_trigger_that_was_released_meanwhile_takes_no_room():
+    child, requests, handler = spooling()
+    handler.submit(child, CancelQuery(3))
+    assert [request[2]() for request in requests] == [False, True]
+    child.is_open = False
+    assert not requests[1][2]()
+    assert [answer.question for answer in child.answers] == [4]
+
+
+def test_without_stored_results_no_room_is_needed():
+    child = Child()
+    handler = QueryHandler(Tables(), SystemClock())
+    handler.submit(child, Query(3, 7, "spool", b""))
+    assert child.answers[0].error

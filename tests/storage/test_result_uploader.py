@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +18,13 @@ from aioflow.model.rows import ResultRow
 from aioflow.protocol.inputs import BodyReturned
 from aioflow.protocol.reports import Failed, Skipped, Succeeded, TriggerEnded, TriggerFired
 from aioflow.results import read_item, result_path, write_list, write_value
-from aioflow.storage import copies, result_fetcher, result_uploader
+from aioflow.storage import copies, result_fetcher, result_uploader, spool_limit
 from aioflow.storage.copies import ResultCopies
 from aioflow.storage.result_fetcher import GIVE_UP_SECONDS as FETCH_SECONDS
 from aioflow.storage.result_fetcher import ResultFetcher
 from aioflow.storage.result_uploader import GIVE_UP_SECONDS, ResultUploader
 from aioflow.storage.results import DatabaseResults, ResultKey, pack_result, unpack_result
+from aioflow.storage.spool_limit import RESERVED_SECONDS, SpoolLimit
 from tests.loop_clock import LoopClock
 
 pytestmark = pytest.mark.asyncio(loop_factories=["virtual"])
@@ -94,6 +97,10 @@ class Node:
         return self.rows.get(task_no)
 
     @property
+    def limit(self) -> SpoolLimit:
+        return self.uploader.limit
+
+    @property
     def kinds(self) -> list[str]:
         return [type(one).__name__ for one in self.passed]
 
@@ -133,6 +140,25 @@ def fires_with_file(node: Node, assignment_id: int, content: bytes) -> TriggerFi
     return TriggerFired(9, assignment_id, 0, 1, b"", ends="success", size=size, result=(5, 3))
 
 
+def grants(granted: list[int], number: int, is_wanted: bool = True) -> bool:
+    granted.append(number)
+    return is_wanted
+
+
+def fires_once_it_may(n: Node, number: int, written: list[int], content: bytes = CONTENT) -> None:
+    """Let a trigger write its result, and report it, once it is allowed to."""
+
+    def grant() -> bool:
+        written.append(number)
+        write_value(result_path(n.spool, number, 1), content)
+        size = len(content)
+        fired = TriggerFired(number, 1, 0, 1, b"", ends="success", size=size, result=(number, 1))
+        asyncio.get_running_loop().call_soon(n.uploader.report, [fired])
+        return True
+
+    n.uploader.reserve((number, 1), len(content), grant)
+
+
 class TestUploader:
     async def test_the_report_follows_once_the_result_is_stored(self, tmp_path):
         async with running(tmp_path) as n:
@@ -144,7 +170,7 @@ class TestUploader:
             assert unpack_result((5, 1), n.storage.kept[5, 1]) == CONTENT
             assert n.copies.path((5, 1)).read_bytes() == CONTENT
             assert not result_path(n.spool, 5, 1).exists()
-            assert (n.uploader.waiting_results, n.uploader.waiting_bytes) == (0, 0)
+            assert (n.limit.waiting_results, n.limit.waiting_bytes) == (0, 0)
 
     @pytest.mark.parametrize("by", ["another file", "a link", "other content"])
     async def test_a_file_that_was_replaced_while_it_was_stored_is_no_copy(self, tmp_path, by):
@@ -256,12 +282,63 @@ class TestUploader:
             assert n.kinds.count("Succeeded") == 40
 
     async def test_too_many_that_wait_are_told(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(result_uploader, "BACKLOG_RESULTS", 10)
+        monkeypatch.setattr(spool_limit, "BACKLOG_RESULTS", 10)
         async with running(tmp_path) as n:
             n.storage.is_away = True
             for number in range(12):
                 n.returned(number)
             assert [one.is_backlogged for one in n.passed] == [False] * 10 + [True] * 2
+
+    async def test_triggers_write_no_more_than_fits_while_the_storage_is_away(
+        self, tmp_path, monkeypatch
+    ):
+        monkeypatch.setattr(spool_limit, "BACKLOG_RESULTS", 10)
+        async with running(tmp_path) as n:
+            n.storage.is_away = True
+            written: list[int] = []
+            for number in range(100):
+                fires_once_it_may(n, number, written)
+            for _ in range(20):
+                await anyio.sleep(1)
+                assert len(written) == 10
+                assert n.limit.waiting_results == 10
+            n.storage.is_away = False
+            await anyio.sleep(60)
+            assert written == list(range(100))
+            assert n.kinds.count("TriggerFired") == 100
+            assert (n.limit.waiting_bytes, n.limit.reserved_results) == (0, 0)
+
+    async def test_a_reservation_of_a_dead_process_lapses(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(spool_limit, "BACKLOG_RESULTS", 2)
+        async with running(tmp_path) as n:
+            granted: list[int] = []
+            for number in range(4):
+                n.uploader.reserve((number, 1), 100, partial(grants, granted, number))
+            await anyio.sleep(RESERVED_SECONDS / 2)
+            assert granted == [0, 1]
+            await anyio.sleep(RESERVED_SECONDS)
+            assert granted == [0, 1, 2, 3]
+
+    async def test_who_waits_no_longer_takes_no_room(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(spool_limit, "BACKLOG_RESULTS", 1)
+        async with running(tmp_path) as n:
+            granted: list[int] = []
+            for number in range(50):
+                n.uploader.reserve((number, 1), 100, partial(grants, granted, number, number == 49))
+            assert granted == list(range(50))
+            assert n.limit.reserved_results == 1
+
+    async def test_a_result_that_is_larger_than_the_limit_goes_alone(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(spool_limit, "BACKLOG_BYTES", 150)
+        async with running(tmp_path) as n:
+            n.storage.is_away = True
+            written: list[int] = []
+            for number, content in enumerate((b"x" * 400, CONTENT, b"", CONTENT)):
+                fires_once_it_may(n, number, written, content)
+            assert written == [0]
+            n.storage.is_away = False
+            await anyio.sleep(30)
+            assert written == [0, 1, 2, 3]
 
     async def test_a_trigger_ends_only_after_its_event_with_the_result(self, tmp_path):
         async with running(tmp_path) as n:
@@ -300,7 +377,7 @@ class TestUploader:
             assert unpack_result((5, 3), n.storage.kept[5, 3]) == second
             assert n.copies.path((5, 3)).read_bytes() == second
             assert not result_path(n.spool, 5, 3).exists()
-            assert (n.uploader.waiting_results, n.uploader.waiting_bytes) == (0, 0)
+            assert (n.limit.waiting_results, n.limit.waiting_bytes) == (0, 0)
 
     async def test_a_trigger_whose_result_is_not_stored_fails_its_task(self, tmp_path):
         async with running(tmp_path) as n:

@@ -16,6 +16,7 @@ from aioflow.crypto import Vault
 from aioflow.model.batch import Batch
 from aioflow.model.dag import DagSpec, TaskSpec
 from aioflow.model.decisions import DecisionRow
+from aioflow.model.notes import NoteRow
 from aioflow.model.rows import (
     DagFileRow,
     DagRow,
@@ -114,6 +115,9 @@ DECISION = DecisionRow(
     asked_at=NOON,
     deadline_at=NOON + 5,
 )
+NOTE = NoteRow(
+    run_no=1, task_index=-1, map_index=-1, at=NOON, author="anna", body="bank called ☎".encode()
+)
 POOL = PoolRow(name="db", slots=4, include_deferred=True)
 ALERT = Alert(reason="sensor_timeout", dag_id="d", run_id="r", task_id="t", message="late")
 OUTBOX = OutboxRow(outbox_no=3, kind="alert", body=msgspec.msgpack.encode(ALERT))
@@ -137,6 +141,7 @@ def first_batch(number: int = 1) -> Batch:
         results=[RESULT],
         new_triggers=[TRIGGER],
         new_decisions=[DECISION],
+        notes=[NOTE],
         new_outbox=[OUTBOX],
     )
 

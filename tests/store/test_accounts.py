@@ -8,7 +8,15 @@ from msgspec.structs import replace
 from aioflow.core.state.accounts import CHAIN_BEGINNING, CHAIN_LOST, chained_row, grown_head
 from aioflow.crypto import Vault
 from aioflow.errors import BatchRefused
-from aioflow.model.access import AccountRow, AuditEntry, AuditHead, Role, SessionRow, TokenRow
+from aioflow.model.access import (
+    AccountRow,
+    AuditEntry,
+    AuditFilter,
+    AuditHead,
+    Role,
+    SessionRow,
+    TokenRow,
+)
 from aioflow.store import open_store
 from tests.journal_replay import compare_with_replay
 from tests.store.loading import load
@@ -148,3 +156,27 @@ async def test_the_end_of_the_audit_is_lost_if_only_its_entries_are_left(store, 
     execute(store_url, "DELETE FROM audit_head")
 
     assert (await load(store)).audit_head == AuditHead(written=None, last=CHAIN_LOST)
+
+
+async def test_the_audit_is_filtered_by_who_did_what_to_which_object_and_when(store):
+    await store.commit(everything())
+    both = [SECOND, FIRST]
+
+    for wanted, rows in (
+        (AuditFilter(), both),
+        (AuditFilter(actor="ann", action="pool.set", target="d"), both),
+        (AuditFilter(action="pool", target="3 slots"), both),
+        (AuditFilter(action="poo"), []),
+        (AuditFilter(action="pool.s"), []),
+        (AuditFilter(is_refused=True), [SECOND]),
+        (AuditFilter(is_refused=False), [FIRST]),
+        (AuditFilter(first=NOON + 1), [SECOND]),
+        (AuditFilter(last=NOON + 1), [FIRST]),
+        (AuditFilter(actor="bob"), []),
+        (AuditFilter(target="none"), []),
+        (AuditFilter(actor="\0"), []),
+    ):
+        assert await store.list_audit(wanted) == rows, wanted
+    assert await store.list_audit(AuditFilter(actor="anna"), before=12) == [FIRST]
+    assert await store.find_audit(FIRST.audit_no) == FIRST
+    assert await store.find_audit(99) is None

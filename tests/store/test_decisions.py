@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from aioflow.errors import StoreError
 from aioflow.model.decisions import DecisionEnd, DecisionVotes
+from aioflow.store import tables
 from tests.store.samples import DECISION, NOON, batch, first_batch
 
 
@@ -75,3 +76,15 @@ async def test_answer_needs_an_open_decision_and_no_later_end_replaces_it(store)
 
     (row,) = await store.find_decisions([7])
     assert (row.outcome, row.answer) == ("answered", b"\xc3")
+
+
+async def test_question_and_answer_are_stored_encrypted_and_bound_to_their_row(store):
+    await store.commit(first_batch())
+    await store.commit(batch(2, decision_ends=[DecisionEnd(7, "answered", b"canary", NOON)]))
+
+    [[stored]] = await store.scan([tables.decision])
+    blobs = b"".join(value for value in stored if isinstance(value, bytes))
+    assert b"Release" not in blobs
+    assert b"canary" not in blobs
+    (row,) = await store.find_decisions([7])
+    assert (row.question, row.answer) == (DECISION.question, b"canary")

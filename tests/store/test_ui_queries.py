@@ -105,6 +105,28 @@ async def test_clears_of_a_run_and_its_tasks_are_found_and_none_of_a_longer_id(s
     ]
 
 
+async def test_clears_of_many_runs_are_found_for_each_of_them(store):
+    await store.commit(first_batch())
+    noted = AuditEntry(
+        actor="anna",
+        role="operator",
+        action="runs.clear_failed",
+        target="2 runs of: all runs",
+        address="",
+        after="etl-10 etl-1",
+    )
+    other = replace(noted, action="runs.cancel")
+    rows = [
+        AuditRow(audit_no=number, at=NOON + number, noted=one, previous=b"", digest=bytes([number]))
+        for number, one in enumerate((noted, other), start=1)
+    ]
+    await store.commit(batch(2, audit=rows))
+
+    assert await store.list_clears("etl-1") == [(NOON + 1, "anna", "etl-1")]
+    assert await store.list_clears("etl-10") == [(NOON + 1, "anna", "etl-10")]
+    assert await store.list_clears("etl") == []
+
+
 async def test_the_oldest_waits_leave_out_the_tasks_that_are_known(store):
     await store.commit(first_batch())
     tasks = [replace(TASK, task_no=number, map_index=-1) for number in (11, 12, 13)]

@@ -24,6 +24,7 @@ from aioflow.crypto import Vault
 from aioflow.engine.loop import EffectDispatcher, Engine
 from aioflow.model.dag import Body, DagSpec, MapSource, MapSpec, RetryPolicy, TaskSpec
 from aioflow.model.states import Failure
+from aioflow.processes.connection_tests import ConnectionTests
 from aioflow.protocol.effects import AssignTrigger, DeliverOutbox, StartTry
 from aioflow.protocol.inputs import FileBroken, FileParsed, HostUp
 from aioflow.protocol.reports import Deferred, Failed, Succeeded
@@ -207,6 +208,7 @@ async def node(
             vault=vault,
             clean=nothing_is_old,
             passwords=passwords or Passwords(QUICK),
+            connection_tests=ConnectionTests(),
         )
         engine.dispatcher.subscribe(api.committed)
         group.start_soon(api.reads.commits.run)

@@ -150,6 +150,45 @@ async def test_another_token_of_the_home_ends_the_sessions_of_the_one_before(tmp
     assert after == [401, 401]
 
 
+async def test_a_browser_that_opens_the_link_of_the_home_again_keeps_its_session(tmp_path):
+    async with app(tmp_path) as (_, web):
+        first = await ask(
+            web, "GET", f"/?token={TOKEN.secret}", headers={"user-agent": "Firefox/140\n"}
+        )
+        session = cookie_of(first)
+        again = await ask(web, "GET", f"/?token={TOKEN.secret}", headers=session)
+        (listed,) = (await ask(web, "GET", "/api/v1/sessions", headers=session)).items
+
+    assert (again.status, again.headers["location"]) == (303, "/")
+    assert "set-cookie" not in again.headers
+    assert (listed["name"], listed["user_agent"], listed["is_current"]) == (
+        "home",
+        "Firefox/140\N{REPLACEMENT CHARACTER}",
+        True,
+    )
+    assert listed["last_used_at"] is not None
+
+
+async def test_a_session_is_used_and_all_others_of_its_user_end(tmp_path, monkeypatch):
+    async with app(tmp_path) as (n, web):
+        await n.api.access.create_user(BY, "root", PASSWORD, "admin")
+        old, own, root = [cookie_of(await log_in(web, name)) for name in ("anna", "anna", "root")]
+        now = n.api.clock.now()
+        monkeypatch.setattr(type(n.api.clock), "now", lambda self: now + 700_000_000)
+        await me(web, own)
+        await n.api.access._write()
+        used = (await ask(web, "GET", "/api/v1/sessions", headers=own)).items
+        ended = await ask(web, "DELETE", "/api/v1/sessions", headers={**own, **OWN})
+        after = [await me(web, session) for session in (old, own, root)]
+        (entry,) = await lines(n, action="session.end_others")
+        monkeypatch.undo()
+
+    assert [one["last_used_at"] > one["created_at"] for one in used] == [False, True]
+    assert ended.json == {"ended": 1}
+    assert [one if one == 401 else one["name"] for one in after] == [401, "anna", "root"]
+    assert (entry.actor, entry.target, entry.after) == ("anna", "anna", "1 ended")
+
+
 async def test_others_sessions_are_an_admins_business(tmp_path):
     async with app(tmp_path) as (n, web):
         await n.api.access.create_user(BY, "root", PASSWORD, "admin")
@@ -647,6 +686,38 @@ async def test_the_last_refusals_are_stored_before_a_daemon_ends(tmp_path):
     more, first = [one.after for one in found if one.outcome == "refused"]
     assert first is None
     assert re.fullmatch(r"2 more in \d+ s", more)
+
+
+async def test_the_audit_is_filtered_and_an_entry_is_shown(tmp_path):
+    async with app(tmp_path) as (n, web):
+        await n.api.by(BY).set_pool("a", 3)
+        await ask(web, "PUT", "/api/v1/pools/b", body=b'{"slots": 2}', headers=JSON)
+        await n.api.access._write()
+
+        async def found(query):
+            answer = await ask(web, "GET", f"/api/v1/audit?{query}", headers=HOME_BEARER)
+            return [(one["action"], one["target"]) for one in answer.items]
+
+        denied = ("PUT", "/api/v1/pools/b")
+        assert await found("action=pool") == [("pool.set", "a")]
+        assert await found("outcome=refused") == [denied]
+        assert await found("actor=home&outcome=done&target=a") == [
+            ("pool.set", "a"),
+            ("user.create", "anna"),
+        ]
+        assert await found("from=2999-01-01T00:00:00Z") == []
+        assert len(await found("to=2999-01-01T00:00:00Z&limit=2")) == 2
+        assert await found("actor=home&action=none.such") == []
+        wrong = await ask(web, "GET", "/api/v1/audit?from=soon", headers=HOME_BEARER)
+        (entry,) = (
+            await ask(web, "GET", "/api/v1/audit?action=pool.set", headers=HOME_BEARER)
+        ).items
+        one = await ask(web, "GET", f"/api/v1/audit/{entry['audit_id']}", headers=HOME_BEARER)
+        none = await ask(web, "GET", "/api/v1/audit/1", headers=HOME_BEARER)
+
+    assert wrong.status == 400
+    assert one.json == entry
+    assert (none.status, none.json["code"]) == (404, "request.unknown_audit_entry")
 
 
 async def test_unaudited_changes_are_noticed(tmp_path):

@@ -53,6 +53,7 @@ class Child:
         *,
         recorder: int | None = None,
         memory_limit_bytes: int = 0,
+        copies: str = "",
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.home = home
@@ -90,7 +91,7 @@ class Child:
         self._reader = threading.Thread(target=self._read_output)
         self._reader.start()
         code, results = str(home / "code"), str(home / "results")
-        self.send(Hello(role, code, results, memory_limit_bytes))
+        self.send(Hello(role, code, results, memory_limit_bytes, copies=copies))
 
     def __enter__(self) -> Self:
         return self

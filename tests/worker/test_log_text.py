@@ -1,4 +1,4 @@
-"""Lines of task output: their displayed text, their levels, and which match a filter."""
+"""Displayed text of lines of task output, their levels, and filters for them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioflow.worker.log_text import Levels, LineFilter, plain_text, shown_text
+from aioflow.worker.log_text import LEVELS, Levels, LineFilter, plain_text, shown_text
 
 
 @pytest.mark.parametrize(
@@ -60,3 +60,42 @@ def test_a_block_that_is_searched_as_a_whole_has_the_same_matches_as_its_lines(l
 
     assert wanted.find(data, 100) == expected
     assert wanted.find(data, 2, is_backward=True) == expected[-2:]
+
+
+RECORDS = st.lists(
+    st.sampled_from(
+        [
+            "plain", "", "  indented", "INFO: a", "ERROR: bad", "[warning] b", "WARN", "FATAL x",
+            "2026-01-31 03:00:00,123 ERROR my.code: failed", "2026-01-31 03:00:00 [info ] x",
+            "Traceback (most recent call last):", "ValueError: no", '{"level": "error"}',
+            '{"level": "info", "a": "error"}', "an ERROR in it", "\u00e9ERROR: x", "DEBUG|y",
+        ]
+    ),
+    max_size=12,
+)  # fmt: skip
+
+
+@given(RECORDS, st.sampled_from(LEVELS), st.sampled_from(["", "a", "b"]))
+def test_lines_of_a_level_are_found_as_if_each_line_was_examined(lines, level, search):
+    data = "".join(f"{line}\n" for line in lines).encode()
+    levels, expected, start = Levels(), [], 0
+    for line in lines:
+        of_line = levels.of(line)
+        if of_line and LEVELS.index(of_line) >= LEVELS.index(level) and search in line:
+            expected.append(start)
+        start += len(line.encode()) + 1
+
+    assert LineFilter(search, is_case=True, level=level).find(data, 100) == expected
+
+
+@given(LINES, st.sampled_from(["a", "A", "a b", " ", "\u212a"]), st.booleans())
+def test_a_text_is_found_in_a_block_as_in_its_lines(lines, search, is_case):
+    data = "".join(f"{line}\n" for line in lines).encode()
+    wanted = LineFilter(search, is_case=is_case)
+    starts = [sum(len(line) + 1 for line in lines[:at]) for at in range(len(lines))]
+
+    assert wanted.find(data, 100) == [
+        start
+        for start, line in zip(starts, lines, strict=True)
+        if wanted.compile().search(line) is not None
+    ]

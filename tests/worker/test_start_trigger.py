@@ -11,7 +11,7 @@ from aioflow.author.codec import decode, encode
 from aioflow.protocol.commands import Reply, StartTrigger
 from aioflow.protocol.reports import Query, TriggerEnded, TriggerFired
 from aioflow.results import result_path, write_list
-from aioflow.worker.query.messages import ResultsPage
+from aioflow.worker.query.messages import ResultsPage, SpoolWanted
 from tests.worker.peer import VERSION, run_info, start, write_version
 
 pytestmark = pytest.mark.process
@@ -56,11 +56,11 @@ class Waits(Operator):
 def host(home, spawn):
     """Return a function that starts a trigger host for a DAG ``pipeline`` of this source."""
 
-    def host(source: str, newer: str | None = None):
+    def host(source: str, newer: str | None = None, **options: Any):
         write_version(home, flow=HEAD + source)
         if newer is not None:
             write_version(home, NEWER, flow=HEAD + newer)
-        child = spawn("triggers")
+        child = spawn("triggers", **options)
         child.send(run_info())
         return child
 
@@ -407,6 +407,30 @@ def pipeline(): each.expand(x=Mine(task_id="a").output)
     assert (event.ends, event.payload, event.width) == ("success", b"", 3)
     assert event.size > 150_000
     assert [path for path in (home / "results").rglob("*") if path.is_file()]
+
+
+def test_a_large_result_that_is_stored_elsewhere_is_written_once_it_may_be(host, home):
+    child = host(
+        """
+class Mine(Waits):
+    start_trigger_args = StartTriggerArgs(
+        trigger_cls=Ends, trigger_kwargs={"how": "success", "value": "x" * 100_000})
+
+@dag
+def pipeline(): Mine(task_id="a")
+""",
+        copies=str(home / "copies"),
+    )
+    child.send(hosting())
+
+    asked = child.expect(Query, lambda query: query.kind == "spool")
+    wanted = msgspec.msgpack.decode(asked.body, type=SpoolWanted)
+    assert (wanted.task_no, wanted.start_no, wanted.size > 100_000) == (100, 1, True)
+    assert not [path for path in (home / "results").rglob("*") if path.is_file()]
+    child.send(Reply(asked.question, b""))
+    event = child.expect(TriggerFired)
+    assert event.size == wanted.size
+    assert result_path(home / "results", 100, 1).stat().st_size == wanted.size
 
 
 DEFERS = """

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, TypedDict
 
-from aioflow import Duration, Fail, Trigger, TriggerEvent, as_timedelta
+from aioflow import Connection, Duration, Fail, Trigger, TriggerEvent, as_timedelta
+from aioflow_triggers.credentials import FetchedConnection, http_headers, with_base
 from aioflow_triggers.data import JsonIs
 from aioflow_triggers.extras import require
 from aioflow_triggers.http_client import Away, ClientShare, Request, Response, check_url
@@ -50,7 +51,8 @@ class HttpTrigger(Trigger[HttpAnswer]):
 
     Attributes:
         url: The URL, ``http`` or ``https``. Redirects are followed within its origin, or from
-            ``http`` to ``https`` of the same host.
+            ``http`` to ``https`` of the same host. With a ``connection``, also a path that begins
+            with ``/`` on its server.
         method: Such as ``GET``.
         headers: Request headers. They are stored encrypted, like the other fields.
         body: Request body, as text.
@@ -60,6 +62,8 @@ class HttpTrigger(Trigger[HttpAnswer]):
         interval: Time between two requests: a timedelta, seconds, or text; at least 0.1 s.
         timeout: The timeout for each of connecting, sending, and the whole response.
         body_limit: Maximum size of a response in bytes, decompressed; at most 512 KiB.
+        connection: The name of a connection to the server, for its credentials: Basic, or Bearer
+            if it has a password without a user. A header of ``headers`` replaces them.
 
     Raises:
         ValueError: If ``url``, ``method``, ``status`` or ``body_limit`` are invalid.
@@ -79,7 +83,7 @@ class HttpTrigger(Trigger[HttpAnswer]):
         address.
     """
 
-    public_fields = ("url", "method", "status", "interval", "timeout", "body_limit")
+    public_fields = ("url", "method", "status", "interval", "timeout", "body_limit", "connection")
 
     url: str
     method: str = "GET"
@@ -91,10 +95,12 @@ class HttpTrigger(Trigger[HttpAnswer]):
     interval: Duration = 60.0
     timeout: Duration = 30.0
     body_limit: int = _BODY_LIMIT
+    connection: str = ""
 
     def __post_init__(self) -> None:
         require("HttpTrigger", "httpx2", "http")
-        check_url(self.url)
+        if not (self.connection and self.url.startswith("/")):
+            check_url(self.url)
         checked_interval(self.interval)
         as_timedelta(self.timeout, "timeout")
         if self.method not in _METHODS:
@@ -113,21 +119,23 @@ class HttpTrigger(Trigger[HttpAnswer]):
         """Send one request and return the response if it is the expected one, else ``None``."""
         async with ClientShare(type(self).__name__) as line:
             try:
-                answer = await line.ask(self._request())
+                found = await FetchedConnection(self.connection).get()
+                answer = await line.ask(self._request(found))
             except Away as exc:
                 self.log.info("%s", exc)
                 return None
-        found = self._judged(answer)
-        return None if found is None else found[0]
+        event = self._judged(answer)
+        return None if event is None else event[0]
 
     async def _hoped_for(self) -> tuple[HttpAnswer, str]:
         interval = checked_interval(self.interval)
         seen: dict[str, str] = {}
+        connection = FetchedConnection(self.connection)
         async with ClientShare(type(self).__name__) as line:
             while True:
                 patience, said = 0.0, "no answer"
                 try:
-                    answer = await line.ask(self._request(), seen)
+                    answer = await line.ask(self._request(await connection.get()), seen)
                     said = f"it answered {answer.status}"
                     found = self._judged(answer)
                     if found is not None:
@@ -140,11 +148,20 @@ class HttpTrigger(Trigger[HttpAnswer]):
                 self.note_check(said, next_in=max(interval, patience))
                 await _sleep(max(interval, patience))
 
-    def _request(self) -> Request:
+    def _request(self, connection: Connection | None) -> Request:
+        url, headers = self.url, dict(self.headers)
+        if connection is not None:
+            url = with_base(connection, url)
+            own = {name.lower() for name in headers}
+            headers |= {
+                name: text
+                for name, text in http_headers(connection).items()
+                if name.lower() not in own
+            }
         return Request(
-            self.url,
+            url,
             self.method,
-            self.headers,
+            headers,
             self.body,
             as_timedelta(self.timeout, "timeout").total_seconds(),
             self.body_limit,

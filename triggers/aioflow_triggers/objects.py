@@ -24,12 +24,13 @@ from aioflow import (
     masked_url,
     masked_urls,
 )
+from aioflow_triggers.credentials import FetchedConnection, store_options
 from aioflow_triggers.extras import require
 from aioflow_triggers.folders import matches
 from aioflow_triggers.paths import in_key
 from aioflow_triggers.waking import Waking
 
-__all__ = ("NewObjects", "ObjectSeen", "ObjectTrigger")
+__all__ = ("NewObjects", "ObjectSeen", "ObjectTrigger", "opened_store")
 
 T = TypeVar("T")
 _Options: TypeAlias = tuple[tuple[str, str], ...]
@@ -74,6 +75,8 @@ class ObjectTrigger(Trigger[ObjectSeen]):
             ``access_key_id``, ``skip_signature`` ... They are stored encrypted, like the other
             fields. Missing ones are taken from the triggerer's environment and the permissions of
             its machine.
+        connection: The name of a connection, whose user, password and extra settings are options
+            of the store, too; ``options`` replace them.
 
     Raises:
         ValueError: If ``url`` has another scheme or no name, or ``interval`` is too short.
@@ -91,25 +94,30 @@ class ObjectTrigger(Trigger[ObjectSeen]):
         (401, 403), does not know an option, or rejects the value of an option.
     """
 
-    public_fields = ("url", "interval")
+    public_fields = ("url", "interval", "connection")
 
     url: str
     interval: Duration = 60.0
     options: Mapping[str, str] = field(default_factory=dict)
+    connection: str = ""
 
     def __post_init__(self) -> None:
         _check(self)
 
     async def run(self) -> AsyncIterator[TriggerEvent[ObjectSeen]]:
         """Yield one event when the object exists."""
-        while (seen := await self.poll()) is None:
+        connection = FetchedConnection(self.connection)
+        while (seen := await self._poll(connection)) is None:
             self.note_check("not there", next_in=_shared().seconds_left(_seconds(self.interval)))
             await _shared().next_period(_seconds(self.interval))
         yield TriggerEvent(seen, key=f"{in_key(seen['url'])}:{seen['etag'][:64]}")
 
     async def poll(self) -> ObjectSeen | None:
         """Poll once and return the object if it exists, else ``None``."""
-        found = await _found(self)
+        return await self._poll(FetchedConnection(self.connection))
+
+    async def _poll(self, connection: FetchedConnection) -> ObjectSeen | None:
+        found = await _found(self, connection)
         return min(found, key=lambda seen: seen["url"], default=None)
 
 
@@ -126,6 +134,7 @@ class NewObjects(Trigger[ObjectSeen]):
         existing: Whether objects that existed when the task began to wait count too.
         interval: See ``ObjectTrigger``.
         options: See ``ObjectTrigger``.
+        connection: See ``ObjectTrigger``.
 
     Raises:
         ValueError: As in ``ObjectTrigger``.
@@ -142,12 +151,13 @@ class NewObjects(Trigger[ObjectSeen]):
         Those of ``ObjectTrigger``.
     """
 
-    public_fields = ("url", "existing", "interval")
+    public_fields = ("url", "existing", "interval", "connection")
 
     url: str
     existing: bool = False
     interval: Duration = 60.0
     options: Mapping[str, str] = field(default_factory=dict)
+    connection: str = ""
 
     def __post_init__(self) -> None:
         _check(self)
@@ -156,8 +166,9 @@ class NewObjects(Trigger[ObjectSeen]):
         """Yield an event for each new object."""
         horizon = self._horizon()
         told: dict[str, str] = {}
+        connection = FetchedConnection(self.connection)
         while True:
-            found = {_key(seen): seen for seen in await _found(self)}
+            found = {_key(seen): seen for seen in await _found(self, connection)}
             told = {key: key for key in told if key in found}
             new = [seen for key, seen in found.items() if key not in told]
             for seen in sorted(new, key=lambda seen: (seen["modified"], seen["url"])):
@@ -207,12 +218,21 @@ def _seconds(interval: Duration) -> float:
     return as_timedelta(interval, "interval").total_seconds()
 
 
-async def _found(trigger: ObjectTrigger | NewObjects) -> Sequence[ObjectSeen]:
+async def _options(trigger: ObjectTrigger | NewObjects, connection: FetchedConnection) -> _Options:
+    found = await connection.get()
+    scheme = trigger.url.partition("://")[0]
+    given = {} if found is None else store_options(found, scheme)
+    return tuple(sorted({**given, **trigger.options}.items()))
+
+
+async def _found(
+    trigger: ObjectTrigger | NewObjects, connection: FetchedConnection
+) -> Sequence[ObjectSeen]:
     """Return the objects that exist now; none if the store does not respond."""
     import obstore.exceptions
 
     folder, _, name = trigger.url.rpartition("/")
-    options = tuple(sorted(trigger.options.items()))
+    options = await _options(trigger, connection)
     seconds = _seconds(trigger.interval)
     shared = _shared()
     try:
@@ -249,7 +269,7 @@ def _seen(folder: str, name: str, meta: Mapping[str, Any]) -> ObjectSeen:
     return ObjectSeen(url=f"{folder}/{name}", size_bytes=meta["size"], etag=etag, modified=modified)
 
 
-def _made(folder: str, options: _Options) -> Any:
+def opened_store(folder: str, options: _Options) -> Any:
     """Create the store for a folder's URL; this sends no request yet.
 
     Raises:
@@ -329,13 +349,13 @@ class _Shared:
         """Return the store for a folder's URL; names are relative to it.
 
         Raises:
-            ValueError: As in ``_made``.
+            ValueError: As in ``opened_store``.
         """
         key = (folder, options)
         if key not in self._stores:
             if len(self._stores) >= _CACHED_STORES:
                 self._stores.clear()
-            self._stores[key] = _made(folder, options)
+            self._stores[key] = opened_store(folder, options)
         return self._stores[key]
 
     async def once(self, what: object, seconds: float, fetch: Callable[[], Awaitable[T]]) -> T:

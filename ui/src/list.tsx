@@ -31,11 +31,19 @@ interface Props<T> {
   rowClass?: (item: T, index: number) => string;
 }
 
-export function VirtualList<T>(props: Props<T>) {
-  const { items, height, label, row, keyOf, onEnd, onRange, isTable } = props;
-  const box = useRef<HTMLDivElement>(null);
-  const [view, setView] = useState({ top: 0, height: UNMEASURED });
+interface View {
+  top: number;
+  height: number;
+}
 
+/**
+ * What of a list is in view.
+ *
+ * Apart from the component: what lives as long as the list must not refer to the rows of one of its renderings, which
+ * keep all that were removed since.
+ */
+function useView(box: { current: HTMLDivElement | null }, isTable: boolean): View {
+  const [view, setView] = useState<View>({ top: 0, height: UNMEASURED });
   useLayoutEffect(() => {
     const node = box.current;
     if (!node) return undefined;
@@ -62,28 +70,57 @@ export function VirtualList<T>(props: Props<T>) {
       node.removeEventListener("scroll", see);
     };
   }, []);
+  return view;
+}
 
-  const first = Math.max(0, Math.min(Math.floor(view.top / height) - AROUND, items.length - 1));
-  const end = Math.min(items.length, Math.ceil((view.top + view.height) / height) + AROUND);
+interface Shown {
+  first: number;
+  end: number;
+  length: number;
+  onRange?: (first: number, end: number) => void;
+  onEnd?: () => void;
+}
 
+/** Tell which rows are shown, as they change. */
+function useRange(shown: Shown): void {
+  const { first, end, length } = shown;
+  const latest = useRef(shown);
+  latest.current = shown;
   useEffect(() => {
-    onRange?.(first, end);
-    if (onEnd && end >= items.length) onEnd();
-  }, [first, end, items.length]);
+    latest.current.onRange?.(first, end);
+    if (end >= length) latest.current.onEnd?.();
+  }, [first, end, length]);
+}
 
-  // Going back finds the row that was opened.
+/** Going back finds the row that was opened. */
+function useFoundRow(box: { current: HTMLDivElement | null }, isTable: boolean, height: number): void {
   const isFound = useRef(false);
   useEffect(() => {
     const href = isTable && !isFound.current ? storedFocus(`${entryId()} list`) : undefined;
-    isFound.current = isFound.current || view.height !== UNMEASURED;
+    isFound.current = isFound.current || height !== UNMEASURED;
     if (!href || document.activeElement !== document.body) return;
     const rows = [...(box.current?.querySelectorAll<HTMLElement>("[data-row]") ?? [])];
     rows.find((row) => row.getAttribute("href") === href)?.focus({ preventScroll: true });
-  }, [view.height]);
-  const text = JSON.stringify(props.variables ?? {});
+  }, [height]);
+}
+
+function useVariables(box: { current: HTMLDivElement | null }, text: string): void {
   useLayoutEffect(() => {
-    for (const [name, value] of Object.entries(props.variables ?? {})) box.current?.style.setProperty(name, value);
+    const variables = JSON.parse(text) as Record<string, string>;
+    for (const [name, value] of Object.entries(variables)) box.current?.style.setProperty(name, value);
   }, [text]);
+}
+
+export function VirtualList<T>(props: Props<T>) {
+  const { items, height, label, row, keyOf, onEnd, onRange, isTable = false } = props;
+  const box = useRef<HTMLDivElement>(null);
+  const view = useView(box, isTable);
+  const first = Math.max(0, Math.min(Math.floor(view.top / height) - AROUND, items.length - 1));
+  const end = Math.min(items.length, Math.ceil((view.top + view.height) / height) + AROUND);
+
+  useRange({ first, end, length: items.length, onRange, onEnd });
+  useFoundRow(box, isTable, view.height);
+  useVariables(box, JSON.stringify(props.variables ?? {}));
 
   return (
     <div

@@ -9,6 +9,7 @@ import { onSignedOut } from "./api";
 import { type Data, useData } from "./data";
 import { Dialogs } from "./dialog";
 import { Banner } from "./banner";
+import { Boundary } from "./components/boundary";
 import { Icon } from "./components/icons";
 import { lazy } from "./components/lazy";
 import { Skeleton } from "./components/skeleton";
@@ -39,6 +40,7 @@ import { Triggers } from "./views/triggers";
 /** Those that a phone shows without its menu. */
 const FIRST = new Set(["/", "/dags", "/runs", "/triggers"]);
 const Assets = lazy<object>(() => import("./views/assets"));
+const Executors = lazy<object>(() => import("./executors/view"));
 const OF_ADMINS = new Set(["/access", "/audit"]);
 
 /** A signed link shows its question alone, also to people without an account. */
@@ -80,7 +82,9 @@ function Known({ me }: { me: Me | undefined }) {
       <Rail at={place.parts[0] ?? ""} me={me} broken={overview.data?.import_errors ?? 0} asked={overview.data?.decisions ?? 0} fold={fold} isFolded={isFolded} help={() => setHelp(true)} search={() => setSearch(true)} />
       <main ref={main} id="main" tabIndex={-1}>
         <Banner overview={overview.data} />
-        <Routed parts={place.parts} me={me} overview={overview} />
+        <Boundary key={key}>
+          <Routed parts={place.parts} me={me} overview={overview} />
+        </Boundary>
       </main>
       <Dialogs />
       {help && <Help close={() => setHelp(false)} />}
@@ -121,6 +125,8 @@ function Routed({ parts, me, overview }: { parts: string[]; me: Me | undefined; 
       return <Events />;
     case "pools":
       return <Pools />;
+    case "executors":
+      return <Executors />;
     case "schedules":
       return <Schedules />;
     case "backfills":

@@ -41,12 +41,14 @@ interface HeadProps {
   /** What the view is about, or what one came for, in a sentence. */
   sentence?: ComponentChildren;
   tabs?: ComponentChildren;
+  /** Whether the view takes the whole width of a wide window. */
+  isWide?: boolean;
   /** Actions, the main one first. */
   children?: ComponentChildren;
 }
 
 /** The head of a view: where it is, its tabs and actions in one bar, and below a sentence. */
-export function Head({ title, name, sentence, tabs, children }: HeadProps) {
+export function Head({ title, name, sentence, tabs, isWide = false, children }: HeadProps) {
   const { parts } = usePlace();
   const up = parts.length > 1 ? PLACE_NAMES[parts[0]!] : undefined;
   useEffect(() => {
@@ -54,7 +56,7 @@ export function Head({ title, name, sentence, tabs, children }: HeadProps) {
   }, [name]);
   return (
     <>
-      <header class={`page-head ${tabs ? "has-tabs" : ""}`}>
+      <header class={`page-head ${tabs ? "has-tabs" : ""} ${isWide ? "is-wide" : ""}`}>
         <nav class="crumbs" aria-label={texts.shell.breadcrumb}>
           {up && (
             <>
@@ -216,13 +218,13 @@ export function Checks({ wait }: { wait: Wait }) {
     <span class="checks soft">
       {last && (
         <>
-          checked <When at={last} />
+          {texts.why.checked} <When at={last} />
         </>
       )}
       {last && next && ", "}
       {next && (
         <>
-          {last ? "next" : "next check"} <Next at={next} />
+          {texts.why.nextCheck} <Next at={next} />
         </>
       )}
     </span>
@@ -276,11 +278,6 @@ export const runHref = (run: string): string => `/runs/${encodeURIComponent(run)
 /** The table of the children of a mapped task, or of those in one state. */
 export const childrenHref = (run: string, task: string, state?: string): string => query(`${runHref(run)}/tasks`, { of: task, state });
 export const dagHref = (dag: string): string => `/dags/${encodeURIComponent(dag)}`;
-
-/** A schedule with its time zone where that is not UTC. */
-export function zoned({ schedule, timezone }: { schedule: string | null; timezone: string | null }): string | null {
-  return schedule === null || timezone === "UTC" ? schedule : `${schedule} (${timezone})`;
-}
 
 export function childName(task: string, map: number, round: number, label?: string | null): string {
   return `${task}${map >= 0 ? `[${label ?? map}]` : ""}${round > 0 ? ` round ${round}` : ""}`;

@@ -29,28 +29,29 @@ export const named = (state: string): string => state.replaceAll("_", " ");
 const fill = (d: string) => <path d={d} fill="currentColor" stroke="none" />;
 const cut = (d: string) => <path d={d} stroke="var(--surface)" stroke-width="1.8" />;
 const ring = (dash?: string) => <circle cx="8" cy="8" r="5.6" stroke-dasharray={dash} />;
-const disc = <circle cx="8" cy="8" r="6.6" fill="currentColor" stroke="none" />;
+const disc = () => <circle cx="8" cy="8" r="6.6" fill="currentColor" stroke="none" />;
 
-const SHAPES: Record<string, ComponentChildren> = {
-  success: [disc, cut("M4.8 8.2 7.1 10.6 11.3 5.8")],
-  done: [disc, cut("M4.8 8.2 7.1 10.6 11.3 5.8")],
-  failed: [fill("M5 1h6l4 4v6l-4 4H5l-4-4V5z"), cut("M5.4 5.4l5.2 5.2M10.6 5.4l-5.2 5.2")],
-  damaged: [ring("2 2"), cut("M5.4 5.4l5.2 5.2M10.6 5.4l-5.2 5.2")],
-  partial: [ring(), fill("M8 2.4a5.6 5.6 0 0 1 0 11.2z")],
-  upstream_failed: [fill("M8 1.2 15.4 14.4H.6z"), cut("M8 5.6v4.2M8 11.4v1.2")],
-  running: [ring(), fill("M6.2 5 11.4 8 6.2 11z")],
-  sensing: [<path d="M1.4 8C3.6 4.2 12.4 4.2 14.6 8 12.4 11.8 3.6 11.8 1.4 8z" />, <circle cx="8" cy="8" r="2.1" fill="currentColor" stroke="none" />],
-  deferred: [<path d="M4 1.8h8M4 14.2h8M4.8 2c0 3.4 2.4 4.4 3.2 6 .8-1.6 3.2-2.6 3.2-6M4.8 14c0-3.4 2.4-4.4 3.2-6 .8 1.6 3.2 2.6 3.2 6" />],
-  retrying: [<path d="M13.2 8a5.2 5.2 0 1 1-1.7-3.9" />, fill("M13.9 1.4v4.4H9.5z")],
-  queued: [ring(), <path d="M8 5v3.2l2.2 1.4" />],
-  pending: [ring("1.6 2.2")],
-  skipped: [<path d="M2.6 3.6 7 8l-4.4 4.4M8.6 3.6 13 8l-4.4 4.4" />],
-  cancelled: [ring(), <path d="M4.2 11.8 11.8 4.2" />],
-  removed: [<rect x="2.6" y="2.6" width="10.8" height="10.8" stroke-dasharray="2.4 2" />, <path d="M5 8h6" />],
-  paused: [ring(), <path d="M6.4 5.6v4.8M9.6 5.6v4.8" />],
-  task: [<rect x="3.4" y="3.4" width="9.2" height="9.2" rx="2" />],
-  sensor: [<path d="M1.4 8C3.6 4.2 12.4 4.2 14.6 8 12.4 11.8 3.6 11.8 1.4 8z" />, <circle cx="8" cy="8" r="2.1" />],
-  mixed: [<path d="M2 4h12M2 8h12M2 12h12" />],
+/** Made anew for each glyph: an element that is used twice keeps the views alive in which it was shown. */
+const SHAPES: Record<string, () => ComponentChildren> = {
+  success: () => [disc(), cut("M4.8 8.2 7.1 10.6 11.3 5.8")],
+  done: () => [disc(), cut("M4.8 8.2 7.1 10.6 11.3 5.8")],
+  failed: () => [fill("M5 1h6l4 4v6l-4 4H5l-4-4V5z"), cut("M5.4 5.4l5.2 5.2M10.6 5.4l-5.2 5.2")],
+  damaged: () => [ring("2 2"), cut("M5.4 5.4l5.2 5.2M10.6 5.4l-5.2 5.2")],
+  partial: () => [ring(), fill("M8 2.4a5.6 5.6 0 0 1 0 11.2z")],
+  upstream_failed: () => [fill("M8 1.2 15.4 14.4H.6z"), cut("M8 5.6v4.2M8 11.4v1.2")],
+  running: () => [ring(), fill("M6.2 5 11.4 8 6.2 11z")],
+  sensing: () => [<path d="M1.4 8C3.6 4.2 12.4 4.2 14.6 8 12.4 11.8 3.6 11.8 1.4 8z" />, <circle cx="8" cy="8" r="2.1" fill="currentColor" stroke="none" />],
+  deferred: () => [<path d="M4 1.8h8M4 14.2h8M4.8 2c0 3.4 2.4 4.4 3.2 6 .8-1.6 3.2-2.6 3.2-6M4.8 14c0-3.4 2.4-4.4 3.2-6 .8 1.6 3.2 2.6 3.2 6" />],
+  retrying: () => [<path d="M13.2 8a5.2 5.2 0 1 1-1.7-3.9" />, fill("M13.9 1.4v4.4H9.5z")],
+  queued: () => [ring(), <path d="M8 5v3.2l2.2 1.4" />],
+  pending: () => [ring("1.6 2.2")],
+  skipped: () => [<path d="M2.6 3.6 7 8l-4.4 4.4M8.6 3.6 13 8l-4.4 4.4" />],
+  cancelled: () => [ring(), <path d="M4.2 11.8 11.8 4.2" />],
+  removed: () => [<rect x="2.6" y="2.6" width="10.8" height="10.8" stroke-dasharray="2.4 2" />, <path d="M5 8h6" />],
+  paused: () => [ring(), <path d="M6.4 5.6v4.8M9.6 5.6v4.8" />],
+  task: () => [<rect x="3.4" y="3.4" width="9.2" height="9.2" rx="2" />],
+  sensor: () => [<path d="M1.4 8C3.6 4.2 12.4 4.2 14.6 8 12.4 11.8 3.6 11.8 1.4 8z" />, <circle cx="8" cy="8" r="2.1" />],
+  mixed: () => [<path d="M2 4h12M2 8h12M2 12h12" />],
 };
 
 export function Glyph({ state, size = 14 }: { state: string; size?: number }) {
@@ -67,7 +68,7 @@ export function Glyph({ state, size = 14 }: { state: string; size?: number }) {
       stroke-linejoin="round"
       aria-hidden="true"
     >
-      {SHAPES[state] ?? ring()}
+      {(SHAPES[state] ?? ring)()}
     </svg>
   );
 }
@@ -147,7 +148,7 @@ export function Legend({ counts, isBare, hrefOf, children }: LegendProps) {
               {count.toLocaleString("en")} {named(state)}
             </a>
           ) : (
-            `${isBare ? "" : `${count.toLocaleString("en")} `}${named(state)}`
+            isBare ? stateName(state) : `${count.toLocaleString("en")} ${named(state)}`
           )}
         </li>
       ))}

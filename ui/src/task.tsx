@@ -139,6 +139,7 @@ function One({ run, dag, version, task, map, round, shown }: Props & { shown: Ta
   const live = isLive(shown.state);
   const at = place.query.get("tab") ?? firstTab(shown.state);
   const tries = Math.max(shown.try_number, ...(shown.tries ?? []).map((one) => one.try_number));
+  const last = shown.tries?.at(-1);
   const tabs: Tab[] = (["why", "log", "tries", "data", "code"] as const).map((key) => ({
     key,
     name: texts.task.tabs[key],
@@ -174,6 +175,14 @@ function One({ run, dag, version, task, map, round, shown }: Props & { shown: Ta
               <Took from={shown.started_at} to={live ? null : shown.ended_at} />
             </dd>
           </div>
+          {last && last.executor !== null && (
+            <div>
+              <dt>{last.state === "running" ? texts.task.runsOn : texts.task.ranOn}</dt>
+              <dd class="break">
+                <RanOn one={last} isShort />
+              </dd>
+            </div>
+          )}
         </dl>
         <Actions run={run} task={task} map={map} round={round} isBad={shown.state === "failed" || shown.state === "upstream_failed"} />
         {shown.error && (
@@ -294,18 +303,20 @@ function TaskData({ run, shown }: { run: string; shown: TaskShown }) {
 /** Only pages of the web are linked to: the address comes from the engine of the executor. */
 const isPage = (url: string | null): url is string => url !== null && /^https?:\/\//.test(url);
 
-function RanOn({ one }: { one: Try }) {
-  const text = [one.executor, one.host].filter(Boolean).join(", ");
+function RanOn({ one, isShort }: { one: Try; isShort?: boolean }) {
   return (
     <span title={one.worker ?? undefined}>
-      {isPage(one.worker_url) ? (
-        <a href={one.worker_url} target="_blank" rel="noopener noreferrer">
-          {text}
-        </a>
-      ) : (
-        text
+      <a href={`/executors?open=${enc(one.executor ?? "")}`}>{one.executor}</a>
+      {one.host && `, ${one.host}`}
+      {one.worker && !isShort && <small class="soft"> {one.worker}</small>}
+      {isPage(one.worker_url) && (
+        <>
+          {" "}
+          <a href={one.worker_url} target="_blank" rel="noopener noreferrer">
+            {texts.task.dashboard}
+          </a>
+        </>
       )}
-      {one.worker && <small class="soft"> {one.worker}</small>}
     </span>
   );
 }

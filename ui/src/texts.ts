@@ -37,6 +37,8 @@ export const texts = {
     away: "The page retries by itself.",
     log: "The daemon's log may say more.",
     details: "Details",
+    view: "This view cannot be shown",
+    viewText: "The other views still work. If reloading the page does not help, report the details.",
     role: (wanted: string, own: string): string => `${wanted === "admin" ? "Admins" : "Operators and admins"} only. You are ${own === "viewer" ? "a viewer" : `an ${own}`}.`,
     deleted: "It was deleted. What follows is its last state.",
     older: "What follows is older.",
@@ -124,6 +126,21 @@ export const texts = {
     ["?", "This list"],
   ] as [string, string][],
 
+  why: {
+    waits: "Why it waits",
+    failed: "Why it failed",
+    showMore: (hidden: number): string => `Show ${count(hidden)} more`,
+    more: (others: number): string => `and ${count(others)} more`,
+    since: "since",
+    until: "until",
+    deadline: "deadline",
+    nextTry: "next",
+    checked: "checked",
+    nextCheck: "next check",
+    resumeDag: "Resume DAG",
+    changePool: "Change pool",
+  },
+
   places: {
     home: "Home",
     runs: "Runs",
@@ -134,6 +151,7 @@ export const texts = {
     schedules: "Schedules",
     backfills: "Backfills",
     pools: "Pools",
+    executors: "Executors",
     events: "Events",
     nodes: "Nodes",
     errors: "Import errors",
@@ -270,7 +288,11 @@ export const texts = {
   },
 
   runs: {
-    sentence: (total: number, isFiltered: boolean, isComplete: boolean): string => `${isComplete ? "" : "More than "}${many(total, "run")}${isFiltered ? (total === 1 ? " matches" : " match") : ""}.`,
+    sentence: (total: number, isFiltered: boolean, isComplete: boolean, states: Record<string, number>): string => {
+      const parts = ["running", "queued", "failed", "partial"].flatMap((state) => (states[state] ? [`${count(states[state])} ${state}`] : []));
+      const all = `${isComplete ? "" : "More than "}${many(total, "run")}${isFiltered ? (total === 1 ? " matches" : " match") : ""}`;
+      return parts.length > 0 && total > 1 ? `${all}: ${parts.join(", ")}.` : `${all}.`;
+    },
     search: "Search runs and DAGs",
     params: "Search parameters",
     causes: { manual: "Manual", schedule: "Schedule", backfill: "Backfill", event: "Event", task: "Task" } as Record<string, string>,
@@ -374,6 +396,7 @@ export const texts = {
     nothingRuns: "No runs in flight.",
     start: "Start a run",
     nothingWaits: "Nothing waits.",
+    inRuns: (runs: number): string => `${count(runs)} runs, first`,
   },
 
   history: {
@@ -401,7 +424,7 @@ export const texts = {
     waitP50: "Wait, median",
     percentiles: "Percentiles are accurate to 9 %. A run that is cleared counts each time it ends.",
     success: "Success rate",
-    median: "Duration",
+    median: "Median duration",
     slowest: "95 % within",
     ofDays: "last 30 days",
     noTasks: "No tasks ended in this period.",
@@ -422,6 +445,8 @@ export const texts = {
 
   dags: {
     sentence: "Every DAG of the DAG folder, with its last runs and the next one.",
+    counted: (dags: number, paused: number, broken: number): string =>
+      `${many(dags, "DAG")}${paused ? `, ${count(paused)} paused` : ""}.${broken ? ` ${many(broken, "file")} cannot be imported.` : ""}`,
     find: "Find a DAG",
     filter: "Filter by DAG",
     which: "Which DAGs",
@@ -446,6 +471,7 @@ export const texts = {
     importError: "Its file cannot be imported, so the last good version stays in use:",
     maxActive: "Max active runs",
     noLimit: "No limit",
+    file: "File",
     openRun: "Open this run",
   },
 
@@ -497,6 +523,29 @@ export const texts = {
     endQuarantine: "End quarantine",
     none: "Nothing waits. Tasks that sleep, or wait for a file, an event or another run, are listed here.",
     shared: (all: number): string => `shared watch (${count(all)})`,
+    startsRuns: (dag: string): string => `Starts runs of ${dag}`,
+    event: (name: string): string => `event ${name}`,
+    listed: "deferred waits",
+    deferredOf: (deferred: number, most: number | null): string => `${count(deferred)} deferred${most ? ` of at most ${count(most)}` : ""}`,
+    lackCapacity: (tasks: number): string => `${many(tasks, "task")} wait${tasks === 1 ? "s" : ""} for capacity: raise`,
+    byKind: "Deferred by kind",
+    oldest: "Oldest",
+    checked: "Checked",
+    checkedMeaning: "Number of things that are checked for them: waits for the same thing share one check",
+    nextCheck: "Next check",
+    nextCheckMeaning: "When the first of them is checked next; triggers that are notified are not polled",
+    fired: "Fired",
+    firedMeaning: "Events since the daemon started",
+    rate: "Per s",
+    rateMeaning: "Events per second, over the last minute",
+    longer: "Longer",
+    upTo: (length: string): string => `Up to ${length}`,
+    what: "What",
+    stallCount: "Stalls",
+    longest: "Longest",
+    where: "Where",
+    last: "Last",
+    loopLag: (length: string): string => `loop at most ${length} late`,
   },
 
   assets: {
@@ -533,9 +582,11 @@ export const texts = {
 
   pools: {
     sentence: "A pool limits how many tasks that use it run at once.",
+    full: (names: string[], queued: number): string => (names.length === 0 ? "" : `${names.length === 1 ? `${names[0]} is full` : `${count(names.length)} pools are full`}: ${many(queued, "task")} wait${queued === 1 ? "s" : ""}.`),
     add: "New pool",
     name: "Pool",
     usage: "Usage",
+    usedOf: (used: number, all: number): string => `${count(used)} of ${count(all)} used`,
     slots: "Slots",
     change: "Change limit",
     remove: "Remove limit",
@@ -602,6 +653,17 @@ export const texts = {
     at: "Time",
     schedule: "Schedule",
     due: "Due",
+    words: {
+      minutes: (every: number): string => (every === 1 ? "Every minute" : `Every ${every} minutes`),
+      hours: (every: number, minute: string): string => `${every === 1 ? "Hourly" : `Every ${every} hours`}${minute ? `, at minute ${minute}` : ""}`,
+      daily: (at: string[]): string => `Daily at ${at.join(", ")}`,
+      weekly: (days: string, at: string[]): string => `${days} at ${at.join(", ")}`,
+      monthly: (day: string, at: string[]): string => `Monthly on day ${day} at ${at.join(", ")}`,
+      weekdays: "Weekdays",
+      days: ["Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"],
+      interval: (length: string): string => `Every ${length}`,
+      event: (name: string): string => `Each event ${name}`,
+    },
     none: "No runs are due in this time. A DAG gets a schedule with @dag(schedule=…).",
   },
 
@@ -649,6 +711,8 @@ export const texts = {
     noCode: "The code of this version is not stored.",
     version: "version",
     ranOn: "Ran on",
+    runsOn: "Runs on",
+    dashboard: "Dashboard",
     whyEnded: "Why it ended",
     ownError: "It failed with its own error, shown above. The log has the traceback.",
     waitsForNothing: "It waits for nothing: it has ended.",

@@ -80,10 +80,16 @@ export function whole(ms: number): string {
   return seconds < 60 ? `${seconds} s` : span(seconds * 1000);
 }
 
+const ROUGH_MS = 600_000;
+const HOUR_MS = 3_600_000;
+
+/** As far as it matters: from ten minutes on, seconds do not. */
+const rough = (ms: number): string => (ms >= ROUGH_MS && ms < HOUR_MS ? `${Math.floor(ms / 60_000)}m` : whole(ms));
+
 export function ago(at: number, now: number): string {
   const gone = now - at;
-  if (Math.abs(gone) < 1000) return "now";
-  return gone > 0 ? `${whole(gone)} ago` : `in ${whole(-gone)}`;
+  if (Math.abs(gone) < 1000) return gone < 0 ? "now" : "just now";
+  return gone > 0 ? `${rough(gone)} ago` : `in ${rough(-gone)}`;
 }
 
 const formats = new Map<string, Intl.DateTimeFormat>();

@@ -1,4 +1,4 @@
-// The longest waits, one row per task: a fan-out with thousands of waiting children is one row.
+// The longest waits, one row per cause: thousands of waiting children, and runs that wait for the same, are one row.
 
 import { Empty, childrenHref, taskHref } from "./parts";
 import { Glyph } from "./states";
@@ -7,11 +7,30 @@ import { texts } from "./texts";
 import { When } from "./time";
 import type { Overview } from "./types";
 
+type Row = Overview["waiting_longest"][number];
+
+interface Cause {
+  /** Of the run that waits longest. */
+  first: Row;
+  runs: number;
+}
+
+function causesOf(rows: Row[]): Cause[] {
+  const causes = new Map<string, Cause>();
+  for (const row of rows) {
+    const key = JSON.stringify([row.task_id, row.state, row.text]);
+    const known = causes.get(key);
+    if (known) known.runs += 1;
+    else causes.set(key, { first: row, runs: 1 });
+  }
+  return [...causes.values()];
+}
+
 export function Waiting({ rows }: { rows: Overview["waiting_longest"] }) {
   if (rows.length === 0) return <Empty>{texts.home.nothingWaits}</Empty>;
   return (
     <ul class="rows waits">
-      {rows.map((row) => (
+      {causesOf(rows).map(({ first: row, runs }) => (
         <li key={`${row.run_id} ${row.task_id} ${row.state}`}>
           <a
             class="home-row"
@@ -24,6 +43,7 @@ export function Waiting({ rows }: { rows: Overview["waiting_longest"] }) {
               <When at={row.since} />
             </span>
             <span class="second">
+              {runs > 1 && <span class="num">{texts.home.inRuns(runs)}</span>}
               <span class="cut mono">{row.run_id}</span>
             </span>
           </a>

@@ -7,9 +7,10 @@ import { clear, mark, pause, setPool } from "./actions";
 import { enc, query } from "./api";
 import { ofRun, useData, useItems } from "./data";
 import { fire } from "./fire";
-import { Checks, childName, childrenHref, dagHref, number, runHref, taskHref } from "./parts";
+import { Checks, childName, childrenHref, dagHref, runHref, taskHref } from "./parts";
 import { Glyph } from "./states";
 import "./styles/why.css";
+import { texts } from "./texts";
 import { Both, When, millis } from "./time";
 import type { Cause, Chain, Pool, Target } from "./types";
 
@@ -51,7 +52,7 @@ export function Why({ run, task, map = -1, round = 0, isGoingOn }: WhyProps) {
   const Title = task ? "h3" : "h2";
   return (
     <section class={isGoingOn ? "why" : "why is-bad"}>
-      <Title>{isGoingOn ? "Why it waits" : "Why it failed"}</Title>
+      <Title>{isGoingOn ? texts.why.waits : texts.why.failed}</Title>
       <ol>
         {shown.map((cause, index) => (
           <li key={`${cause.run_id} ${cause.task_id} ${cause.map_index} ${cause.round} ${index}`} class={`why-cause depth-${Math.min(cause.depth - depth, 6)}${index === 0 ? " first" : ""}`}>
@@ -68,10 +69,10 @@ export function Why({ run, task, map = -1, round = 0, isGoingOn }: WhyProps) {
       </ol>
       {hidden > 0 && (
         <button type="button" class="small" onClick={() => setWhole(true)}>
-          Show {hidden} more
+          {texts.why.showMore(hidden)}
         </button>
       )}
-      {more > 0 && isWhole === (causes.length > FIRST) && <p class="soft">and {number(more)} more</p>}
+      {more > 0 && isWhole === (causes.length > FIRST) && <p class="soft">{texts.why.more(more)}</p>}
     </section>
   );
 }
@@ -139,12 +140,12 @@ function Times({ cause, zone }: { cause: Cause; zone: string }) {
     <p class="why-times soft">
       {wait.since && (
         <span>
-          since <When at={wait.since} />
+          {texts.why.since} <When at={wait.since} />
         </span>
       )}
       {wait.until && (
         <span>
-          {isNext ? "next " : isDeadline ? "deadline " : "until "}
+          {isNext ? texts.why.nextTry : isDeadline ? texts.why.deadline : texts.why.until}{" "}
           <Both at={wait.until} zone={zone} />, <When at={wait.until} />
         </span>
       )}
@@ -166,15 +167,15 @@ function Actions({ cause, dag }: { cause: Cause; dag: string }) {
   const shown = actions.flatMap((action) => {
     switch (action) {
       case "fire":
-        return wait?.trigger_id && cause.count === 1 ? [one(action, "Send event", () => void fire(wait.trigger_id!, name))] : [];
+        return wait?.trigger_id && cause.count === 1 ? [one(action, texts.actions.fire, () => void fire(wait.trigger_id!, name))] : [];
       case "set_pool":
         return target ? [<PoolAction key={action} name={target.name} />] : [];
       case "resume":
-        return [one(action, "Resume DAG", () => void pause(dag, false))];
+        return [one(action, texts.why.resumeDag, () => void pause(dag, false))];
       case "clear":
-        return [one(action, "Clear", () => clear(which))];
+        return [one(action, texts.actions.clear, () => clear(which))];
       case "mark":
-        return [one(action, "Set state", () => mark(which))];
+        return [one(action, texts.actions.mark, () => mark(which))];
       default:
         return [];
     }
@@ -188,7 +189,7 @@ function PoolAction({ name }: { name: string }) {
   if (!pool) return null;
   return (
     <button type="button" class="small" data-needs="operator" onClick={() => setPool(name, pool.slots, pool.include_deferred)}>
-      Change pool
+      {texts.why.changePool}
     </button>
   );
 }

@@ -1,1 +1,1 @@
-"""Access control: users, tokens and sessions, who asks, and the audit of what they did."""
+"""Access control: users, tokens and sessions, authentication, and the audit log."""

@@ -29,14 +29,27 @@ from aioflow.errors import (
     LoginFailed,
     StoreSlow,
     StoreUnavailable,
+    UnknownAuditEntry,
     UnknownSession,
     WrongPassword,
 )
-from aioflow.model.access import HOME, AccountRow, Actor, AuditEntry, Role, SessionRow, TokenRow
+from aioflow.model.access import (
+    EVERY_ENTRY,
+    HOME,
+    AccountRow,
+    Actor,
+    AuditEntry,
+    AuditFilter,
+    Role,
+    SessionRow,
+    TokenRow,
+    told,
+)
 from aioflow.protocol.requests import (
     CreateAccount,
     CreateToken,
     DeleteAccount,
+    EndOtherSessions,
     EndSession,
     Note,
     NoteUse,
@@ -58,6 +71,8 @@ _SCOPES = 100
 _GROUPS = 50
 _WRITE_SECONDS = 1.0
 _USES_AT_ONCE = 500
+_AGENT_LENGTH = 200
+_UNUSED_US = 3_600 * 1_000_000
 
 _log = Logger(__name__)
 
@@ -102,13 +117,22 @@ class TokenView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionView(msgspec.Struct, frozen=True, kw_only=True):
-    """A user's session of the web page."""
+    """A user's session of the web page.
+
+    Attributes:
+        user_agent: The browser's description of itself; empty if unknown.
+        last_used_at: Time of the last use, to ten minutes; ``None`` if unknown.
+        is_current: Whether the request for the list belongs to it.
+    """
 
     session_id: int
     name: str
     created_at: str
     expires_at: str
     address: str
+    user_agent: str
+    last_used_at: str | None
+    is_current: bool = False
 
 
 def role_of(label: str) -> Role:
@@ -154,7 +178,7 @@ class Access:
             self._throttle.remember(name, address)
         task_status.started()
         while True:
-            if not self.auth_cache.uses and self._refusals.is_empty:
+            if not self._has_uses and self._refusals.is_empty:
                 await self._arrived.wait()
             await self._clock.sleep(_WRITE_SECONDS)
             self._arrived = anyio.Event()
@@ -184,16 +208,28 @@ class Access:
         The backlog is bounded during the wait.
         """
         async with self._writing:
-            uses = self._pop_uses()
+            uses, session_uses = self._pop_uses(), self._pop_session_uses()
             lines = self._refusals.take(self._seconds, is_last=is_last)
             try:
-                if uses:
-                    await self._send(NoteUse(uses=uses), None, math.inf)
+                if uses or session_uses:
+                    request = NoteUse(uses=uses, session_uses=session_uses)
+                    await self._send(request, None, math.inf)
                 if lines:
                     await self._send(Note(lines=tuple(lines)), None, math.inf)
             except AioflowError as exc:
                 self._refusals.lose(lines, self._seconds)
                 _log.warning("recent denials are missing from the audit", error=str(exc))
+
+    @property
+    def _has_uses(self) -> bool:
+        return bool(self.auth_cache.uses or self.auth_cache.session_uses)
+
+    def _pop_session_uses(self) -> tuple[tuple[int, int], ...]:
+        uses = self.auth_cache.session_uses
+        batch = tuple(uses.items())[:_USES_AT_ONCE]
+        for number, _ in batch:
+            del uses[number]
+        return batch
 
     def _pop_uses(self) -> tuple[tuple[int, int], ...]:
         batch = tuple(self.auth_cache.uses.items())[:_USES_AT_ONCE]
@@ -207,8 +243,8 @@ class Access:
         self._arrived.set()
 
     def used(self) -> None:
-        """Wake ``run`` if there are token uses to store."""
-        if self.auth_cache.uses:
+        """Wake ``run`` if there are uses of tokens or sessions to store."""
+        if self._has_uses:
             self._arrived.set()
 
     @property
@@ -319,13 +355,21 @@ class Access:
     # ── sessions ────────────────────────────────────────────────────────────────────────
 
     async def log_in(
-        self, name: str, password: str, *, address: str, cookie: str, replaces: str | None = None
+        self,
+        name: str,
+        password: str,
+        *,
+        address: str,
+        cookie: str,
+        replaces: str | None = None,
+        agent: str = "",
     ) -> tuple[str, SessionView]:
         """Start a session. Return the value of its cookie, and the session.
 
         Args:
             cookie: The name of the cookie. The session is not valid under another name.
             replaces: The previous value of that cookie.
+            agent: The browser's description of itself.
 
         Raises:
             LoginFailed: If name and password do not match, or the user is disabled.
@@ -335,32 +379,57 @@ class Access:
         if account is None:
             raise LoginFailed
         by = Actor(name=name, role=account.role, address=address)
-        return await self._open(by, account.secret, cookie, replaces)
+        return await self._open(by, account.secret, cookie, replaces, agent)
 
-    async def open_home(self, *, address: str, cookie: str) -> tuple[str, SessionView]:
-        """Start an admin session for a client that presented the home's token."""
+    async def open_home(
+        self, *, address: str, cookie: str, replaces: str | None = None, agent: str = ""
+    ) -> tuple[str, SessionView]:
+        """Start an admin session for a client that presented the home's token.
+
+        The browser sends no cookie with a link from another application, so its earlier session is
+        found by what it says of itself. Only one that has not been used for an hour ends: another
+        window of the same browser may have a session of its own.
+        """
         by = Actor(name=HOME, role=Role.ADMIN, address=address)
-        return await self._open(by, None, cookie, None)
+        return await self._open(by, None, cookie, replaces, agent)
 
     async def _open(
-        self, by: Actor, seen: bytes | None, cookie: str, replaces: str | None
+        self, by: Actor, seen: bytes | None, cookie: str, replaces: str | None, agent: str
     ) -> tuple[str, SessionView]:
+        now = self._clock.now()
         secret = secrets.token_urlsafe(_SECRET_BYTES)
         request = OpenSession(
             name=by.name,
             seen=seen,
             digest=digest_of(secret, cookie),
-            expires_at=self._clock.now() + SESSION_SECONDS * 1_000_000,
+            expires_at=now + SESSION_SECONDS * 1_000_000,
             address=by.address,
             replaces=None if replaces is None else digest_of(replaces, cookie),
+            agent=told(agent)[:_AGENT_LENGTH],
+            replaces_unused_since=now - _UNUSED_US if by.name == HOME else None,
         )
         return secret, _session(cast(SessionRow, await self._send(request, by, _REQUEST_SECONDS)))
 
-    async def list_sessions(self, *, of: str | None = None) -> list[SessionView]:
-        """Return the active sessions, the oldest first. With ``of``, only those of that name."""
+    async def list_sessions(
+        self, *, of: str | None = None, current: int | None = None
+    ) -> list[SessionView]:
+        """Return the active sessions, the oldest first. With ``of``, only those of that name.
+
+        Args:
+            current: Number of the session that asks.
+        """
         now = self._clock.now()
         found = await self._store.list_sessions()
-        return [_session(row) for row in found if row.expires_at > now and of in {None, row.name}]
+        return [
+            msgspec.structs.replace(_session(row), is_current=row.session_no == current)
+            for row in found
+            if row.expires_at > now and of in {None, row.name}
+        ]
+
+    async def end_other_sessions(self, by: Actor, *, keeps: int | None) -> dict[str, Any]:
+        """End all sessions of the caller except one, by default all."""
+        request = EndOtherSessions(name=by.name, keeps=keeps)
+        return {"ended": await self._send(request, by, _REQUEST_SECONDS)}
 
     async def end_session(self, by: Actor, number: int, *, of: str | None = None) -> dict[str, Any]:
         """End a session. With ``of``, do so only if the session belongs to that name.
@@ -427,9 +496,27 @@ class Access:
 
     # ── the audit ───────────────────────────────────────────────────────────────────────
 
-    async def list_audit(self, *, before: int | None = None, limit: int = 100) -> list[AuditView]:
-        """Return audit entries with ids below ``before``, by default all, the newest first."""
-        return [audit_view(row) for row in await self._store.list_audit(before=before, limit=limit)]
+    async def list_audit(
+        self,
+        wanted: AuditFilter = EVERY_ENTRY,
+        *,
+        before: int | None = None,
+        limit: int = 100,
+    ) -> list[AuditView]:
+        """Return matching audit entries with ids below ``before``, if given, the newest first."""
+        rows = await self._store.list_audit(wanted, before=before, limit=limit)
+        return [audit_view(row) for row in rows]
+
+    async def show_audit(self, audit_no: int) -> AuditView:
+        """Return an audit entry with the ids of all its runs.
+
+        Raises:
+            UnknownAuditEntry: If there is no such entry.
+        """
+        row = await self._store.find_audit(audit_no)
+        if row is None:
+            raise UnknownAuditEntry(audit_no)
+        return audit_view(row, is_whole=True)
 
 
 def _checked_groups(groups: Sequence[str] | None) -> tuple[str, ...] | None:
@@ -486,6 +573,8 @@ def _session(row: SessionRow) -> SessionView:
         created_at=iso(row.created_at) or "",
         expires_at=iso(row.expires_at) or "",
         address=row.address,
+        user_agent=row.agent,
+        last_used_at=iso(row.last_used_at),
     )
 
 

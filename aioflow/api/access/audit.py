@@ -37,6 +37,9 @@ class AuditView(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         outcome: ``done`` or ``refused``.
         code: The error code, if the request was refused.
+        before, after: The value before and after the change. After an action on many runs, their
+            ids; a list of entries has the first of them only.
+        more: Number of ids that were left out.
     """
 
     audit_id: int
@@ -50,11 +53,23 @@ class AuditView(msgspec.Struct, frozen=True, kw_only=True):
     before: str | None
     after: str | None
     address: str
+    more: int = 0
 
 
-def audit_view(row: AuditRow) -> AuditView:
-    """Return an audit entry as JSON shows it."""
-    said = row.noted
+_LISTED_LENGTH = 500
+
+
+def audit_view(row: AuditRow, *, is_whole: bool = False) -> AuditView:
+    """Return an audit entry as JSON shows it.
+
+    Args:
+        is_whole: Whether to name all runs of an action on many.
+    """
+    said, more = row.noted, 0
+    if said.after is not None and len(said.after) > _LISTED_LENGTH and not is_whole:
+        shown = said.after[:_LISTED_LENGTH].rpartition(" ")[0]
+        more = said.after.count(" ") - shown.count(" ")
+        said = msgspec.structs.replace(said, after=shown)
     return AuditView(
         audit_id=row.audit_no,
         at=iso(row.at) or "",
@@ -67,6 +82,7 @@ def audit_view(row: AuditRow) -> AuditView:
         before=said.before,
         after=said.after,
         address=said.address,
+        more=more,
     )
 
 

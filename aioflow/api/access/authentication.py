@@ -33,6 +33,7 @@ __all__ = (
 TOKEN_PREFIX = "aio_"  # noqa: S105 - what tokens begin with, so that scanners find lost ones
 
 _USED_AGAIN_US = 60_000_000
+_SESSION_USED_AGAIN_US = 600_000_000
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,10 +66,13 @@ class AuthCache:
     Attributes:
         uses: Times of token uses still to be stored, by token number. A use less than a minute
             after the last one is left out.
+        session_uses: The same of sessions, by session number. A use less than ten minutes after the
+            last one is left out: an open page sends requests all the time.
     """
 
     def __init__(self) -> None:
         self.uses: dict[int, Timestamp] = {}
+        self.session_uses: dict[int, Timestamp] = {}
         self._accounts: dict[int, AccountRow] = {}
         self._tokens: dict[int, TokenRow] = {}
         self._sessions: dict[int, SessionRow] = {}
@@ -138,11 +142,18 @@ class AuthCache:
         if row is None or row.expires_at <= now:
             return None
         if row.name == HOME:
+            self._use_session(row, now)
             return Caller(name=HOME, role=Role.ADMIN, kind="session", number=row.session_no)
         account = self.account(row.name)
         if account is None or account.is_disabled:
             return None
+        self._use_session(row, now)
         return Caller(name=row.name, role=account.role, kind="session", number=row.session_no)
+
+    def _use_session(self, row: SessionRow, now: Timestamp) -> None:
+        last = max(row.last_used_at or 0, self.session_uses.get(row.session_no, 0))
+        if now - last >= _SESSION_USED_AGAIN_US:
+            self.session_uses[row.session_no] = now
 
     def is_good(self, caller: Caller, now: Timestamp) -> bool:
         """Return whether an authenticated caller still has access."""

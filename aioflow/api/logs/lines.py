@@ -1,18 +1,16 @@
 """The log of a task as lines: with their numbers, times and levels, by range, and searched.
 
 Every request reads a bounded part of the log, however large the log is, and returns where to
-continue. The number of a line is counted from the beginning of the log. A log has an index, built
-as far as it was needed: the number of lines before each block. So a line is found by its number,
-and a number by its position, by reading one block.
+continue. The number of a line is counted from the beginning of the log. The index of the log has
+the number of lines before each block (see ``telemetry.task_log_index``). So a line is found by its
+number, and a number by its position, by reading one block.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import TypeAlias
 
-import anyio
 import msgspec
 
 from aioflow._threads import in_thread
@@ -20,19 +18,14 @@ from aioflow.api.page.schemas import LogLinesView, LogLineView
 from aioflow.api.schemas import iso
 from aioflow.model.ids import StartNo
 from aioflow.processes.line_search import LineFinder, LineSearch
-from aioflow.telemetry.task_log import LogSegment, OpenLog
-from aioflow.telemetry.task_log_records import LogPart, LogPiece
+from aioflow.telemetry.task_log import OpenLog
+from aioflow.telemetry.task_log_records import LogPiece
 from aioflow.worker.log_text import LINE_BYTES, Levels, LineFilter, shown_text
 
 __all__ = ("LineRange", "LineReader", "TriedLog", "lines_of")
 
-_BLOCK_BYTES = 256 * 1024
 _PIECE_BYTES = 1024 * 1024
 _PIECES = 64
-_INDEXED_PIECES = 64
-_INDEXES = 64
-
-_Key: TypeAlias = tuple[LogSegment, int, LogPart]
 
 
 class LineRange(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,79 +63,11 @@ class TriedLog(msgspec.Struct, frozen=True):
         return bisect_left(self.ended, start_no) + 1
 
 
-class _Index:
-    """The number of lines before each block of a log."""
-
-    def __init__(self) -> None:
-        self._before = [0]
-        self._lock = anyio.Lock()
-
-    async def numbers_at(self, read: OpenLog, offsets: Sequence[int]) -> list[int | None]:
-        """Return the numbers of the lines that begin at some offsets, in order.
-
-        The number of a line is ``None`` if counting so far takes more than one request.
-        """
-        if not offsets:
-            return []
-        await self._extend(read, offsets[-1] // _BLOCK_BYTES, None)
-        found: list[int | None] = []
-        at, data = -1, b""
-        for offset in offsets:
-            block, start = divmod(offset, _BLOCK_BYTES)
-            if block >= len(self._before):
-                found.append(None)
-                continue
-            if block != at:
-                at, data = block, await read(block * _BLOCK_BYTES, _BLOCK_BYTES)
-            found.append(self._before[block] + data.count(b"\n", 0, start) + 1)
-        return found
-
-    async def offset_of(self, read: OpenLog, line: int) -> int | None:
-        """Return the offset of a line, or of the end of a shorter log; ``None`` if it is too far.
-
-        Args:
-            line: Its number, counted from 1.
-        """
-        if line <= 1:
-            return 0
-        is_whole = await self._extend(read, None, line)
-        if self._before[-1] < line - 1 and not is_whole:
-            return None
-        block = max(bisect_left(self._before, line - 1) - 1, 0)
-        missing, offset = line - 1 - self._before[block], block * _BLOCK_BYTES
-        while data := await read(offset, _PIECE_BYTES):
-            count = data.count(b"\n")
-            if count >= missing:
-                return offset + _nth_line(data, missing)
-            missing, offset = missing - count, offset + len(data)
-        return offset
-
-    async def _extend(self, read: OpenLog, block: int | None, line: int | None) -> bool:
-        """Count lines up to a block or line, within a limit. Return whether the log has no more."""
-        async with self._lock:
-            for _ in range(_INDEXED_PIECES):
-                known = self._before
-                if block is not None and block < len(known):
-                    return False
-                if line is not None and known[-1] >= line:
-                    return False
-                data = await read((len(known) - 1) * _BLOCK_BYTES, _PIECE_BYTES)
-                for start in range(0, len(data) - _BLOCK_BYTES + 1, _BLOCK_BYTES):
-                    known.append(known[-1] + data.count(b"\n", start, start + _BLOCK_BYTES))
-                if len(data) < _PIECE_BYTES:
-                    return True
-        return False
-
-
 class LineReader:
-    """Reads logs as lines.
+    """Reads logs as lines."""
 
-    The indexes of the logs read last are remembered: 16 numbers for each 4 MiB of a log.
-    """
-
-    def __init__(self) -> None:
-        self._search = LineSearch()
-        self._indexes: dict[_Key, _Index] = {}
+    def __init__(self, search: LineSearch) -> None:
+        self._search = search
 
     async def read(self, log: TriedLog, wanted: LineRange) -> LogLinesView:
         """Return lines of a log.
@@ -150,43 +75,30 @@ class LineReader:
         Raises:
             BadPattern: If a pattern is not valid, or takes too long.
         """
-        index = self._index(log.read.key)
         async with self._search.finding(wanted.wanted) as finder:
             if wanted.is_tail or wanted.before is not None:
                 end = await log.read.size() if wanted.before is None else wanted.before
                 found = await _read_backward(log, finder, end, wanted.limit)
             else:
-                offset: int | None = wanted.offset
+                offset = wanted.offset
                 if wanted.line is not None:
-                    offset = await index.offset_of(log.read, wanted.line)
-                if offset is None:
-                    return LogLinesView(lines=[], next_offset=None, is_far=True)
+                    offset = await log.read.offset_of_line(wanted.line)
                 found = await _read_forward(log, finder, offset, wanted.limit)
-        return await self._numbered(log, index, found, is_whole=wanted.wanted.is_empty)
+        return await _numbered(log, found, is_whole=wanted.wanted.is_empty)
 
-    def _index(self, key: _Key) -> _Index:
-        index = self._indexes.pop(key, None) or _Index()
-        self._indexes[key] = index
-        if len(self._indexes) > _INDEXES:
-            del self._indexes[next(iter(self._indexes))]
-        return index
 
-    @staticmethod
-    async def _numbered(
-        log: TriedLog, index: _Index, found: LogLinesView, *, is_whole: bool
-    ) -> LogLinesView:
-        """Add the numbers of lines: of all if they are consecutive, else of each."""
-        lines = found.lines
-        offsets = [line.offset for line in (lines[:1] if is_whole else lines)]
-        numbers = await index.numbers_at(log.read, offsets)
-        if is_whole and numbers:
-            first = numbers[0]
-            numbers = [None if first is None else first + at for at in range(len(lines))]
-        numbered = [
-            msgspec.structs.replace(line, line=number)
-            for line, number in zip(lines, numbers, strict=True)
-        ]
-        return msgspec.structs.replace(found, lines=numbered)
+async def _numbered(log: TriedLog, found: LogLinesView, *, is_whole: bool) -> LogLinesView:
+    """Add the numbers of lines: of all if they are consecutive, else of each."""
+    lines = found.lines
+    offsets = [line.offset for line in (lines[:1] if is_whole else lines)]
+    numbers = await log.read.line_numbers(offsets)
+    if is_whole and numbers:
+        numbers = [numbers[0] + at for at in range(len(lines))]
+    numbered = [
+        msgspec.structs.replace(line, line=number)
+        for line, number in zip(lines, numbers, strict=True)
+    ]
+    return msgspec.structs.replace(found, lines=numbered)
 
 
 async def _read_forward(log: TriedLog, finder: LineFinder, offset: int, limit: int) -> LogLinesView:
@@ -205,6 +117,8 @@ async def _read_forward(log: TriedLog, finder: LineFinder, offset: int, limit: i
         offset += len(data)
         if is_all:
             return _view(begin, found, None, offset)
+        if finder.is_due:
+            break
     return _view(begin, found, offset, offset)
 
 
@@ -220,7 +134,7 @@ async def _read_backward(log: TriedLog, finder: LineFinder, end: int, limit: int
         starts = [skipped + one for one in positions]
         found = await in_thread(lines_of, log, pieces, data, starts, begin) + found
         upto = begin + skipped
-        if len(found) == limit or upto <= 0:
+        if len(found) == limit or upto <= 0 or finder.is_due:
             break
     first = found[0].offset if len(found) == limit else upto
     return _view(first, found, None, end)
@@ -272,11 +186,3 @@ def lines_of(
 
 def _line_end(data: bytes, start: int) -> int:
     return data.find(b"\n", start) + 1 or len(data)
-
-
-def _nth_line(data: bytes, count: int) -> int:
-    """Return the position after a number of line ends."""
-    position = 0
-    for _ in range(count):
-        position = data.index(b"\n", position) + 1
-    return position

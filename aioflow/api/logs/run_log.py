@@ -7,6 +7,7 @@ records is joined, unless another page begins between them.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from functools import partial
 
@@ -23,12 +24,17 @@ from aioflow.processes.line_search import LineFinder, LineSearch
 from aioflow.protocol.requests import OF_RUN
 from aioflow.telemetry.run_log import BEGIN, RunLogFiles, RunLogKey, RunPiece, RunSegment
 from aioflow.telemetry.task_log import LogSegment, TaskLog
-from aioflow.worker.log_text import LEVELS, LINE_BYTES, Levels, LineFilter, plain_text, shown_text
+from aioflow.worker.log_text import LINE_BYTES, Levels, LineFilter, shown_text
 
 __all__ = ("RunLogRange", "RunLogs")
 
 _READ_BYTES = 512 * 1024
+_SEARCHED_BYTES = 2 * 1024 * 1024
 _READS = 32
+_ALL = 1 << 30
+_END_OF_TASK = b"-\n"
+"""A line after the output of one task, which ends its last log record. It is no output."""
+
 _STORED_AT_ONCE = 8
 _INTEGER_DIGITS = 19
 
@@ -73,10 +79,10 @@ class _Line(msgspec.Struct):
 class RunLogs:
     """Reads the logs of runs."""
 
-    def __init__(self, tasklog: TaskLog) -> None:
+    def __init__(self, tasklog: TaskLog, search: LineSearch) -> None:
         self._tasklog = tasklog
-        self._files = RunLogFiles()
-        self._search = LineSearch()
+        self._files = RunLogFiles(tasklog.indexes)
+        self._search = search
         self._thread = anyio.CapacityLimiter(1)
 
     async def read(self, layout: RunLayout, run_no: int, wanted: RunLogRange) -> RunLogView:
@@ -88,7 +94,7 @@ class RunLogs:
         """
         await self._tasklog.catch_up()
         segments = await self._segments(layout, run_no, wanted.tasks)
-        async with self._search.finding(wanted.wanted._replace(level=None)) as finder:
+        async with self._search.finding(wanted.wanted) as finder:
             if wanted.is_tail and not wanted.cursor:
                 return await self._read_end(layout, segments, finder, wanted)
             return await self._read_on(layout, segments, finder, wanted)
@@ -101,8 +107,7 @@ class RunLogs:
         wanted: RunLogRange,
     ) -> RunLogView:
         pieces, is_all = await in_thread(self._files.read_end, segments, limiter=self._thread)
-        lines = await in_thread(_lines_of, pieces, 0)
-        found = await _matching(lines, finder, wanted.wanted)
+        found = await self._matching(pieces, 0, finder, wanted.wanted)
         resume = (pieces[-1].key, len(pieces[-1].data)) if pieces else (BEGIN, 0)
         return RunLogView(
             items=_views(layout, found[-wanted.limit :]),
@@ -123,23 +128,23 @@ class RunLogs:
         is_end = False
         for _ in range(_READS):
             begin = after.before() if done else after
-            read = partial(self._files.read, segments, begin, _READ_BYTES)
+            size = _READ_BYTES if wanted.wanted.is_empty else _SEARCHED_BYTES
+            read = partial(self._files.read, segments, begin, size)
             pieces, is_end = await in_thread(read, limiter=self._thread)
             skipped = done if _is_rest(pieces, after) else 0
-            lines = await in_thread(_lines_of, pieces, skipped)
-            matching = await _matching(lines, finder, wanted.wanted)
+            matching = await self._matching(pieces, skipped, finder, wanted.wanted)
             missing = wanted.limit - len(found)
             if len(matching) > missing:
                 last = matching[missing - 1]
                 after, done, is_end = last.end, last.done, False
                 # What other tasks have begun to print until then is returned as open lines.
-                lines = await in_thread(_lines_of, _upto(pieces, after, done), skipped)
-                found += await _matching(lines, finder, wanted.wanted)
+                before = _upto(pieces, after, done)
+                found += await self._matching(before, skipped, finder, wanted.wanted)
                 break
             found += matching
             if pieces:
                 after, done = pieces[-1].key, len(pieces[-1].data)
-            if is_end or len(found) >= wanted.limit:
+            if is_end or len(found) >= wanted.limit or finder.is_due:
                 break
         cursor = _cursor(after, done)
         return RunLogView(
@@ -148,6 +153,16 @@ class RunLogs:
             resume=cursor,
             is_first=not wanted.cursor,
         )
+
+    async def _matching(
+        self, pieces: Sequence[RunPiece], skipped: int, finder: LineFinder, wanted: LineFilter
+    ) -> list[_Line]:
+        """Return the lines of records that match, in the order in which they end."""
+        if wanted.is_empty:
+            return await in_thread(_lines_of, pieces, skipped, limiter=self._thread)
+        text = await in_thread(_SearchedText, pieces, skipped, limiter=self._thread)
+        starts = await finder.find(text.data, _ALL)
+        return await in_thread(text.lines, starts, limiter=self._thread)
 
     async def _segments(
         self, layout: RunLayout, run_no: int, tasks: Sequence[str]
@@ -253,23 +268,63 @@ def _line(
     )
 
 
-async def _matching(lines: list[_Line], finder: LineFinder, wanted: LineFilter) -> list[_Line]:
-    if wanted.level is not None:
-        least = LEVELS.index(wanted.level)
-        lines = [
-            line for line in lines if line.level is not None and LEVELS.index(line.level) >= least
-        ]
-    if not wanted.search:
-        return lines
-    starts: dict[int, _Line] = {}
-    size = 0
-    texts = []
-    for line in lines:
-        text = plain_text(line.text).encode() + b"\n"
-        starts[size] = line
-        size += len(text)
-        texts.append(text)
-    return [starts[at] for at in await finder.find(b"".join(texts), len(lines))]
+class _SearchedText:
+    """The output of some records, that of each task together, and which record each byte is of.
+
+    Args:
+        skipped: How many bytes of the first record were returned before.
+    """
+
+    def __init__(self, pieces: Sequence[RunPiece], skipped: int) -> None:
+        self._pieces = pieces
+        self._skipped = skipped
+        sources: dict[tuple[int, int], list[int]] = {}
+        for number, piece in enumerate(pieces):
+            sources.setdefault((piece.key.task_index, piece.map_index), []).append(number)
+        self._starts: list[int] = []
+        self._numbers: list[int] = []
+        self._added: set[int] = set()
+        texts, size = [], 0
+        for numbers in sources.values():
+            for number in numbers:
+                self._starts.append(size)
+                self._numbers.append(number)
+                texts.append(pieces[number].data[0 if number else skipped :])
+                size += len(texts[-1])
+            if not texts[-1].endswith(b"\n"):
+                texts.append(b"\n")
+                self._added.add(size)
+                size += 1
+            texts.append(_END_OF_TASK)
+            self._added.add(size)
+            size += len(_END_OF_TASK)
+        self.data = b"".join(texts)
+
+    def lines(self, starts: Sequence[int]) -> list[_Line]:
+        """Return the lines at some positions, in the order in which they end."""
+        found, levels, previous = [], Levels(), 0
+        for start in starts:
+            if start in self._added:
+                continue
+            end = self.data.index(b"\n", start) + 1
+            if start != previous:  # lines in between were left out
+                levels = Levels()
+            previous = end
+            first, last = self._record_at(start), self._record_at(end - 1)
+            piece = self._pieces[self._numbers[first]]
+            is_open = end - 1 in self._added
+            number = len(self._pieces) - 1 if is_open else self._numbers[last]
+            done = len(self._pieces[number].data)
+            if not is_open:
+                done = end - self._starts[last] + (0 if number else self._skipped)
+            source = piece.key.task_index, piece.map_index
+            line, key = self.data[start:end], self._pieces[number].key
+            found.append(_line(source, piece, line, levels, key, done, is_open=is_open))
+        found.sort(key=lambda line: (line.is_open, line.end, line.done))
+        return found
+
+    def _record_at(self, position: int) -> int:
+        return bisect_right(self._starts, position) - 1
 
 
 def _views(layout: RunLayout, lines: Iterable[_Line]) -> list[RunLogLineView]:

@@ -29,13 +29,13 @@ from aioflow.api.page.schemas import (
 )
 from aioflow.api.paging import number_after, page_of
 from aioflow.api.queries import RunReader
-from aioflow.api.schemas import iso, summary
+from aioflow.api.schemas import iso
 from aioflow.api.task_instances import RunLayout, absent_state
 from aioflow.clock import Clock
 from aioflow.errors import UnknownDag, UnknownVersion
 from aioflow.model.dag import Chooses, DagSpec, TaskSpec
 from aioflow.model.ids import RunNo, TaskNo
-from aioflow.model.rows import Damage, RunRow
+from aioflow.model.rows import RunRow
 from aioflow.model.states import TaskState
 from aioflow.model.timestamps import Timestamp
 
@@ -213,8 +213,9 @@ class RunStateCounts:
         run = await self._reader.run(run_id)
         layout = await self._reader.layout(run)
         tallies = await self._tallies(run, layout)
+        (shown,) = await self._reader.summaries([run])
         return RunGraphView(
-            run=summary(run, self._reader.store.damages.of_run(run.run_no)),
+            run=shown,
             version=run.version,
             tasks=[
                 RunTaskView(
@@ -242,7 +243,7 @@ class RunStateCounts:
         places = {task.task_id: place for place, task in enumerate(newest.tasks)}
         until = self._clock.monotonic_us() + _GRID_US
         columns = []
-        for run in page.items:
+        for run, shown in zip(page.items, await reader.summaries(page.items), strict=True):
             layout = await reader.layout(run)
             names = [task.task_id for task in layout.spec.tasks]
             for name in names:
@@ -254,8 +255,7 @@ class RunStateCounts:
                     (places[name], tally.counts, iso(tally.started_at), iso(tally.ended_at))
                     for name, tally in zip(names, tallies, strict=True)
                 ]
-            damage = reader.store.damages.of_run(run.run_no)
-            columns.append(_grid_column(run, damage, cells))
+            columns.append(GridRunView(**msgspec.structs.asdict(shown), cells=cells))
         return GridView(tasks=list(places), runs=columns, next=page.next)
 
     def _is_cached(self, run: RunRow) -> bool:
@@ -335,10 +335,6 @@ class RunStateCounts:
             for at in range(size)
         ]
         return tallies, is_over
-
-
-def _grid_column(run: RunRow, damage: Damage | None, cells: list[Cell] | None) -> GridRunView:
-    return GridRunView(**msgspec.structs.asdict(summary(run, damage)), cells=cells)
 
 
 def _row_slices(run: RunRow, layout: RunLayout) -> Iterable[tuple[TaskNo, TaskNo]]:

@@ -9,7 +9,7 @@ import msgspec
 from aioflow.api.page.history import History
 from aioflow.api.page.schemas import PoolView
 from aioflow.api.queries import RunReader
-from aioflow.api.schemas import RunSummary, iso, run_state_name, summary
+from aioflow.api.schemas import RunSummary, iso, run_state_name
 from aioflow.api.waits.longest import newest_failures
 from aioflow.clock import Clock
 from aioflow.model.history import DAY_US
@@ -73,11 +73,11 @@ async def home(
     return HomeView(
         in_flight=[
             InFlightView(
-                run=_summary(reader, run),
+                run=run,
                 counts=count,
                 slow_after_seconds=usual.get(run.dag_id),
             )
-            for run, count in zip(live, counts, strict=True)
+            for run, count in zip(await reader.summaries(live), counts, strict=True)
         ],
         attention=await _attention(reader, clock.now() - DAY_US),
         pools=pools,
@@ -90,21 +90,19 @@ async def _attention(reader: RunReader, since: Timestamp) -> list[AttentionView]
         if run.ended_at is not None and run.ended_at >= since:
             found[run.dag_id].append(run)
     views = []
-    for dag_id, runs in found.items():  # by their last failure, the latest first
+    last = await reader.summaries([runs[0] for runs in found.values()])
+    # By their last failure, the latest first.
+    for (dag_id, runs), newest_failed in zip(found.items(), last, strict=True):
         newest = await reader.store.newest_ended_run(dag_id)
         views.append(
             AttentionView(
                 dag_id=dag_id,
                 count=len(runs),
                 state=run_state_name(runs[0]),
-                last=_summary(reader, runs[0]),
+                last=newest_failed,
                 since=iso(runs[-1].ended_at),
                 is_recovered=newest is not None and newest.state is RunState.SUCCESS,
             )
         )
     views.sort(key=lambda view: view.is_recovered)
     return views[:_SHOWN]
-
-
-def _summary(reader: RunReader, run: RunRow) -> RunSummary:
-    return summary(run, reader.store.damages.of_run(run.run_no))

@@ -36,8 +36,13 @@ from aioflow.api.page.triggers import TriggerStats, WaitingTriggers
 from aioflow.api.paging import Page
 from aioflow.api.queries import RunReader
 from aioflow.api.schedule_texts import schedule_text
+<<<<<<< HEAD
 from aioflow.api.schemas import iso, run_state_name, summary
 from aioflow.api.triggers import TriggerReader
+=======
+from aioflow.api.schemas import iso, run_state_name
+from aioflow.api.triggers import NODE_NO, TriggerReader
+>>>>>>> main
 from aioflow.api.waits.longest import LongestWaits, newest_failures
 from aioflow.clock import Clock
 from aioflow.core.scheduling import timetable
@@ -114,7 +119,7 @@ class Overview:
         engine, slots, store = self._engine, self._engine.slots, self._reader.store
         stats = await self._memory_stats.collect()
         failed = await newest_failures(store, per_state=_FAILURES)
-        shown = [summary(row, store.damages.of_run(row.run_no)) for row in failed]
+        shown = await self._reader.summaries(failed)
         known = await self._reader.catalogue.known()
         used = sum(not worker.is_idle for worker in slots.workers)
         return OverviewView(

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from aioflow.api.schemas import DamageView, RunSummary, TaskView, TriggerView, WaitView
+from aioflow.api.schemas import DamageView, NoteView, RunSummary, TaskView, TriggerView, WaitView
 
 __all__ = (
     "AgeView",
@@ -312,6 +312,7 @@ class TaskShownView(TaskView, frozen=True, kw_only=True):
     tries: list[TryView]
     records: list[RecordView]
     trigger: TriggerView | None
+    note: NoteView | None
 
 
 class KindView(msgspec.Struct, frozen=True, kw_only=True):
@@ -484,8 +485,6 @@ class LogLinesView(msgspec.Struct, frozen=True, kw_only=True):
         next_offset: Offset at which to continue; ``None`` at the end.
         before_offset: Offset before which to continue backwards; ``None`` at the beginning.
         end_offset: Offset up to which the log was examined.
-        is_far: Whether the line with the requested number was not found yet, because it is far
-            from what is indexed. Repeat the request: each continues to count.
         is_live: Whether more output may follow.
     """
 
@@ -493,7 +492,6 @@ class LogLinesView(msgspec.Struct, frozen=True, kw_only=True):
     next_offset: int | None
     before_offset: int | None = None
     end_offset: int = 0
-    is_far: bool = False
     is_live: bool = False
 
 

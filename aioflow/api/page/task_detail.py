@@ -8,11 +8,13 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from aioflow.api.notes import note_view
 from aioflow.api.page.schemas import ClearView, InputView, RecordView, TaskShownView, TryView
 from aioflow.api.paging import Page, decode_cursor, page_of
 from aioflow.api.queries import PAGE, RunReader
 from aioflow.api.schemas import (
     ErrorView,
+    NoteView,
     TaskView,
     TriggerView,
     instant,
@@ -75,7 +77,16 @@ class TaskReader:
             ),
             records=[_record(one) for one in records],
             trigger=await self._trigger(run, location, view),
+            note=await self._note(run, layout, location),
         )
+
+    async def _note(
+        self, run: RunRow, layout: RunLayout, location: TaskLocation
+    ) -> NoteView | None:
+        row = await self._reader.store.find_note(
+            run.run_no, location.task_index, location.map_index
+        )
+        return None if row is None else note_view(run.run_id, layout, row)
 
     async def _with_clears(
         self,

@@ -35,7 +35,7 @@ def preview(run: Run, chosen: Clearing, tasks: tuple[str, ...] | None) -> Previe
 
 
 def preview_of_run(run: Run) -> Preview:
-    """Return what a mark of a live run touches: the tasks that have not ended."""
+    """Preview a mark of a live run, which changes the tasks that have not ended."""
     found: list[TouchedTask] = []
     for task_index, task in enumerate(run.spec.tasks):
         states = {

@@ -186,9 +186,10 @@ class RemoteWorkers:
             count = min(count, self.limit(spec.executor))
             if count:
                 wanted[spec] = WorkerDemand(spec, count, found.priority or 0, found.since)
-        if self._demanded is not None and _is_same(wanted, self._demanded):
+        is_same = self._demanded is not None and _is_same(wanted, self._demanded)
+        self._demanded = wanted  # with its age, which people see
+        if is_same:
             return None
-        self._demanded = wanted
         for spec in self.unavailable.keys() - wanted.keys():
             del self.unavailable[spec]
         for spec in self._replacing.keys() - wanted.keys():

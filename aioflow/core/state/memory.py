@@ -19,6 +19,7 @@ from aioflow.errors import RequestError
 from aioflow.model.dag import BackfillRow, DagSpec
 from aioflow.model.decisions import DecisionRow
 from aioflow.model.ids import RunNo, TaskNo, TriggerNo
+from aioflow.model.notes import NoteKey, NoteRow
 from aioflow.model.rows import DagFileRow, DagRow, OutboxRow, RunRow, TaskRow, TriggerRow, ValueRow
 from aioflow.model.states import RunState, TaskState
 from aioflow.model.timestamps import Timestamp
@@ -114,7 +115,7 @@ class Memory:
         is_drained: The node accepts no more work, see ``processes``.
         event_requests: Idempotency keys of recent named events: event number by name and key. Lost
             at a restart.
-        encrypted: Values and triggers that a request of this turn re-encrypts.
+        encrypted: Values, triggers and decisions that a request of this turn re-encrypts.
         isolated: Rows of quarantined runs that cannot continue. Such runs are in no other map, and
             the column ``quarantine`` holds the reason. A restart tries them again.
         untold: Rows in ``isolated`` whose quarantine is not stored yet.
@@ -134,6 +135,8 @@ class Memory:
         accounts: Accounts, tokens and sessions.
         prefetched_tasks: Task rows that this turn needs.
         decisions: By number, the decisions that requests of this turn answer.
+        noted_runs: By id, the ended runs whose notes requests of this turn change.
+        notes: By key, the present notes of those requests.
         prefetched_runs: By id, run rows that a mark or a deletion of this turn needs.
         existing_runs, existing_runs_by_key: Stored runs, including active ones, and whether each is
             being deleted; by the run ids, or by the DAGs and idempotency keys, of this turn's
@@ -189,7 +192,7 @@ class Memory:
         self.hosts_up, self.interpreter_problems = set[str](), dict[str, str]()
         self.is_drained = self.may_host_more = False
         self.event_requests: dict[tuple[str, str], int] = {}
-        self.encrypted: tuple[list[ValueRow], list[TriggerRow]] = ([], [])
+        self.encrypted: list[ValueRow] | list[TriggerRow] | list[DecisionRow] = []
         self.isolated: dict[RunNo, RunRow] = {}
         self.untold: list[RunRow] = []
         self.clearings: dict[RunNo, tuple[int, Clearing]] = {}
@@ -199,9 +202,9 @@ class Memory:
         self.loaded: dict[tuple[str, str | None], Run | RequestError] = {}
         self.touched: dict[str, int] = {}
         self.accounts = Accounts()
-        self.prefetched_tasks: dict[TaskNo, TaskRow] = {}
-        self.prefetched_runs: dict[str, RunRow] = {}
+        self.prefetched_tasks, self.prefetched_runs = dict[TaskNo, TaskRow](), dict[str, RunRow]()
         self.decisions: dict[int, DecisionRow] = {}
+        self.noted_runs, self.notes = dict[str, RunRow](), dict[NoteKey, NoteRow]()
         self.existing_runs: dict[str, tuple[RunRow, bool]] = {}
         self.existing_runs_by_key: dict[tuple[str, str], tuple[RunRow, bool]] = {}
         self.answered: dict[tuple[str, str], tuple[int, RunState]] = {}

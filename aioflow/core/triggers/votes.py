@@ -32,10 +32,19 @@ from aioflow.model.states import TriggerState
 from aioflow.protocol.inputs import Input, RequestReceived
 from aioflow.protocol.requests import AnswerDecision, Answered
 
-__all__ = ("answer_decision", "decision_nos", "refusal", "takes_links")
+__all__ = ("answer_decision", "decision_nos", "link_account", "refusal", "takes_links")
 
 _TOKEN = caller_name("", "token")
 """The beginning of the name of a caller with a token."""
+
+
+_OLD_LINK = "this link does not answer it any more; log in"
+
+
+def link_account(actor: Actor, accounts: Accounts) -> int | None:
+    """Return the number of the account that the assignee of a signed link has now, if any."""
+    account = accounts.account(actor.name.removeprefix(LINK))
+    return None if account is None else account.account_no
 
 
 def takes_links(question: DecisionQuestion, assignee: str, accounts: Accounts) -> bool:
@@ -67,7 +76,7 @@ def refusal(
     person = person_of(actor.name, accounts)
     if actor.name.startswith(LINK):
         if not takes_links(question, actor.name.removeprefix(LINK), accounts):
-            return "this link does not answer it any more; log in"
+            return _OLD_LINK
     elif actor.name.startswith(_TOKEN) and actor.role < Role.OPERATOR:
         return "a token with the role viewer answers nothing"
     elif actor.name != HOME and not _is_assigned(question, actor, person, accounts):
@@ -119,6 +128,8 @@ def answer_decision(request: AnswerDecision, tx: Transaction) -> Answered:
         raise NotAssigned(number, "its question is unreadable") from None
     run, accounts = wait.run.row, tx.memory.accounts
     why = refusal(question, actor, accounts, started_by=run.started_by)
+    if actor.name.startswith(LINK) and request.link_account != link_account(actor, accounts):
+        why = _OLD_LINK  # the user was deleted, or created since
     if why is not None:
         raise NotAssigned(number, why)
     person, before = person_of(actor.name, accounts), votes_of(row)

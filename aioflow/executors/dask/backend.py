@@ -132,7 +132,7 @@ class DaskBackend:
         self._links: dict[str, AgentLink] = {}
         self._links_group: TaskGroup | None = None
         self._cluster: Cluster | None = None
-        self._url = ""
+        self.url = ""
         self._told: dict[WorkerSpec, str] = {}
         self._trouble = ""
         self._refusing: dict[str, tuple[str, int]] = {}
@@ -223,7 +223,7 @@ class DaskBackend:
         cluster.listen(topic_of(lease.home_id, lease.node_no, self.name), self._on_announcement)
         await cluster.sweep(lease.home_id, lease.node_no, lease.epoch)
         _logger.info("executor %s: connected to the Dask scheduler %s", self.name, cluster.address)
-        self._cluster, self._url = cluster, cluster.dashboard
+        self._cluster, self.url = cluster, cluster.dashboard
         self._set_trouble("")
         try:
             async with anyio.create_task_group() as session:
@@ -553,7 +553,7 @@ class DaskBackend:
         worker.output, items = anyio.create_memory_object_stream[bytes | Failure](math.inf)
         self._failures.pop(worker.spec, None)
         self._tell(worker.spec, "")
-        info = WorkerInfo(**msgspec.structs.asdict(facts), url=self._url)
+        info = WorkerInfo(**msgspec.structs.asdict(facts), url=self.url)
         self._links_group.start_soon(self._consume, worker, link, items)
         self._events.worker_up(worker.no, worker.spec, _Channel(worker.no, link), info)
 

@@ -38,6 +38,7 @@ from aioflow.worker.query.messages import (
     ResultsWanted,
     RunsWanted,
     RunWanted,
+    SpoolWanted,
     check_name,
     only,
 )
@@ -482,6 +483,12 @@ class HostedFiles(ResultFiles):
             wanted = msgspec.msgpack.encode(FilesWanted(missing))
             got = await self._reports.query(start.run_no, "files", wanted)
             msgspec.msgpack.decode(got, type=FilesCopied).check()
+
+    async def may_write(self, start: StartTask, size: int) -> None:
+        """Wait until a result file may be written, if it is to be stored elsewhere."""
+        if self.copies is not None:
+            wanted = msgspec.msgpack.encode(SpoolWanted(start.task_no, start.start_no, size))
+            await self._reports.query(start.run_no, "spool", wanted)
 
 
 def no_page(run_no: int, task_index: int, after: int) -> ResultsPage:

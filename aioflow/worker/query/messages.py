@@ -31,6 +31,7 @@ __all__ = (
     "RunEnding",
     "RunWanted",
     "RunsWanted",
+    "SpoolWanted",
     "ValuesFound",
     "ValuesWanted",
     "asked_alone",
@@ -186,6 +187,18 @@ class FilesWanted(msgspec.Struct, frozen=True, array_like=True):
     """
 
     keys: tuple[tuple[int, int], ...]
+
+
+class SpoolWanted(msgspec.Struct, frozen=True, array_like=True):
+    """``Query.kind == "spool"``: leave to write a result file. The reply has no content.
+
+    Attributes:
+        size: Size of the file.
+    """
+
+    task_no: int
+    start_no: int
+    size: int
 
 
 class FilesCopied(msgspec.Struct, frozen=True, array_like=True):

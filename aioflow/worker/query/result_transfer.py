@@ -1,7 +1,8 @@
 """Large results of a worker on a machine without the daemon's home, in pieces over its link.
 
-A result that the worker writes is sent to the daemon before the try reports its end. A result that
-it needs is fetched before the try reads it, and stays in the folder for later tries of the machine.
+A result that the worker writes is sent to the daemon before the try reports its end. Each piece is
+sent once the daemon has memory for it. A result that the worker needs is fetched before the try
+reads it, and stays in the folder for later tries of the machine.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from aioflow.worker.query.messages import ResultsPage
 __all__ = (
     "FETCH_QUERY",
     "PIECE_BYTES",
+    "RESERVE_QUERY",
     "STORE_QUERY",
+    "UNRESERVED_BYTES",
     "ResultPiece",
     "ResultTransfer",
     "ResultWanted",
@@ -36,7 +39,14 @@ FETCH_QUERY = "fetch_result"
 STORE_QUERY = "store_result"
 """The kind of the query that sends a piece of a result; its body is a ``ResultPiece``."""
 
+RESERVE_QUERY = "reserve_result"
+"""The kind of the query that is answered once the daemon has memory for a piece. Its body is the
+number of bytes that the next ``STORE_QUERY`` of the worker has."""
+
 PIECE_BYTES = 4 * 1024 * 1024
+UNRESERVED_BYTES = 64 * 1024
+"""A piece of at most this size is sent without a reservation."""
+
 _FOLDER_BYTES = 4 * 1024 * 1024 * 1024
 """Size of the folder from which the files that were used the longest ago are deleted."""
 
@@ -95,10 +105,18 @@ class ResultTransfer:
                 piece = ResultPiece(
                     start.task_no, start.start_no, offset, size, file.read(PIECE_BYTES)
                 )
-                got = self._ask(start.run_no, STORE_QUERY, msgspec.msgpack.encode(piece))
-                if got.error:
-                    raise OSError(f"the daemon cannot store it: {got.error}")
+                self._send(start.run_no, piece)
         self._limit_folder(path)
+
+    def _send(self, run_no: RunNo, piece: ResultPiece) -> None:
+        body = msgspec.msgpack.encode(piece)
+        queries = [(STORE_QUERY, body)]
+        if len(body) > UNRESERVED_BYTES:
+            queries.insert(0, (RESERVE_QUERY, msgspec.msgpack.encode(len(body))))
+        for kind, text in queries:
+            got = self._ask(run_no, kind, text)
+            if got.error:
+                raise OSError(f"the daemon cannot store it: {got.error}")
 
     def fetch_sources(self, start: StartTask) -> None:
         """Fetch the lists from which a child of a mapped task takes its items."""

@@ -102,8 +102,9 @@ export function Table<T>(props: TableProps<T>) {
     if (props.onSort) props.onSort(next);
     else setOwn(next);
   }
-  function toggle(index: number, item: T, event: MouseEvent | KeyboardEvent): void {
-    if (!selection) return;
+  function toggle(index: number, event: MouseEvent): void {
+    const item = rows[index];
+    if (!selection || item === undefined) return;
     const keys = new Set(selection.keys);
     const key = String(keyOf(item, index));
     const isOn = !keys.has(key);
@@ -118,6 +119,8 @@ export function Table<T>(props: TableProps<T>) {
     last.current = index;
     selection.onChange(keys);
   }
+  const toggling = useRef(toggle);
+  toggling.current = toggle;
   const tall = (isPhone ? 0 : HEAD_HEIGHT) + rows.length * height + SPARE;
   const template = [...(selection ? [CHECK_TRACK] : []), ...shown.filter((one) => !one.isWideOnly).map((one) => one.width)].join(" ");
   const wideTemplate = [...(selection ? [CHECK_TRACK] : []), ...shown.map((one) => one.width)].join(" ");
@@ -150,7 +153,7 @@ export function Table<T>(props: TableProps<T>) {
         props.empty
       ) : (
         <VirtualList
-          class={`table ${selection ? "has-checks" : ""} ${isPhone ? "is-phone" : `is-${dense}`}`}
+          class={`table ${selection ? "has-checks" : ""} ${shown.some((column) => column.phone === "lead") ? "" : "has-no-lead"} ${isPhone ? "is-phone" : `is-${dense}`}`}
           isTable
           items={rows}
           height={height}
@@ -172,7 +175,7 @@ export function Table<T>(props: TableProps<T>) {
           row={(item, index) => (
             <Row item={item} index={index} columns={shown} href={item === undefined ? null : (props.hrefOf?.(item) ?? null)} rowName={item === undefined ? undefined : props.nameOf?.(item)}>
               {selection && item !== undefined && (
-                <Check isOn={selection.keys.has(String(keyOf(item, index)))} name={props.nameOf?.(item) ?? String(keyOf(item, index))} onToggle={(event) => toggle(index, item, event)} />
+                <Check isOn={selection.keys.has(String(keyOf(item, index)))} name={props.nameOf?.(item) ?? String(keyOf(item, index))} index={index} toggling={toggling} />
               )}
             </Row>
           )}
@@ -250,10 +253,18 @@ function Row<T>({ item, index, columns, href, rowName, children }: RowProps<T>) 
   );
 }
 
-function Check({ isOn, name, onToggle }: { isOn: boolean; name: string; onToggle: (event: MouseEvent) => void }) {
+interface CheckProps {
+  isOn: boolean;
+  name: string;
+  index: number;
+  /** A reference: the box of a removed row must not refer to the rows of its time. */
+  toggling: { current: (index: number, event: MouseEvent) => void };
+}
+
+function Check({ isOn, name, index, toggling }: CheckProps) {
   return (
     <span role="cell" class="table-check is-interactive">
-      <input type="checkbox" checked={isOn} aria-label={`${texts.table.select} ${name}`} data-check onClick={onToggle} />
+      <input type="checkbox" checked={isOn} aria-label={`${texts.table.select} ${name}`} data-check onClick={(event) => toggling.current(index, event)} />
     </span>
   );
 }

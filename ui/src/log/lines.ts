@@ -78,7 +78,6 @@ interface LinesAnswer {
   next_offset: number | null;
   before_offset: number | null;
   end_offset: number;
-  is_far: boolean;
   is_live: boolean;
 }
 
@@ -105,11 +104,7 @@ export class TaskSource implements Source {
   }
 
   private async ask(fields: Record<string, string | number | boolean | null>, filter: Filter, signal: AbortSignal): Promise<LinesAnswer> {
-    for (;;) {
-      const answer = await get<LinesAnswer>(this.path("", { format: "lines", limit: PAGE, ...fieldsOf(filter), ...fields }), signal);
-      // The daemon counts lines as far as one request may: the next one continues there.
-      if (!answer.is_far) return answer;
-    }
+    return get<LinesAnswer>(this.path("", { format: "lines", limit: PAGE, ...fieldsOf(filter), ...fields }), signal);
   }
 
   private async page(fields: Record<string, string | number | boolean | null>, filter: Filter, signal: AbortSignal): Promise<Page> {

@@ -11,6 +11,7 @@ import { GridView } from "../grid";
 import { HealthStrip } from "../history";
 import { Choice, Empty, Fact, Head, Shown, dagHref, runHref, shortVersion } from "../parts";
 import { Inline, Markdown, firstParagraph } from "../markdown";
+import { scheduleName } from "../schedule";
 import { go, usePlace, withQuery } from "../router";
 import { named } from "../states";
 import { texts } from "../texts";
@@ -28,7 +29,7 @@ export function DagPage({ id, view }: { id: string; view: string }) {
     <>
       {dag.problem && !dag.data && (
         <Head title={id} name={id}>
-          <a href="/dags">All DAGs</a>
+          <a href="/dags">{texts.dags.all}</a>
         </Head>
       )}
       <Shown of={dag}>
@@ -50,6 +51,7 @@ function Top({ dag, at }: { dag: DagDetail; at: string }) {
   return (
     <>
       <Head
+        isWide
         title={dag.dag_id}
         name={dag.dag_id}
         sentence={about === "" ? undefined : <Inline text={about} />}
@@ -85,13 +87,15 @@ function Top({ dag, at }: { dag: DagDetail; at: string }) {
         </p>
       )}
       <dl class="facts inline">
-        <Fact name="Schedule">{dag.schedule ? `${dag.schedule} (${dag.timezone})` : "none"}</Fact>
-        <Fact name="Next run">
+        <Fact name={texts.schedules.schedule}>
+          <span title={dag.schedule ?? undefined}>{scheduleName(dag) ?? texts.common.none}</span>
+        </Fact>
+        <Fact name={texts.dags.next}>
           {dag.paused ? (
-            "paused"
+            texts.states["paused"]
           ) : (
             <>
-              <When at={dag.next_run_at} none="none" />
+              <When at={dag.next_run_at} none={texts.common.none} />
               {dag.next_run_at && (
                 <span class="soft narrow-hide">
                   , <At at={dag.next_run_at} />
@@ -101,7 +105,7 @@ function Top({ dag, at }: { dag: DagDetail; at: string }) {
           )}
         </Fact>
         {dag.trigger && (
-          <Fact name="Started by">
+          <Fact name={texts.run.startedBy}>
             <a href={`/triggers?dag=${enc(dag.dag_id)}`} title={dag.trigger.detail}>
               {dag.trigger.kind}
             </a>{" "}
@@ -109,15 +113,15 @@ function Top({ dag, at }: { dag: DagDetail; at: string }) {
           </Fact>
         )}
         <Fact name={texts.dags.maxActive}>{dag.max_active_runs || texts.dags.noLimit}</Fact>
-        <Fact name="File">
+        <Fact name={texts.dags.file}>
           <span class="break">{dag.file}</span>
         </Fact>
-        <Fact name="Version">
+        <Fact name={texts.run.version}>
           <a href={`${dagHref(dag.dag_id)}/code`}>
             <code>{shortVersion(dag.version)}</code>
           </a>
         </Fact>
-        {dag.tags.length > 0 && <Fact name="Tags">{dag.tags.join(", ")}</Fact>}
+        {dag.tags.length > 0 && <Fact name={texts.dags.tags}>{dag.tags.join(", ")}</Fact>}
       </dl>
     </>
   );

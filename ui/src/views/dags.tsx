@@ -9,8 +9,9 @@ import { type Column, type Sort, Table } from "../components/table";
 import { useData, useItems, usePages } from "../data";
 import { heights } from "../grid";
 import { onChange } from "../live";
-import { Choice, Empty, Filter, Head, NoMatches, Shown, dagHref, zoned } from "../parts";
+import { Choice, Empty, Filter, Head, NoMatches, Shown, dagHref } from "../parts";
 import { go, usePlace, withQuery } from "../router";
+import { scheduleName } from "../schedule";
 import { Glyph, named } from "../states";
 import { texts } from "../texts";
 import { When, span } from "../time";
@@ -88,9 +89,11 @@ export function Dags() {
   const shown = useMemo(() => sorted(filtered(dags.data ?? [], search, state), sort, stats), [dags.data, search, state, sort, stats]);
   const ids = shown.slice(seen[0], seen[1]).flatMap((dag) => (dag.dag_id === null ? [] : [dag.dag_id]));
   const recent = useRecent(ids);
+  const all = dags.data ?? [];
+  const isFiltered = search !== "" || state !== "" || tags.length > 0;
   return (
     <>
-      <Head title={texts.places.dags} name={texts.places.dags} sentence={texts.dags.sentence} />
+      <Head title={texts.places.dags} name={texts.places.dags} sentence={dags.isWhole && !isFiltered ? texts.dags.counted(all.filter((dag) => dag.dag_id !== null).length, all.filter((dag) => dag.paused).length, all.filter((dag) => dag.import_error).length) : texts.dags.sentence} />
       <Shown of={dags}>
         {() => (
           <Table
@@ -114,7 +117,7 @@ export function Dags() {
             }
             empty={
               <Empty>
-                {search || state || tags.length > 0 ? (
+                {isFiltered ? (
                   <NoMatches href="/dags" />
                 ) : (
                   texts.dags.none
@@ -135,7 +138,7 @@ const columns = (recent: Record<string, RecentRun[]>, stats: Map<string, Stats>,
     id: "dag",
     title: texts.run.dag,
     isSortable,
-    width: "minmax(150px, 2fr)",
+    width: "minmax(150px, 1.5fr)",
     phone: "title",
     isFixed: true,
     cell: (dag) => (
@@ -148,7 +151,7 @@ const columns = (recent: Record<string, RecentRun[]>, stats: Map<string, Stats>,
   {
     id: "problem",
     title: texts.dags.problem,
-    width: "minmax(0, 1fr)",
+    width: "minmax(150px, 1.2fr)",
     phone: "second",
     cell: (dag) =>
       dag.import_error ? (
@@ -156,13 +159,13 @@ const columns = (recent: Record<string, RecentRun[]>, stats: Map<string, Stats>,
           {dag.dag_id === null ? dag.import_error.replace(/^import_error: /, "") : texts.dags.broken}
         </a>
       ) : (
-        <span class="soft">{zoned(dag) ?? texts.dags.noSchedule}</span>
+        <span class="soft" title={dag.schedule ?? undefined}>{scheduleName(dag) ?? texts.dags.noSchedule}</span>
       ),
   },
   {
     id: "tags",
     title: texts.dags.tags,
-    width: "minmax(130px, 1fr)",
+    width: "minmax(110px, 0.8fr)",
     isInteractive: true,
     isWideOnly: true,
     cell: (dag) => (
@@ -195,8 +198,8 @@ const columns = (recent: Record<string, RecentRun[]>, stats: Map<string, Stats>,
     isSortable,
     cell: (dag) => seconds(stats.get(dag.dag_id ?? "")),
   },
-  { id: "recent", title: texts.dags.recent, meaning: texts.dags.recentMeaning, width: "150px", isNumber: true, phone: "end", isInteractive: true, cell: (dag) => dag.dag_id !== null && <Recent dag={dag.dag_id} runs={recent[dag.dag_id] ?? []} /> },
-  { id: "next", title: texts.dags.next, isSortable, width: "104px", isNumber: true, isWideOnly: true, cell: (dag) => (dag.paused ? <span class="soft">–</span> : <When at={dag.next_run_at} none="" />) },
+  { id: "recent", title: texts.dags.recent, meaning: texts.dags.recentMeaning, width: "120px", isNumber: true, phone: "end", isInteractive: true, cell: (dag) => dag.dag_id !== null && <Recent dag={dag.dag_id} runs={recent[dag.dag_id] ?? []} /> },
+  { id: "next", title: texts.dags.next, isSortable, width: "84px", isNumber: true, isWideOnly: true, cell: (dag) => (dag.paused ? <span class="soft">–</span> : <When at={dag.next_run_at} none="" />) },
   { id: "buttons", title: "", width: "164px", isFixed: true, isInteractive: true, cell: (dag) => dag.dag_id !== null && <Buttons id={dag.dag_id} paused={dag.paused} /> },
 ];
 

@@ -10,7 +10,7 @@ import { useItems } from "../data";
 import { type Decision, DecisionById, shownAnswer } from "../decision";
 import { Empty, Head, Shown, childName, taskHref } from "../parts";
 import { go, usePlace, withQuery } from "../router";
-import { texts } from "../texts";
+import { sentenceCase, texts } from "../texts";
 import { Next, When } from "../time";
 
 export function Decisions({ id }: { id: string | undefined }) {
@@ -60,9 +60,22 @@ export function Decisions({ id }: { id: string | undefined }) {
 
 const COLUMNS: Column<Decision>[] = [
   { id: "question", title: texts.decisions.question, width: "minmax(160px, 2fr)", phone: "title", isFixed: true, cell: (one) => one.question },
-  { id: "waits", title: texts.decisions.state, width: "minmax(120px, 1.4fr)", phone: "second", cell: (one) => (one.state === "open" ? one.waits_for : `${texts.decisions.states[one.state] ?? one.state}${one.answer === null ? "" : `: ${shownAnswer(one.answer)}`}`) },
+  { id: "waits", title: texts.decisions.state, width: "minmax(120px, 1.4fr)", phone: "second", cell: (one) => (one.state === "open" ? sentenceCase(one.waits_for) : `${texts.decisions.states[one.state] ?? one.state}${one.answer === null ? "" : `: ${shownAnswer(one.answer)}`}`) },
   { id: "task", title: texts.decisions.ofTask, width: "minmax(110px, 1fr)", isMono: true, cell: (one) => childName(one.task_id, one.map_index, 0) },
   { id: "run", title: texts.decisions.run, width: "minmax(110px, 1.2fr)", isMono: true, cell: (one) => one.run_id },
   { id: "asked", title: texts.decisions.asked, width: "110px", isNumber: true, phone: "end", cell: (one) => <When at={one.asked_at} /> },
   { id: "deadline", title: texts.decisions.deadline, width: "110px", isNumber: true, phone: "second-end", cell: (one) => (one.state === "open" && one.deadline ? <Next at={one.deadline} /> : "") },
+  {
+    id: "answer",
+    title: "",
+    width: "84px",
+    isFixed: true,
+    isInteractive: true,
+    cell: (one) =>
+      one.state === "open" && (
+        <a class="button small" data-needs="operator" href={withQuery({ open: String(one.decision_id) })} aria-label={`${texts.decisions.answer}: ${one.question}`}>
+          {texts.decisions.answer}
+        </a>
+      ),
+  },
 ];

@@ -6,7 +6,7 @@ import { type Column, Table } from "../components/table";
 import { useData, useItems } from "../data";
 import { Empty, Head, Shown, childName, number, taskHref } from "../parts";
 import { usePlace, withQuery } from "../router";
-import { UsageBar } from "../states";
+import { Glyph, UsageBar } from "../states";
 import { texts } from "../texts";
 import { When } from "../time";
 import type { Pool } from "../types";
@@ -32,7 +32,7 @@ export function Pools() {
         </button>
       </Head>
       <SplitPane name="pools" side={shown ? <One key={shown.name} pool={shown} /> : null}>
-        <p class="sentence about">{texts.pools.sentence}</p>
+        <p class="sentence about">{texts.pools.sentence} {pools.data && texts.pools.full(pools.data.filter((pool) => pool.queued && (pool.used ?? 0) >= pool.slots).map((pool) => pool.name), pools.data.reduce((all, pool) => all + (pool.queued ?? 0), 0))}</p>
         <Shown of={pools}>
           {(rows) =>
             rows.length === 0 ? (
@@ -56,7 +56,7 @@ const COLUMNS: Column<Pool>[] = [
 
 function Usage({ pool }: { pool: Pool }) {
   const used = pool.used ?? 0;
-  return <UsageBar used={used} all={pool.slots} label={`${used} of ${pool.slots} used`} />;
+  return <UsageBar used={used} all={pool.slots} label={texts.pools.usedOf(used, pool.slots)} />;
 }
 
 function One({ pool }: { pool: Pool }) {
@@ -88,13 +88,16 @@ function One({ pool }: { pool: Pool }) {
             <ul class="rows">
               {found.map((one) => (
                 <li key={`${one.run_id} ${one.task_id} ${one.map_index}`}>
-                  <a class="row" href={taskHref(one.run_id, one.task_id, one.map_index)}>
+                  <a class="home-row" href={taskHref(one.run_id, one.task_id, one.map_index)}>
+                    <Glyph state={one.is_waiting ? "deferred" : "running"} />
                     <span class="cut mono">{childName(one.task_id, one.map_index, 0)}</span>
-                    <span class="cut grow soft mono">{one.run_id}</span>
-                    {one.is_waiting && <span class="soft">{texts.pools.waitsForTrigger}</span>}
-                    <span class="num">{texts.common.many(one.weight, "slot")}</span>
-                    <span class="num soft">
+                    <span class="end">
                       <When at={one.since} />
+                    </span>
+                    <span class="second">
+                      <span class="cut grow mono">{one.run_id}</span>
+                      {one.is_waiting && <span>{texts.pools.waitsForTrigger}</span>}
+                      <span class="num">{texts.common.many(one.weight, "slot")}</span>
                     </span>
                   </a>
                 </li>
@@ -129,14 +132,16 @@ function Waiters({ pool }: { pool: Pool }) {
           <ol class="rows">
             {items.map((one, index) => (
               <li key={`${one.run_id} ${one.task_id} ${one.map_index} ${index}`}>
-                <a class="row" href={taskHref(one.run_id, one.task_id, one.map_index)}>
-                  <span class="num soft">{index + 1}</span>
+                <a class="home-row" href={taskHref(one.run_id, one.task_id, one.map_index)}>
+                  <span class="place num soft">{index + 1}</span>
                   <span class="cut mono">{one.children ? `${one.task_id}, ${texts.common.many(one.children, "child", "children")}` : childName(one.task_id, one.map_index, 0)}</span>
-                  <span class="cut grow soft mono">{one.run_id}</span>
-                  {one.priority !== 0 && <span class="soft">{texts.pools.priority(one.priority)}</span>}
-                  <span class="num">{texts.common.many(one.weight, "slot")}</span>
-                  <span class="num soft">
+                  <span class="end">
                     <When at={one.since} none="" />
+                  </span>
+                  <span class="second">
+                    <span class="cut grow mono">{one.run_id}</span>
+                    {one.priority !== 0 && <span>{texts.pools.priority(one.priority)}</span>}
+                    <span class="num">{texts.common.many(one.weight, "slot")}</span>
                   </span>
                 </a>
               </li>

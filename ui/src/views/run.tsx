@@ -9,7 +9,7 @@ import { SplitPane } from "../components/split";
 import { Gantt } from "../gantt";
 import { GraphView, graphOf } from "../graph";
 import { RunLog } from "../log";
-import { Choice, Empty, Fact, Filter, Head, NoMatches, Panel, Shown, Trouble, Waits, childName, dagHref, number, runHref, shortVersion, taskHref } from "../parts";
+import { Choice, Empty, Fact, Filter, Head, NoMatches, Panel, Shown, Trouble, Waits, childName, dagHref, runHref, shortVersion, taskHref } from "../parts";
 import { RunParameters } from "../run_parameters";
 import { go, usePlace, withQuery } from "../router";
 import { Bar, Glyph, Legend, State, TASK_ORDER, ended, isLive, sum, worst } from "../states";
@@ -43,7 +43,7 @@ export function RunPage({ id, view }: { id: string; view: string }) {
           <>
             <RunHead run={data} view={view} />
             <SplitPane name="task" side={pane} isFull={place.query.has("full")}>
-              <Top run={data} cause={graph.data?.run.cause} />
+              <Top run={data} cause={graph.data?.run.cause} isBrief={view !== ""} />
               <View run={data} view={view} tasks={graph.data?.tasks} isOld={graph.problem?.isAbsent === true} picked={task} />
             </SplitPane>
           </>
@@ -58,6 +58,7 @@ function RunHead({ run, view }: { run: Run; view: string }) {
   const live = isGoingOn(run);
   return (
     <Head
+      isWide
       name={run.run_id}
       title={
         <>
@@ -119,15 +120,24 @@ export function sentenceOf(run: Run): string {
   return texts.run.ended(stateName(run.state), ended(counts), all, took);
 }
 
-function Top({ run, cause }: { run: Run; cause?: string }) {
+/** All of what is known of it in the overview; in the other views, which need the room, how far it is. */
+function Top({ run, cause, isBrief }: { run: Run; cause?: string; isBrief: boolean }) {
   const live = isGoingOn(run);
-  const all = sum(run.counts);
-  const newest = useData<DagDetail>(`/dags/${enc(run.dag_id)}`, { on: ofDag(run.dag_id), gap: 5000 }).data?.version;
+  const hasCause = isGoingOn(run) || FAILED.has(run.state);
+  const newest = useData<DagDetail>(isBrief ? null : `/dags/${enc(run.dag_id)}`, { on: ofDag(run.dag_id), gap: 5000 }).data?.version;
   return (
     <>
-      <p class="sentence">{sentenceOf(run)}</p>
+      <p class="sentence">
+        {sentenceOf(run)}
+        {isBrief && hasCause && (
+          <>
+            {" "}
+            <a href={runHref(run.run_id)}>{isGoingOn(run) ? texts.why.waits : texts.why.failed}</a>
+          </>
+        )}
+      </p>
       <div class="run-top">
-        <dl class="facts inline">
+        {!isBrief && <dl class="facts inline">
           <Fact name={texts.run.dag}>
             <a href={dagHref(run.dag_id)}>{run.dag_id}</a>
           </Fact>
@@ -136,18 +146,13 @@ function Top({ run, cause }: { run: Run; cause?: string }) {
               <At at={run.logical_date} />
             </Fact>
           )}
-          {cause && <Fact name={texts.run.startedBy}>{cause}</Fact>}
+          {cause && <Fact name={texts.run.startedBy}>{texts.runs.causes[cause] ?? cause}</Fact>}
           {run.quarantine && <Fact name={texts.run.quarantine}>{run.quarantine}</Fact>}
           <Fact name={texts.run.started}>
             <When at={run.started_at} />
           </Fact>
           <Fact name={live ? texts.run.elapsed : texts.run.duration}>
             <Took from={run.started_at} to={run.ended_at} />
-          </Fact>
-          <Fact name={texts.run.tasks}>
-            <span data-progress>
-              {number(ended(run.counts))} of {number(all)}
-            </span>
           </Fact>
           <Fact name={texts.run.version}>
             <CodeLink dag={run.dag_id} version={run.version} />
@@ -157,11 +162,11 @@ function Top({ run, cause }: { run: Run; cause?: string }) {
               <CodeLink dag={run.dag_id} version={newest} />
             </Fact>
           )}
-        </dl>
+        </dl>}
         <Bar counts={run.counts} label={texts.run.tasks} />
         <Legend counts={run.counts} hrefOf={(state) => `${runHref(run.run_id)}/tasks?state=${state}`} />
       </div>
-      {(isGoingOn(run) || FAILED.has(run.state)) && <Why run={run.run_id} isGoingOn={isGoingOn(run)} />}
+      {!isBrief && hasCause && <Why run={run.run_id} isGoingOn={isGoingOn(run)} />}
     </>
   );
 }
@@ -311,7 +316,7 @@ function Tasks({ run, tasks }: { run: Run; tasks?: RunGraphTask[] }) {
         <>
           <Filter name="of" label={texts.run.filterTask} options={tasks?.slice(0, 500).map((task) => task.task_id)} onValue={(text) => go(withQuery({ of: text }), { replace: true })} />
           <Choice
-            label="State"
+            label={texts.task.state}
             value={state}
             options={[["", texts.run.allStates], ...TASK_ORDER.map((one): [string, string] => [one, stateName(one)])]}
             onValue={(value) => go(withQuery({ state: value }), { replace: true })}

@@ -37,7 +37,7 @@ export function Runs() {
   const set = (next: URLSearchParams) => go(runsHref(next), { replace: true });
   return (
     <>
-      <Head title={texts.places.runs} name={texts.places.runs} sentence={facets.data && texts.runs.sentence(facets.data.total, filter.size > 0, facets.data.is_complete)}>
+      <Head title={texts.places.runs} name={texts.places.runs} sentence={facets.data && texts.runs.sentence(facets.data.total, filter.size > 0, facets.data.is_complete, facets.data.states)}>
         <Views filter={filter} />
       </Head>
       <RunList filter={asked} total={facets.data?.total} toolbar={<Filters filter={filter} facets={facets.data} onFilter={set} />} />

@@ -4,8 +4,9 @@ import { lazy } from "../components/lazy";
 import { type Column, Table } from "../components/table";
 import { TabBar } from "../components/tabs";
 import { useItems, usePages } from "../data";
-import { Choice, Empty, Head, Shown, dagHref, number, zoned } from "../parts";
+import { Choice, Empty, Head, Shown, dagHref, number } from "../parts";
 import { go, usePlace, withQuery } from "../router";
+import { scheduleName } from "../schedule";
 import { Bar, State } from "../states";
 import { texts } from "../texts";
 import { At, Range, When } from "../time";
@@ -72,7 +73,7 @@ export function Schedules() {
 const COLUMNS: Column<Firing>[] = [
   { id: "at", title: texts.schedules.at, width: "150px", isFixed: true, phone: "second", cell: (row) => <At at={row.at} /> },
   { id: "dag", title: texts.run.dag, width: "minmax(140px, 2fr)", isFixed: true, phone: "title", cell: (row) => row.dag_id, sort: (one, other) => one.dag_id.localeCompare(other.dag_id) },
-  { id: "schedule", title: texts.schedules.schedule, width: "minmax(120px, 1fr)", phone: "second-end", isMono: true, cell: (row) => <span class="soft">{zoned(row)}</span> },
+  { id: "schedule", title: texts.schedules.schedule, width: "minmax(120px, 1fr)", phone: "second-end", cell: (row) => <span class="soft" title={row.schedule ?? undefined}>{scheduleName(row)}</span> },
   { id: "in", title: texts.schedules.due, width: "110px", isNumber: true, phone: "end", cell: (row) => <When at={row.at} /> },
 ];
 

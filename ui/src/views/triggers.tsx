@@ -8,6 +8,7 @@ import { type Concerns, type Data, useData, useItems, usePages } from "../data";
 import { fire } from "../fire";
 import { Choice, DagFilter, Empty, Head, NoMatches, Panel, Shown, bytes, childName, dagHref, number, taskHref } from "../parts";
 import { go, usePlace, withQuery } from "../router";
+import { eventName } from "../schedule";
 import { Glyph, named } from "../states";
 import { sentenceCase, texts } from "../texts";
 import { Next, When, span } from "../time";
@@ -45,7 +46,7 @@ function Waits({ summary }: { summary: Data<TriggerSummary> }) {
   const state = place.query.get("state") ?? "";
   const dag = place.query.get("dag") ?? "";
   const overview = useData<Overview>("/overview", { gap: 1000, every: 10_000 });
-  const kinds: [string, string][] = (summary.data?.kinds ?? []).map((one) => [one.kind, one.kind]);
+  const kinds: [string, string][] = (summary.data?.kinds ?? []).map((one) => [one.kind, sentenceCase(one.kind)]);
   return (
     <>
       {overview.data && overview.data.waiting_longest.length > 0 && (
@@ -121,8 +122,8 @@ function Hosts({ hosts }: { hosts: TriggerSummary["hosts"] }) {
           <span class="grow">
             <b>{host.name}</b> <span class="soft">{named(host.state)}</span>
           </span>
-          <span class="num">{number(host.triggers)} triggers</span>
-          <span class="num soft">{host.loop_lag_seconds === null ? "" : `loop at most ${span(host.loop_lag_seconds * 1000)} late`}</span>
+          <span class="num">{texts.common.many(host.triggers, "trigger")}</span>
+          <span class="num soft">{host.loop_lag_seconds === null ? "" : texts.triggers.loopLag(span(host.loop_lag_seconds * 1000))}</span>
           <span class="num soft">{host.rss_bytes === null ? "" : bytes(host.rss_bytes)}</span>
         </li>
       ))}
@@ -141,7 +142,7 @@ function List({ kind, state, dag, toolbar }: { kind: string; state: string; dag:
         <Table
           name="waiting"
           class="tall"
-          label={texts.table.listed(data.length, rows.isWhole, "deferred waits")}
+          label={texts.table.listed(data.length, rows.isWhole, texts.triggers.listed)}
           columns={COLUMNS}
           items={data}
           keyOf={(row) => `${row.trigger_id} ${row.dag_id}`}
@@ -164,7 +165,7 @@ function List({ kind, state, dag, toolbar }: { kind: string; state: string; dag:
   );
 }
 
-const nameOf = (row: Trigger): string => (row.task_id === null ? `starts runs of ${row.dag_id}` : childName(row.task_id, row.map_index, row.round, row.map_label));
+const nameOf = (row: Trigger): string => (row.task_id === null ? texts.triggers.startsRuns(row.dag_id) : childName(row.task_id, row.map_index, row.round, row.map_label));
 
 const hrefOf = (row: Trigger): string => (row.run_id !== null && row.task_id !== null ? taskHref(row.run_id, row.task_id, row.map_index, row.round) : dagHref(row.dag_id));
 
@@ -179,12 +180,12 @@ const COLUMNS: Column<Trigger>[] = [
     cell: (row) => (
       <>
         {row.label && <b>{row.label}: </b>}
-        {(row.text ?? row.detail).replace(/^for /, "")} {row.state !== "waiting" && <span class="soft">{named(row.state)}</span>}
+        {eventName(row.text ?? row.detail) ?? (row.text ?? row.detail).replace(/^for /, "")} {row.state !== "waiting" && <span class="soft">{named(row.state)}</span>}
         {row.shared_with !== null && row.shared_with > 0 && <span class="tag">{texts.triggers.shared(row.shared_with + 1)}</span>}
       </>
     ),
   },
-  { id: "kind", title: texts.triggers.kind, width: "96px", isWideOnly: true, cell: (row) => <span class="soft">{row.kind}</span> },
+  { id: "kind", title: texts.triggers.kind, width: "96px", isWideOnly: true, cell: (row) => <span class="soft">{sentenceCase(row.kind)}</span> },
   { id: "run", title: texts.triggers.run, width: "minmax(110px, 1fr)", isMono: true, isWideOnly: true, cell: (row) => <span class="soft">{row.run_id ?? row.dag_id}</span> },
   { id: "deadline", title: texts.task.deadline, width: "96px", isNumber: true, isWideOnly: true, cell: (row) => <When at={row.deadline} none="" /> },
   { id: "since", title: texts.task.since, width: "92px", isNumber: true, phone: "end", cell: (row) => <When at={row.since} /> },
@@ -214,37 +215,37 @@ function Summary({ data }: { data: TriggerSummary }) {
   const most = Math.log(1 + Math.max(1, ...data.ages.map((age) => age.count)));
   return (
     <div class="columns">
-      <Panel title={`${number(deferred)} deferred${data.capacity ? ` of at most ${number(data.capacity)}` : ""}`}>
+      <Panel title={texts.triggers.deferredOf(deferred, data.capacity)}>
         {data.waiting_for_capacity > 0 && (
           <p class="wrong">
-            {number(data.waiting_for_capacity)} wait for capacity: raise <code>triggers.capacity</code>.
+            {texts.triggers.lackCapacity(data.waiting_for_capacity)} <code>triggers.capacity</code>.
           </p>
         )}
-        <div class="scroll-x" tabIndex={0} role="region" aria-label="Deferred by kind">
+        <div class="scroll-x" tabIndex={0} role="region" aria-label={texts.triggers.byKind}>
           <table>
             <thead>
               <tr>
-                <th>Kind</th>
-                <th class="num">Deferred</th>
-                <th class="num">Oldest</th>
-                <th class="num narrow-hide" title="Number of things that are checked for them: waits for the same thing share one check">
-                  Checked
+                <th>{texts.triggers.kind}</th>
+                <th class="num">{texts.states["deferred"]}</th>
+                <th class="num">{texts.triggers.oldest}</th>
+                <th class="num narrow-hide" title={texts.triggers.checkedMeaning}>
+                  {texts.triggers.checked}
                 </th>
-                <th class="num narrow-hide" title="When the first of them is checked next; triggers that are notified are not polled">
-                  Next check
+                <th class="num narrow-hide" title={texts.triggers.nextCheckMeaning}>
+                  {texts.triggers.nextCheck}
                 </th>
-                <th class="num" title="Events since the daemon started">
-                  Fired
+                <th class="num" title={texts.triggers.firedMeaning}>
+                  {texts.triggers.fired}
                 </th>
-                <th class="num" title="Events per second, over the last minute">
-                  Per s
+                <th class="num" title={texts.triggers.rateMeaning}>
+                  {texts.triggers.rate}
                 </th>
               </tr>
             </thead>
             <tbody>
               {data.kinds.map((kind) => (
                 <tr key={kind.kind}>
-                  <td>{kind.kind}</td>
+                  <td>{sentenceCase(kind.kind)}</td>
                   <td class="num">{number(kind.count)}</td>
                   <td class="num">
                     <When at={kind.oldest_since} />
@@ -260,14 +261,14 @@ function Summary({ data }: { data: TriggerSummary }) {
             </tbody>
           </table>
         </div>
-        {data.kinds.length === 0 && <Empty>No kinds of triggers are deferred.</Empty>}
+        {data.kinds.length === 0 && <Empty>{texts.home.nothingWaits}</Empty>}
       </Panel>
       <Panel title={texts.triggers.ages}>
         <table class="ages">
           <tbody>
             {data.ages.map((age, index) => (
               <tr key={index}>
-                <th scope="row">{age.upto_seconds === null ? "Longer" : `Up to ${span(age.upto_seconds * 1000)}`}</th>
+                <th scope="row">{age.upto_seconds === null ? texts.triggers.longer : texts.triggers.upTo(span(age.upto_seconds * 1000))}</th>
                 <td>
                   <i class="b-deferred" style={{ width: `${(100 * Math.log(1 + age.count)) / most}%` }} />
                 </td>
@@ -297,11 +298,11 @@ function Stalls() {
         <table>
           <thead>
             <tr>
-              <th>What</th>
-              <th class="num">Stalls</th>
-              <th class="num">Longest</th>
-              <th>Where</th>
-              <th>Last</th>
+              <th>{texts.triggers.what}</th>
+              <th class="num">{texts.triggers.stallCount}</th>
+              <th class="num">{texts.triggers.longest}</th>
+              <th>{texts.triggers.where}</th>
+              <th>{texts.triggers.last}</th>
               <th><span class="offscreen">{texts.table.actions}</span></th>
             </tr>
           </thead>
@@ -322,7 +323,7 @@ function Stalls() {
                 <td>
                   {row.quarantined && row.kind === "trigger" && (
                     <button type="button" data-needs="operator" class="small" onClick={() => unquarantine(row.name)}>
-                      End quarantine
+                      {texts.triggers.endQuarantine}
                     </button>
                   )}
                 </td>

@@ -16,7 +16,7 @@ from aioflow.store.tables import execute_script
 __all__ = ("branch_labels", "depends_on", "down_revision", "revision", "upgrade")
 
 revision = "0008"
-down_revision = "0006"
+down_revision = "0007"
 branch_labels = None
 depends_on = None
 

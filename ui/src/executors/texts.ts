@@ -1,0 +1,43 @@
+// The texts of the executors.
+
+import { count, texts } from "../texts";
+
+export const executorTexts = {
+  sentence: "An executor provides the workers in which functions run. Tasks that are async def, and triggers, need none.",
+  name: "Executor",
+  state: "State",
+  usage: "Usage",
+  workers: "Workers",
+  tries: "Tries",
+  triesMeaning: "Tries in the workers now, including those that wait for the one before them",
+  wanted: "Wanted",
+  wantedMeaning: "Workers that have work, or would have",
+  hosts: "Machines",
+  states: {
+    unavailable: "Lacks workers",
+    lost: "Lost workers",
+    waiting: "Wants workers",
+    busy: "Busy",
+    idle: "Idle",
+  } as Record<string, string>,
+  workerStates: { lost: "Lost", busy: "Busy", idle: "Idle", ending: "Ending" } as Record<string, string>,
+  up: (up: number, most: number): string => `${count(up)} of ${count(most)}`,
+  usageLabel: (busy: number, most: number): string => `${count(busy)} of at most ${texts.common.many(most, "worker")} busy`,
+  busy: "Busy",
+  lost: "Lost",
+  lostMeaning: "They do not answer. Their tries start elsewhere once they have certainly ended.",
+  dashboard: "Dashboard",
+  dashboardOf: (name: string): string => `Dashboard of ${name}, in a new tab`,
+  demand: "Demand",
+  noDemand: "No task asks for a worker.",
+  any: "No resources",
+  interpreter: (name: string): string => `interpreter ${name}`,
+  workersWanted: (value: number): string => texts.common.many(value, "worker"),
+  waitingSince: "waiting since",
+  noWorkers: "No worker is up. One is started when a task needs it.",
+  slot: (number: number): string => `Worker ${count(number)}`,
+  thisMachine: "this machine",
+  more: (workers: number): string => `And ${texts.common.many(workers, "more worker")}.`,
+  behind: (value: number): string => `and ${texts.common.many(value, "more try", "more tries")}`,
+  none: "The daemon is away.",
+};
