@@ -36,13 +36,8 @@ from aioflow.api.page.triggers import TriggerStats, WaitingTriggers
 from aioflow.api.paging import Page
 from aioflow.api.queries import RunReader
 from aioflow.api.schedule_texts import schedule_text
-<<<<<<< HEAD
-from aioflow.api.schemas import iso, run_state_name, summary
-from aioflow.api.triggers import TriggerReader
-=======
 from aioflow.api.schemas import iso, run_state_name
-from aioflow.api.triggers import NODE_NO, TriggerReader
->>>>>>> main
+from aioflow.api.triggers import TriggerReader
 from aioflow.api.waits.longest import LongestWaits, newest_failures
 from aioflow.clock import Clock
 from aioflow.core.scheduling import timetable
