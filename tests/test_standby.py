@@ -10,8 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from aioflow.core.observation import Timing
-from aioflow.daemon.rejoins import REJOIN_SECONDS, REJOINS, Rejoins
-from aioflow.daemon.standby import Standby
+from aioflow.daemon.standby import REJOIN_SECONDS, REJOINS, Rejoins, Standby
 from aioflow.errors import Fenced, HomeBusy, SettingsError, StoreUnavailable
 from aioflow.model.rows import NodeFacts, NodeMark
 from aioflow.settings import Settings
@@ -251,7 +250,7 @@ async def test_a_session_that_is_idle_in_a_transaction_is_ended(migrated_postgre
 
 # ── settings ────────────────────────────────────────────────────────────────────────────
 
-WORKING = {
+WORKING: dict[str, object] = {
     "ha.enabled": True,
     "db.url": "postgresql://db/flows",
     "results.url": "s3://flows/results",
@@ -261,7 +260,7 @@ WORKING = {
 
 def test_settings_with_which_a_standby_could_not_take_over_are_refused(tmp_path):
     assert Settings.read(tmp_path, WORKING).ha_enabled
-    refused = {
+    refused: dict[str, dict[str, object]] = {
         "needs PostgreSQL": {"db.url": f"sqlite:///{tmp_path}/aioflow.db"},
         "needs db.durability": {"db.durability": "normal"},
         "needs results.url": {"results.url": ""},

@@ -253,10 +253,11 @@ def _list_nodes(arguments: argparse.Namespace) -> int:
         print_json(nodes)
         return 0
     print_table(
-        ("NODE", "STATE", "HOST", "PID", "VERSION", "STARTED", "SEEN"),
+        ("NODE", "NAME", "STATE", "HOST", "PID", "VERSION", "STARTED", "SEEN"),
         (
             (
                 node["node"],
+                node["name"],
                 node["state"],
                 node["host"],
                 node["pid"],

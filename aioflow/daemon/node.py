@@ -27,8 +27,7 @@ from aioflow.core.state.child_roles import SLOT, shared_role
 from aioflow.core.transaction import Transaction
 from aioflow.core.why import still_waits
 from aioflow.crypto import Vault
-from aioflow.daemon.rejoins import Rejoins
-from aioflow.daemon.standby import Standby, timing_of
+from aioflow.daemon.standby import Rejoins, Standby, timing_of
 from aioflow.daemon.startup import open_database
 from aioflow.daemon.stop_signals import StopSignals
 from aioflow.engine.loop import Engine
@@ -152,7 +151,7 @@ async def serve(
                     except* Fenced as fenced:
                         if not settings.ha_enabled or not rejoins.may_rejoin():
                             raise
-                        _log.error("fenced, standing by again", error=str(fenced.exceptions[0]))
+                        _log.error("fenced, joins again as a standby", error=str(fenced.exceptions[0]))
     return 0
 
 
@@ -287,6 +286,22 @@ def _import_api_server() -> Callable[..., _ApiServer]:
     return ApiServer
 
 
+class _Warm:
+    """What a standby has started before it is active.
+
+    Attributes:
+        has_children: The child processes have been started.
+        reads: The scope of its server, which answers reads.
+        reads_over: Set unless that server runs.
+    """
+
+    def __init__(self) -> None:
+        self.has_children = False
+        self.reads = anyio.CancelScope()
+        self.reads_over = anyio.Event()
+        self.reads_over.set()
+
+
 class _Node:
     """The parts of one node, and their connections.
 
@@ -305,20 +320,14 @@ class _Node:
     ) -> None:
         clock = SystemClock()
         self._started_at = clock.now()
-        self._settings = settings
-        self._store = store
-        self._vault = vault
+        self._settings, self._store, self._vault = settings, store, vault
         self._clock = clock
         self._traces = traces
         self._url = ""
         self._api_server: _ApiServer | None = None
         self.stopped = stopped
-        self._home_id = about.home
         self._about = about
-        self._has_children = False
-        self._reads = anyio.CancelScope()
-        self._reads_over = anyio.Event()
-        self._reads_over.set()
+        self._warm = _Warm()
         self._backends = open_backends(settings.executors)
         self._engine = engine = _engine(settings, store, clock, about, self._backends)
         masks = Masks()
@@ -492,14 +501,14 @@ class _Node:
         settings = self._settings
         where, timing = settings.shown_db, timing_of(settings)
         standby = Standby(membership, self._clock, timing, self._about, where)
-        self._reads_over = anyio.Event()
+        self._warm.reads_over = anyio.Event()
         services.start_soon(self._start_children, services)
         services.start_soon(self._serve_reads, standby, ready)
         async with anyio.create_task_group() as watching:
             watching.start_soon(self._end_when_stopped, watching.cancel_scope)
             await standby.wait(self._claim)
             watching.cancel_scope.cancel()
-        self._reads.cancel()
+        self._warm.reads.cancel()
         is_active = not self.stopped.is_set()
         if not is_active:
             with suppress(StoreUnavailable):
@@ -522,19 +531,19 @@ class _Node:
     async def _serve_reads(self, standby: Standby, ready: Callable[[], None]) -> None:
         """Serve the API and the page from rows until cancelled; see ``StandbyServer``."""
         try:
-            with self._reads:
+            with self._warm.reads:
                 make = await in_thread(_import_standby_server)
                 parts = self._settings, self._store, self._vault, self._tasklog, self._clock
                 async with anyio.create_task_group() as group:
                     self._url = await group.start(make(*parts, standby).serve)
                     ready()
         finally:
-            self._reads_over.set()
+            self._warm.reads_over.set()
 
     async def _start_children(self, services: TaskGroup) -> None:
         """Start the child processes, unless they have been started."""
-        if not self._has_children:
-            self._has_children = True
+        if not self._warm.has_children:
+            self._warm.has_children = True
             async with anyio.create_task_group() as starting:
                 starting.start_soon(services.start, self._slot.run)
                 starting.start_soon(services.start, self._hosts.run)
@@ -579,7 +588,7 @@ class _Node:
     def _lease(self) -> ExecutorLease:
         memory = self._engine.memory
         return ExecutorLease(
-            home_id=self._home_id,
+            home_id=self._about.home,
             node_no=memory.node_no,
             epoch=memory.epoch,
             secret=secrets.token_hex(32),
@@ -620,9 +629,9 @@ class _Node:
         with anyio.move_on_after(_WEB_WAITS_SECONDS):
             while self._engine.waiting_inputs and not self._engine.slots.is_suspended:
                 await self._engine.next_turn()
-        if not self._reads_over.is_set():
+        if not self._warm.reads_over.is_set():
             self._open_slots()  # the server of the standby may take seconds to release the address
-            await self._reads_over.wait()
+            await self._warm.reads_over.wait()
         self._url = await services.start(api_server.serve)
         self._open_slots()
 

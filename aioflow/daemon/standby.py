@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TypeAlias
@@ -17,16 +18,18 @@ from aioflow.settings import Settings
 from aioflow.store.membership import ActiveNode, Joined, Membership
 from aioflow.telemetry.log import Logger
 
-__all__ = ("Standby", "timing_of")
+__all__ = ("REJOINS", "REJOIN_SECONDS", "Rejoins", "Standby", "timing_of")
 
 _log = Logger(__name__)
+
+_SILENCE_US = 5_000_000  # between two log lines about an outage
 
 TakeOver: TypeAlias = Callable[[NodeFacts], Awaitable[None]]
 """Claims the database.
 
 Raises:
     HomeBusy: If the node to take over from is alive, or another was faster.
-    StoreUnavailable: If the claim was not made, or nobody knows.
+    StoreUnavailable: If the claim may or may not have been made.
 """
 
 
@@ -67,6 +70,7 @@ class Standby:
         self._joined: Joined | None = None
         self._watch: Watch | None = None
         self._twin: NodeMark | None = None
+        self._silent_until = 0
         self.active: ActiveNode | None = None
 
     @property
@@ -97,13 +101,16 @@ class Standby:
                 return self._is_free(active) and await self._claim(take_over, None)
             if self._joined is None:
                 self._joined = await self._membership.join(self._about)
-                _log.info("standing by", node=self.node_no, active=active.name)
+                _log.info("stands by", node=self.node_no, active=active.name)
             await self._membership.heartbeat(self._clock.now())
         except StoreUnavailable as exc:
             self.active = None
             self._watch = observed(self._watch, None, self._timing)
-            _log.warning("the database cannot be watched", error=str(exc))
+            if at >= self._silent_until:
+                self._silent_until = at + _SILENCE_US
+                _log.warning("the database cannot be watched", error=str(exc))
             return False
+        self._silent_until = 0
         self._watch = observed(self._watch, _poll_of(active, at), self._timing)
         if self._watch is None or not self._watch.is_dead:
             return False
@@ -157,3 +164,25 @@ def _poll_of(active: ActiveNode, at: int) -> Poll:
         has_sessions=active.has_sessions,
         is_working=active.is_working,
     )
+
+
+REJOINS = 3
+"""How often a node may be fenced and stand by again within ``REJOIN_SECONDS``."""
+
+REJOIN_SECONDS = 600
+
+
+class Rejoins:
+    """Counts how often this daemon was fenced."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._times: deque[int] = deque()
+
+    def may_rejoin(self) -> bool:
+        """Count a rejoin; return ``False`` if there were too many."""
+        now = self._clock.monotonic_us()
+        while self._times and self._times[0] < now - REJOIN_SECONDS * 1_000_000:
+            self._times.popleft()
+        self._times.append(now)
+        return len(self._times) <= REJOINS

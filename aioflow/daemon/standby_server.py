@@ -13,7 +13,8 @@ from aioflow.api import Api
 from aioflow.clock import Clock
 from aioflow.crypto import Vault
 from aioflow.daemon.standby import Standby
-from aioflow.errors import StoreError
+from aioflow.engine.loop import Engine
+from aioflow.errors import NodeStandby, StoreError
 from aioflow.settings import Settings
 from aioflow.store import Store
 from aioflow.telemetry.log import Logger
@@ -25,6 +26,21 @@ _log = Logger(__name__)
 
 _QUESTION_SECONDS = 2.0
 _LOOK_SECONDS = 0.5
+
+
+class _StandbyApi(Api):
+    """An API without an engine: it says who has one.
+
+    Attributes:
+        standby: Knows the active node.
+    """
+
+    standby: Standby
+
+    @property
+    def _running(self) -> Engine:
+        active = self.standby.active
+        raise NodeStandby("unknown" if active is None else active.name)
 
 
 class StandbyServer:
@@ -48,7 +64,7 @@ class StandbyServer:
         self._standby = standby
         self._stop = anyio.Event()
         self._store = store.limited(_QUESTION_SECONDS)
-        self._api = Api(
+        self._api = _StandbyApi(
             None,
             self._store,
             tasklog,
@@ -57,6 +73,7 @@ class StandbyServer:
             home=settings.home,
             vault=vault,
         )
+        self._api.standby = standby
 
     async def serve(self, *, task_status: TaskStatus[str] = anyio.TASK_STATUS_IGNORED) -> None:
         """Serve the API and the page; see ``web.serve``."""
@@ -76,7 +93,9 @@ class StandbyServer:
             try:
                 await self._api.access.reload()
             except StoreError as exc:
-                _log.warning("accounts cannot be read", error=str(exc))
+                if seen is not None:
+                    _log.warning("accounts cannot be read", error=str(exc))
+                seen = None
             else:
                 seen = now
 

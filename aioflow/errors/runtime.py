@@ -21,6 +21,7 @@ __all__ = (
     "HomeUnusable",
     "InterpreterUnusable",
     "LinkClosed",
+    "NodeStandby",
     "NotificationFailed",
     "ObjectMissing",
     "PortInUse",
@@ -111,6 +112,18 @@ class DaemonStopping(AioflowError, MessageTemplate):
 
     code = "daemon.stopping"
     message = "the daemon is stopping; retry when it runs, with the same key or run id"
+
+
+class NodeStandby(AioflowError, MessageTemplate):
+    """This daemon stands by, and executes no requests.
+
+    Attributes:
+        active: The name of the active node, or ``unknown``.
+    """
+
+    code = "node.standby"
+    message = "this node stands by; the active node is {active}: send the request there"
+    active: str
 
 
 class SettingsError(AioflowError):

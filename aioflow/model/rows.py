@@ -435,7 +435,7 @@ class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
         seen_at: When it last committed, or sent a heartbeat.
         version: The version of aioflow.
         name: Its name; by default that of its host.
-        heartbeat: Number of heartbeats that it has sent.
+        heartbeat_ms: Interval of its heartbeats; 0 if other nodes cannot stand by for it.
     """
 
     node_no: int
@@ -449,7 +449,7 @@ class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
     host: str | None = None
     name: str | None = None
     state: NodeState = NodeState.LEFT
-    heartbeat: int = 0
+    heartbeat_ms: int = 0
 
 
 class DeletionRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -523,7 +523,7 @@ def _wait_count(values: rows.Values) -> WaitCount:
 
 def _node_row(values: rows.Values) -> NodeRow:
     node_no, epoch, commit_no, started_at, seen_at, version, pid, host, _, *rest = values
-    _, name, state, heartbeat, _, heartbeat_at, is_drained = rest
+    _, name, state, _, heartbeat_ms, heartbeat_at, is_drained = rest
     moments = [at for at in (seen_at, heartbeat_at) if at is not None]
     return NodeRow(
         node_no=node_no,
@@ -537,5 +537,5 @@ def _node_row(values: rows.Values) -> NodeRow:
         host=host,
         name=name,
         state=NodeState(state),
-        heartbeat=heartbeat,
+        heartbeat_ms=heartbeat_ms,
     )

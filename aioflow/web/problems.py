@@ -29,6 +29,7 @@ from aioflow.errors import (
     DecisionEnded,
     Forbidden,
     LoginFailed,
+    NodeStandby,
     NoSuchValue,
     NotAssigned,
     OutOfScope,
@@ -120,6 +121,7 @@ _STATUS: tuple[tuple[type[AioflowError], int], ...] = (
     (StoreError, 503),
     (DaemonAway, 503),
     (DaemonStopping, 503),
+    (NodeStandby, 503),
 )
 
 

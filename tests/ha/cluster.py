@@ -186,7 +186,7 @@ class Cluster:
     def fenced(self) -> int:
         """Return how often a node found out that it was fenced."""
         return sum(
-            node.log.read_text(errors="replace").count("fenced, standing by again")
+            node.log.read_text(errors="replace").count("fenced, joins again as a standby")
             for node in self.nodes
             if node.log.exists()
         )

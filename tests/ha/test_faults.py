@@ -6,6 +6,7 @@ declared dead found itself fenced, and that the run ended with the right result 
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Callable
@@ -73,7 +74,7 @@ def test_t2_a_daemon_that_stands_still(tmp_path: Path, leases: float) -> None:
             return
         nodes.wait_for_active(standby)
         active.go_on()
-        eventually(lambda: active.says("fenced, standing by again"), 60.0, nodes.words)
+        eventually(lambda: active.says("fenced, joins again as a standby"), 60.0, nodes.words)
         eventually(lambda: not active.is_ready(), 60.0)
         assert (nodes.takeovers(), nodes.fenced()) == (1, 1)
         judged(nodes, standby, run_id)
@@ -101,7 +102,7 @@ def test_t3_a_daemon_that_stands_still_within_a_transaction(tmp_path: Path) -> N
         nodes.wait_for_active(standby)
         active.proxy.delay_seconds = 0.0
         active.go_on()
-        eventually(lambda: active.says("fenced, standing by again"), 60.0, nodes.words)
+        eventually(lambda: active.says("fenced, joins again as a standby"), 60.0, nodes.words)
         assert (nodes.takeovers() >= 1, nodes.fenced()) == (True, 1)
         judged(nodes, standby, run_id)
 
@@ -127,7 +128,7 @@ def test_t4_a_daemon_that_is_cut_off_from_the_server(
         nodes.wait_for_active(standby)
         active.proxy.is_refusing = active.proxy.is_black_hole = False
         active.proxy.cut()
-        eventually(lambda: active.says("fenced, standing by again"), 60.0, nodes.words)
+        eventually(lambda: active.says("fenced, joins again as a standby"), 60.0, nodes.words)
         assert (nodes.takeovers(), nodes.fenced()) == (1, 1)
         judged(nodes, standby, run_id)
 
@@ -235,3 +236,93 @@ def test_the_old_daemon_drains_while_its_successor_begins(tmp_path: Path) -> Non
         assert active.process.wait(90) == 0
         assert nodes.active_name() == standby.name
         judged(nodes, standby, run_id)
+
+
+def test_a_successor_that_dies_between_its_claim_and_its_first_commit(tmp_path: Path) -> None:
+    """It is stuck between two durable steps: the next one must not rely on the second."""
+    with cluster(tmp_path) as nodes:
+        active, standby = nodes.start()
+        run_id = started(nodes, active)
+        active.kill()
+        eventually(
+            lambda: nodes.active_name() == standby.name, 90.0, nodes.words, look_seconds=0.01
+        )
+        standby.kill(whole_tree=True)
+        commits = nodes.ask("SELECT commit_no FROM node WHERE name = $1", standby.name)
+        active.launch()
+        nodes.wait_for_active(active)
+        print("commits of the successor:", commits)
+        assert nodes.takeovers() == 2
+        judged(nodes, active, run_id, takeovers=2)
+
+
+def kill(nodes: Cluster, active: Node) -> None:
+    active.kill()
+
+
+def stand_still(nodes: Cluster, active: Node) -> None:
+    active.stand_still()
+
+
+def cut_off(nodes: Cluster, active: Node) -> None:
+    cut(active)
+
+
+def end_sessions(nodes: Cluster, active: Node) -> None:
+    nodes.ask(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        "WHERE application_name LIKE 'aioflow/%'"
+    )
+
+
+def crash_server(nodes: Cluster, active: Node) -> None:
+    nodes.server.crash()
+    nodes.server.start()
+
+
+FAULTS = (kill, stand_still, cut_off, end_sessions, crash_server)
+_ROUNDS = int(os.environ.get("AIOFLOW_HA_ROUNDS", "40"))
+
+
+@pytest.mark.timeout(7_200)
+def test_t12_many_runs_under_random_faults(tmp_path: Path) -> None:
+    """Each round has a run, a fault of the active daemon at a random moment, and a judge."""
+    chance = random.Random(12)
+    with cluster(tmp_path) as nodes:
+        active, standby = nodes.start()
+        for number in range(_ROUNDS):
+            run_id = nodes.trigger(active, count=COUNT, seconds=0.2)
+            time.sleep(chance.uniform(0.0, 3.0))  # the moment of the fault
+            fault = FAULTS[number % len(FAULTS)]
+            fault(nodes, active)
+            if fault in {kill, stand_still, cut_off}:
+                nodes.wait_for_active(standby)
+                nodes.judge_run(standby, run_id, count=COUNT)
+                active.proxy.is_refusing = False
+                if active.is_alive:
+                    active.go_on()
+                else:
+                    active.launch()
+                nodes.wait_for_standby(active)
+                active, standby = standby, active
+            else:
+                nodes.judge_run(active, run_id, count=COUNT, takeovers=0)
+            if number % 3 == 2:  # more often, a node would give up standing by again
+                active, standby = restarted(nodes, active, standby)
+        assert nodes.takeovers() >= _ROUNDS * 3 // 5
+        assert nodes.fenced() >= _ROUNDS // 5
+        standby.stop(60)
+        active.stop(60)
+        nodes.judge_database()
+
+
+def restarted(nodes: Cluster, active: Node, standby: Node) -> tuple[Node, Node]:
+    """Restart both, one after the other; return the active one and the standby."""
+    assert standby.stop(90) == 0
+    standby.launch()
+    nodes.wait_for_standby(standby)
+    assert active.stop(90) == 0
+    nodes.wait_for_active(standby)
+    active.launch()
+    nodes.wait_for_standby(active)
+    return standby, active

@@ -51,6 +51,7 @@ from aioflow.model.batch import Batch
 from aioflow.model.dag import DagSpec
 from aioflow.model.history import DAY_US
 from aioflow.model.rows import NodeRow, PoolRow
+from aioflow.model.states import NodeState
 from aioflow.model.timestamps import Timestamp
 from aioflow.model.triggers import DescribeTriggers
 from aioflow.protocol.requests import (
@@ -220,6 +221,22 @@ def _next_fire_time(spec: DagSpec, after: Timestamp) -> Timestamp | None:
     return None if at is None or (spec.end_date is not None and at > spec.end_date) else at
 
 
+_SILENT_US = 10_000_000
+
+
+def _node_state(row: NodeRow, now: Timestamp) -> str:
+    """Return the state of another node. Only one with heartbeats is known to be there."""
+    if not row.heartbeat_ms or row.seen_at is None or now - row.seen_at > _SILENT_US:
+        return "away"
+    match row.state:
+        case NodeState.STANDBY:
+            return "standby"
+        case NodeState.ACTIVE:
+            return "up"
+        case _:
+            return "away"
+
+
 def node_view(row: NodeRow, engine: Engine | None, now: Timestamp) -> NodeView:
     """Return a node as JSON shows it.
 
@@ -228,13 +245,14 @@ def node_view(row: NodeRow, engine: Engine | None, now: Timestamp) -> NodeView:
     """
     memory = None if engine is None else engine.memory
     is_here = memory is not None and (row.node_no, row.epoch) == (memory.node_no, memory.epoch)
-    state = "away" if not is_here else "drained" if row.is_drained else "up"
+    state = _node_state(row, now) if not is_here else "drained" if row.is_drained else "up"
     slots = triggers = None
     if engine is not None and is_here:
         slots = len(engine.slots.workers) + engine.slots.coroutines
         triggers = len(engine.memory.waits)
     return NodeView(
         node=row.node_no,
+        name=row.name or row.host,
         epoch=row.epoch,
         state=state,
         started_at=iso(row.started_at),

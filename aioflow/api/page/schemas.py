@@ -424,7 +424,9 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     """A node.
 
     Attributes:
-        state: ``up``, ``drained``, or ``away`` for a node that the responding one cannot see.
+        name: Its name; by default that of its host.
+        state: ``up``, ``standby``, ``drained``, or ``away`` for a node that the responding one
+            cannot see.
         slots: ``None`` except for the responding node.
     """
 
@@ -439,6 +441,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     slots: int | None
     triggers: int | None
     is_here: bool
+    name: str | None = None
 
 
 class ImportErrorView(msgspec.Struct, frozen=True, kw_only=True):

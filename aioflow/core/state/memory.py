@@ -194,7 +194,7 @@ class Memory:
         self.event_requests: dict[tuple[str, str], int] = {}
         self.encrypted: list[ValueRow] | list[TriggerRow] | list[DecisionRow] = []
         self.isolated: dict[RunNo, RunRow] = {}
-        self.untold: list[RunRow] = []
+        self.untold, self.other_commits = list[RunRow](), dict[int, int]()
         self.clearings: dict[RunNo, tuple[int, Clearing]] = {}
         self.trial: Trial | None = None
         self.group_may_begin_since: Timestamp | None = None
@@ -217,7 +217,6 @@ class Memory:
         self.rests_after: Timestamp | None = None
         self.run_ends: dict[RunNo, RunEnd] = {}
         self.commit_us, self.commit_no, self.shift = 1_000.0, 0, 0
-        self.other_commits: dict[int, int] = {}
         self.numbers_needed = WAITS_LIMIT + 1
 
     @property

@@ -154,8 +154,9 @@ class PostgresMembership:
             connection = None
             try:
                 with translated_errors(self._where), anyio.fail_after(self._limit_seconds):
-                    connection = self._watching or await self._open()
-                    self._watching = None
+                    connection, self._watching = self._watching, None
+                    if connection is None or connection.is_closed():
+                        connection = await self._open()
                     rows: Sequence[Any] = await connection.fetch(sql, *values)
             except TimeoutError as exc:
                 raise StoreUnavailable(f"{self._where} does not answer in time") from exc
