@@ -9,7 +9,7 @@ import msgspec
 
 from aioflow.api.values import stored_connection
 from aioflow.author.client import Connection
-from aioflow.author.connection_types import ConnectionField
+from aioflow.author.servers.connection_types import ConnectionField
 from aioflow.errors import BadValue, DaemonAway, NoSuchValue
 from aioflow.model.access import Actor, AuditEntry, audit_entry
 from aioflow.model.dag import ValueKind

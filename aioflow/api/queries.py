@@ -124,6 +124,7 @@ class RunReader:
         self.results = ShownResults(store, results, copy_result)
         self.declarations = Declarations(self.known_spec)
         self._specs: dict[tuple[str, str], DagSpec] = {}
+        self._last_version: tuple[str, Mapping[str, DagSpec]] = "", {}
         self._counted: dict[tuple[RunNo, Timestamp | None], Counted] = {}
 
     # ── DAGs ────────────────────────────────────────────────────────────────────────────
@@ -291,8 +292,12 @@ class RunReader:
         known = self._specs.get((version, dag_id))
         if known is not None:
             return known
-        row = await self.store.find_version(version)
-        found = next((spec for spec in row.dags if spec.dag_id == dag_id), None) if row else None
+        if self._last_version[0] != version:
+            row = await self.store.find_version(version)
+            if row is None:
+                raise UnknownDag(dag_id)
+            self._last_version = version, {spec.dag_id: spec for spec in row.dags}
+        found = self._last_version[1].get(dag_id)
         if found is None:
             raise UnknownDag(dag_id)
         _evict(self._specs, _CACHED_SPECS)

@@ -592,7 +592,7 @@ def instant(text: str, what: str) -> Timestamp:
         moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     except (ValueError, OverflowError) as exc:
         raise RequestError(
-            f"{what} {text!r} is not a timestamp; write it as 2026-01-31T03:00:00Z"
+            f"{what} {text!r} is not a timestamp; write it as 2026-01-31 or 2026-01-31T03:00:00Z"
         ) from exc
     return to_timestamp(moment)
 

@@ -167,16 +167,16 @@ def _with_secrets(value: Any, packed: bytes) -> Any:
     """
     new, (old, _) = _connection(value), stored_connection("", packed)
     extra = {key: text for key, text in old.extra.items() if is_secret_name(key)}
-    kept = {key: text for key, text in extra.items() if new.extra.get(key) is None}
+    retained = {key: text for key, text in extra.items() if new.extra.get(key) is None}
     keeps_password = old.password and not new.password
-    if not (keeps_password or kept):
+    if not (keeps_password or retained):
         return msgspec.to_builtins(new)
     if (new.conn_type, new.host, new.port) != (old.conn_type, old.host, old.port):
-        raise BadValue("secrets are kept only for the same server; enter them again")
+        raise BadValue("secrets are retained only for the same server; enter them again")
     made = msgspec.structs.replace(
         new,
         password=old.password if keeps_password else new.password,
-        extra={**new.extra, **kept},
+        extra={**new.extra, **retained},
     )
     return msgspec.to_builtins(made)
 

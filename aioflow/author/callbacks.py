@@ -116,6 +116,7 @@ def summary(context: Mapping[str, Any]) -> dict[str, Any]:
     at = context.get("at")
     said["at"] = None if at is None else at.isoformat()
     said["key"] = context.get("idempotency_key")
+    said["url"] = context.get("url", None)
     decision = context.get("decision")
     if decision is not None:
         said["decision"] = {
@@ -232,7 +233,7 @@ class WebhookNotifier:
             to = self._url or f"secret {self._url_secret}"
             taker(Notification(kind="webhook", to=to, body=body, key=key))
             return
-        from aioflow.author.transports import post
+        from aioflow.author.servers.transports import post
 
         url = self._url or secret(self._url_secret)
         _check_webhook_url(url)
@@ -326,7 +327,7 @@ class EmailNotifier:
             to = ", ".join(self._to)
             taker(Notification(kind="email", to=to, subject=subject, body=text, key=key))
             return
-        from aioflow.author.transports import mail
+        from aioflow.author.servers.transports import mail
 
         mail(
             connection_at_hand(self.connections[0]),

@@ -22,7 +22,6 @@ from aioflow.author.client import (
     secret,
     variable,
 )
-from aioflow.author.connection_types import ConnectionField, ConnectionType
 from aioflow.author.context import DataInterval, current
 from aioflow.author.dag import DAG, dag
 from aioflow.author.deferral import (
@@ -48,6 +47,7 @@ from aioflow.author.params import Param
 from aioflow.author.person import PersonTrigger, ask_person
 from aioflow.author.ref import Ref, chain
 from aioflow.author.schedule import Continuous, Cron, Dates, Every
+from aioflow.author.servers.connection_types import ConnectionField, ConnectionType
 from aioflow.author.task import latest_only, sensor, setup, task, teardown
 from aioflow.author.trigger import Share, Trigger, TriggerEvent, Watch
 from aioflow.errors import AioflowError, DagError, DagRunFailed, UnknownValue, Unserializable

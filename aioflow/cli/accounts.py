@@ -9,7 +9,9 @@ from __future__ import annotations
 import argparse
 import getpass
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from aioflow.cli.arguments import Nouns, add_command, add_group, from_zero, moment, positive
 from aioflow.cli.client import connect
@@ -291,12 +293,30 @@ def add_audit(nouns: Nouns) -> None:
         example="aioflow audit list --limit 20",
     )
     listing.add_argument("--limit", type=positive, default=100, metavar="N")
+    listing.add_argument("--actor", metavar="NAME", help="a part of who did it")
+    listing.add_argument(
+        "--action", metavar="ACTION", help="an action such as run.clear, or its noun: run"
+    )
+    listing.add_argument("--target", metavar="TEXT", help="a part of what it was done to")
+    listing.add_argument("--outcome", choices=("done", "refused"))
+    listing.add_argument("--from", dest="first", type=moment, metavar="TIME")
+    listing.add_argument("--to", dest="last", type=moment, metavar="TIME", help="before this time")
     listing.add_argument("--before", type=from_zero, metavar="ID", help="continue after this entry")
 
 
 def _list_audit(arguments: argparse.Namespace) -> int:
+    named = {
+        "actor": arguments.actor,
+        "action": arguments.action,
+        "target": arguments.target,
+        "outcome": arguments.outcome,
+        "from": arguments.first,
+        "to": arguments.last,
+    }
+    query = {name: value for name, value in named.items() if value is not None}
     found = read(
-        arguments, lambda source: source.audit(limit=arguments.limit, before=arguments.before)
+        arguments,
+        lambda source: source.audit(query, limit=arguments.limit, before=arguments.before),
     )
     if arguments.json:
         print_json(found)
@@ -314,10 +334,15 @@ def _list_audit(arguments: argparse.Namespace) -> int:
                 line["target"],
                 line["code"],
                 line["before"],
-                line["after"],
+                _after_text(line),
             )
             for line in found
         ),
-        empty="nothing has been changed yet",
+        empty="no matching entries" if query else "nothing has been changed yet",
     )
     return 0
+
+
+def _after_text(line: Mapping[str, Any]) -> str | None:
+    after: str | None = line["after"]
+    return f"{after} and {line['more']} more" if line["more"] else after

@@ -127,17 +127,29 @@ class Client:
         body = None if data is None else json.dumps(data).encode()
         return json.loads(self._ask("POST", f"{_joined(('events', name))}{query}", body))
 
-    def put(self, *path: str, body: Mapping[str, object] | None = None) -> Any:
+    def put(
+        self,
+        *path: str,
+        body: Mapping[str, object] | None = None,
+        query: Mapping[str, object] | None = None,
+    ) -> Any:
         """Send a PUT request and return its result."""
-        return self._change("PUT", path, body)
+        return self._change("PUT", path, body, query)
 
-    def delete(self, *path: str) -> Any:
+    def delete(self, *path: str, query: Mapping[str, object] | None = None) -> Any:
         """Send a DELETE request and return its result."""
-        return self._change("DELETE", path, None)
+        return self._change("DELETE", path, None, query)
 
-    def _change(self, method: str, path: tuple[str, ...], body: Mapping[str, object] | None) -> Any:
+    def _change(
+        self,
+        method: str,
+        path: tuple[str, ...],
+        body: Mapping[str, object] | None,
+        query: Mapping[str, object] | None = None,
+    ) -> Any:
         data = None if body is None else json.dumps(body).encode()
-        return json.loads(self._ask(method, _joined(path), data))
+        target = _joined(path) + (f"?{urlencode(query)}" if query else "")
+        return json.loads(self._ask(method, target, data))
 
     def _ask(
         self,

@@ -103,8 +103,11 @@ class Source(Protocol):
     def tokens(self) -> Any:
         """``access.list_tokens``."""
 
-    def audit(self, *, limit: int, before: int | None) -> Any:
-        """``access.list_audit``."""
+    def audit(self, query: Mapping[str, Any], *, limit: int, before: int | None) -> Any:
+        """``access.list_audit``; the filter is that of the HTTP API."""
+
+    def notes(self, run_id: str) -> Any:
+        """``notes.page``, all pages."""
 
 
 def read(arguments: argparse.Namespace, question: Callable[[Source], Any]) -> Any:
@@ -217,8 +220,11 @@ class _Daemon:
     def tokens(self) -> Any:
         return self._client.items("tokens")
 
-    def audit(self, *, limit: int, before: int | None) -> Any:
-        return self._client.items("audit", limit=limit, before=before)
+    def audit(self, query: Mapping[str, Any], *, limit: int, before: int | None) -> Any:
+        return self._client.items("audit", limit=limit, before=before, **query)
+
+    def notes(self, run_id: str) -> Any:
+        return self._client.items("runs", run_id, "notes")
 
 
 class _Database:
@@ -344,8 +350,24 @@ class _Database:
     def tokens(self) -> Any:
         return self._ask(lambda api: api.access.list_tokens())
 
-    def audit(self, *, limit: int, before: int | None) -> Any:
-        return self._ask(lambda api: api.access.list_audit(limit=limit, before=before))
+    def audit(self, query: Mapping[str, Any], *, limit: int, before: int | None) -> Any:
+        from aioflow.api.access.audit import audit_filter
+
+        wanted = audit_filter(query)
+        return self._ask(lambda api: api.access.list_audit(wanted, limit=limit, before=before))
+
+    def notes(self, run_id: str) -> Any:
+        async def ask(api: Any) -> Any:
+            found: list[Any] = []
+            cursor = None
+            while True:
+                page = await api.notes.page(run_id, limit=_PAGE, cursor=cursor)
+                found += page.items
+                cursor = page.next
+                if cursor is None:
+                    return found
+
+        return self._ask(ask)
 
     def _ask(self, question: Callable[[Any], Awaitable[Any]]) -> Any:
         from aioflow.cli.offline_database import ask_database

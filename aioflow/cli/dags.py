@@ -18,6 +18,7 @@ from aioflow.cli.backfills import add_start
 from aioflow.cli.client import connect
 from aioflow.cli.daemon_or_database import read
 from aioflow.cli.output import hint, print_json, print_table, safe, safe_text, state
+from aioflow.cli.page_links import show_run_link
 
 __all__ = ("add_parser",)
 
@@ -212,6 +213,7 @@ def _trigger(arguments: argparse.Namespace) -> int:
     made = client.post("dags", arguments.dag, "runs", body=body)
     status = 0
     if arguments.wait:
+        show_run_link(arguments, made["run_id"])
         from aioflow.cli.run_progress import run_exit_status, wait_for_run
 
         hint(f"waiting for run {made['run_id']}")
@@ -226,6 +228,7 @@ def _trigger(arguments: argparse.Namespace) -> int:
     verb = "started" if made["created"] else "exists already"
     print(f"{made['run_id']} {verb}: {state(made['state'])}")
     hint(f"follow it: aioflow runs watch {made['run_id']}")
+    show_run_link(arguments, made["run_id"])
     return status
 
 

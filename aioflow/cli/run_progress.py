@@ -21,6 +21,7 @@ from rich.text import Text
 from aioflow.cli.client import Refused, connect
 from aioflow.cli.daemon_or_database import read
 from aioflow.cli.output import hint, print_json, progress_text, safe, task_name, wait_text
+from aioflow.cli.page_links import show_run_link
 from aioflow.errors import DaemonAway
 
 __all__ = (
@@ -160,6 +161,7 @@ def wait_for_run(arguments: argparse.Namespace, run_id: str) -> str:
 
 def watch_run(arguments: argparse.Namespace, run_id: str) -> int:
     """Show a run until it ends. Without a daemon, show it once, because nothing changes."""
+    show_run_link(arguments, run_id)
     with RunProgress(is_json=arguments.json) as progress:
         client = connect(arguments)
         run = read(arguments, lambda source: source.run(run_id))

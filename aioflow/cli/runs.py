@@ -26,6 +26,7 @@ from aioflow.cli.output import (
     task_name,
     wait_text,
 )
+from aioflow.cli.page_links import show_run_link
 from aioflow.cli.run_filters import add_filters, run_query
 from aioflow.errors import SettingsError
 
@@ -75,6 +76,7 @@ def add_parser(nouns: Nouns) -> None:
     _add_mark(verbs)
     text = "delete an ended run, with its results and logs, or all that match a filter"
     add_bulk(_add_many(verbs, "delete", _delete, text))
+    _add_note(verbs)
     add_logs(verbs, _add_index)
 
 
@@ -96,6 +98,22 @@ def _add_clear(verbs: Nouns) -> None:
     clear.add_argument(
         "--latest", action="store_true", help="use the newest version of the DAG from now on"
     )
+
+
+def _add_note(verbs: Nouns) -> None:
+    note = add_command(
+        verbs,
+        "note",
+        _write_note,
+        text="write, show or remove the note on a run, or on a task of it",
+        example='aioflow runs note RUN load "the bank sends the file at noon"',
+    )
+    note.add_argument("run_id", metavar="RUN")
+    note.add_argument(
+        "words", nargs="*", metavar="[TASK] TEXT", help="without it, the notes are shown"
+    )
+    note.add_argument("--remove", action="store_true", help="remove the note")
+    _add_index(note)
 
 
 def _add_mark(verbs: Nouns) -> None:
@@ -173,6 +191,8 @@ def _show(arguments: argparse.Namespace) -> int:
         if found[name]:
             print(f"{name}: {found[name]}")
     print(f"version: {found['version'][:_VERSION_DIGITS]}")
+    _show_notes(arguments)
+    show_run_link(arguments, found["run_id"])
     print()
     print_table(
         ("TASK", "STATE", "TRY", "NOTE"),
@@ -188,6 +208,14 @@ def _show(arguments: argparse.Namespace) -> int:
     elif left > 0:
         hint(f"{left} more: --offset {arguments.offset + len(found['tasks'])}")
     return 0
+
+
+def _show_notes(arguments: argparse.Namespace) -> None:
+    """Print the notes on a run and its tasks, with their authors."""
+    for note in read(arguments, lambda source: source.notes(arguments.run_id)):
+        where = "" if note["task_id"] is None else f" on {task_name(note)}"
+        text = safe(" ".join(note["text"].split()))
+        print(f"note{where}: {text} ({safe(note['author'])}, {note['at']})")
 
 
 def _rows(tasks: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
@@ -311,6 +339,7 @@ def _why(arguments: argparse.Namespace) -> int:
         print_json(found)
         return 0
     _show_chain(found)
+    show_run_link(arguments, found["run_id"], arguments.task, arguments.map)
     return 0
 
 
@@ -440,6 +469,51 @@ def _check_place(arguments: argparse.Namespace, task: object, what: str) -> None
     """Reject a map index or iteration if no task is named."""
     if arguments.map >= 0 and not task:
         raise SettingsError(f"a map index or a round is that of one task: {what}")
+
+
+@named_run
+def _write_note(arguments: argparse.Namespace) -> int:
+    words: list[str] = arguments.words
+    if not words and not arguments.remove:
+        return _list_notes(arguments)
+    task, texts = (words, []) if arguments.remove else (words[:-1], words[-1:])
+    if len(task) > 1:
+        raise SettingsError("a note is one text: put it in quotes")
+    _check_place(arguments, task, "name its TASK, too")
+    path = ["runs", arguments.run_id, *(["tasks", *task] if task else []), "note"]
+    query = {"map": arguments.map} if task else {}
+    client = connect(arguments)
+    if arguments.remove:
+        answer = client.delete(*path, query=query)
+    else:
+        answer = client.put(*path, body={"text": texts[0]}, query=query)
+    if arguments.json:
+        print_json(answer)
+    else:
+        where = " ".join([answer["run_id"], *task])
+        print(f"the note on {safe(where)} is {'removed' if arguments.remove else 'written'}")
+    return 0
+
+
+def _list_notes(arguments: argparse.Namespace) -> int:
+    found = read(arguments, lambda source: source.notes(arguments.run_id))
+    if arguments.json:
+        print_json(found)
+        return 0
+    print_table(
+        ("TASK", "NOTE", "BY", "AT"),
+        (
+            (
+                "" if note["task_id"] is None else task_name(note),
+                note["text"],
+                note["author"],
+                note["at"],
+            )
+            for note in found
+        ),
+        empty=f'no notes: aioflow runs note {arguments.run_id} "TEXT"',
+    )
+    return 0
 
 
 def _delete(arguments: argparse.Namespace) -> int:

@@ -214,7 +214,7 @@ def executor_unavailable(report: ExecutorUnavailable, tx: Transaction) -> None:
 def demand_workers(tx: Transaction) -> None:
     """End the workers that this turn retired, and demand as many as have work, if that changed."""
     tx.effects.extend(RetireWorker(worker.number) for worker in tx.slots.take_retired())
-    demands = tx.slots.demand(granting=not tx.memory.is_drained)
+    demands = tx.slots.demand(tx.runs.values(), granting=not tx.memory.is_drained)
     if demands is not None:
         tx.effects.append(SetWorkerDemand(demands))
 

@@ -343,14 +343,7 @@ class _Node:
             settings.pythons,
             reread=PythonPaths(settings.home).reread,
         )
-        self._answers = QueryHandler(
-            store,
-            clock,
-            still_waits=lambda *task: still_waits(engine.memory, *task),
-            masks=masks,
-            copy_results=None if self._stored is None else self._stored.fetcher.request,
-            reserve_spool=None if self._stored is None else self._stored.uploader.reserve,
-        )
+        self._answers = self._query_handler(masks)
         context = self._wired(settings)
         self._slot = WorkerPool(context, settings.cpu_slots)
         self._remote = RemoteExecutors(context, self._backends, settings.cpu_slots)
@@ -368,6 +361,17 @@ class _Node:
         self._code_missing = CodeMissing(store, self._snapshots, engine.report, clock)
         self._deleting = Deleting(
             engine, store, self._tasklog, settings.results_folder, clock, self._stored
+        )
+
+    def _query_handler(self, masks: Masks) -> QueryHandler:
+        stored, engine = self._stored, self._engine
+        return QueryHandler(
+            self._store,
+            self._clock,
+            still_waits=lambda *task: still_waits(engine.memory, *task),
+            masks=masks,
+            copy_results=None if stored is None else stored.fetcher.request,
+            reserve_spool=None if stored is None else stored.uploader.reserve,
         )
 
     def _describe(self, row: DecisionRow) -> Asked:
@@ -763,6 +767,7 @@ def _deliveries(
         restore=restore,
         on_alert=_alert,
         describe=describe,
+        public_url=settings.public_url,
     )
 
 

@@ -163,4 +163,4 @@ class Batch(msgspec.Struct, kw_only=True):
     @property
     def is_empty(self) -> bool:
         """Whether committing the batch would change nothing."""
-        return not any(getattr(self, name) for name in self.__struct_fields__[3:])
+        return not any(msgspec.structs.astuple(self)[3:])

@@ -78,6 +78,7 @@ class OutboxWorker:
         on_alert: Called with each alert, once per alert while this process lives.
         needs_values: Whether declared secrets, connections and variables must exist.
         describe: Describes an open decision for a message, with its links.
+        public_url: The address of the page, for links in messages; empty for none.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class OutboxWorker:
         on_alert: Callable[[Alert], None],
         needs_values: bool = True,
         describe: Callable[[DecisionRow], Asked] = Asked.about,
+        public_url: str = "",
     ) -> None:
         self._context = context
         self._pace = pace
@@ -102,6 +104,7 @@ class OutboxWorker:
             restore,
             needs_values=needs_values,
             describe=describe,
+            public_url=public_url,
         )
         self._queue = DeliveryQueue()
         self._changed = anyio.Event()

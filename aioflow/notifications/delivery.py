@@ -15,11 +15,12 @@ from aioflow.core.state.task_instance import run_info
 from aioflow.model.dag import CallbackSpec, DagSpec, ValueKind
 from aioflow.model.decisions import DecisionRow
 from aioflow.model.ids import RunNo, TriggerNo
+from aioflow.model.page_links import dag_page, task_page
 from aioflow.model.rows import RunRow, VersionRow
 from aioflow.model.states import Failure
 from aioflow.protocol.commands import Notify, RunCallback, RunInfo
 from aioflow.protocol.effects import DeliverOutbox
-from aioflow.protocol.outbox import ALERT, Asked, Callback
+from aioflow.protocol.outbox import ALERT, Alert, Asked, Callback
 from aioflow.redaction import Masks, secret_texts
 from aioflow.store import Store
 from aioflow.telemetry.task_log import LogKey
@@ -154,6 +155,7 @@ class Preparing:
         restore: Recreates a version's source folder if it is missing.
         needs_values: Whether declared secrets, connections and variables must exist.
         describe: Describes an open decision, with its links.
+        public_url: The address of the page; empty for messages without links.
 
     Attributes:
         targets: Targets of alerts.
@@ -168,8 +170,10 @@ class Preparing:
         *,
         needs_values: bool,
         describe: Callable[[DecisionRow], Asked] = Asked.about,
+        public_url: str = "",
     ) -> None:
         self._describe = describe
+        self._public_url = public_url
         self._needs_values = needs_values
         self._store = store
         self._masks = masks
@@ -199,8 +203,15 @@ class Preparing:
             targets.connection,
             targets.names,
             await self._values(targets.names),
+            self._url_of(msgspec.msgpack.decode(job.effect.body, type=Alert)),
         )
         return PreparedDelivery(job=job, command=command, version="", what={"callback": "alert"})
+
+    def _url_of(self, alert: Alert) -> str:
+        """Return the page of what an alert is about; empty if it is about no run or DAG."""
+        if alert.run_id:
+            return task_page(self._public_url, alert.run_id, alert.task_id)
+        return dag_page(self._public_url, alert.dag_id) if alert.dag_id else ""
 
     async def callback(self, job: Job) -> PreparedDelivery | None:
         """Prepare the call of an author's callback.
@@ -224,21 +235,23 @@ class Preparing:
             start_no=callback.start_no,
             try_number=callback.try_number,
         )
+        task_id = ""
         if callback.task_index >= 0:
             task = spec.tasks[callback.task_index]
-            callbacks = task.callbacks
+            callbacks, task_id = task.callbacks, task.task_id
             index = "" if callback.map_index < 0 else f"[{callback.map_index}]"
-            what["task_id"] = f"{task.task_id}{index}"
+            what["task_id"] = f"{task_id}{index}"
         names = _names(callbacks) if self._needs_values else ()
-        body = job.effect.body
         if callback.task_index < 0 and callback.event == "failure" and callback.failure is None:
             failure = await self._failure_of(row, spec)
-            body = msgspec.msgpack.encode(msgspec.structs.replace(callback, failure=failure))
+            callback = msgspec.structs.replace(callback, failure=failure)
         if callback.decision_no >= 0:
             asked = await self._asked(callback.decision_no)
             if asked is None:
                 return None
-            body = msgspec.msgpack.encode(msgspec.structs.replace(callback, asked=asked))
+            callback = msgspec.structs.replace(callback, asked=asked)
+        url = task_page(self._public_url, row.run_id, task_id, callback.map_index)
+        body = msgspec.msgpack.encode(msgspec.structs.replace(callback, url=url))
         command = RunCallback(
             job.effect.outbox_no, row.run_no, body, names, await self._values(names)
         )

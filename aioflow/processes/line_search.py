@@ -17,7 +17,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -140,7 +140,8 @@ class LineSearch:
                 yield finder
             finally:
                 with anyio.CancelScope(shield=True):
-                    process.kill()
+                    with suppress(ProcessLookupError):  # it may have reached its limit
+                        process.kill()
                     await process.aclose()
 
 

@@ -358,6 +358,7 @@ class Notify(_Wire, frozen=True):
         email: Addresses.
         connection: The name of the connection to send mail over.
         names, values: See ``RunCallback``.
+        url: The page of the run or DAG that the alert is about; empty for none.
     """
 
     number: int
@@ -370,6 +371,7 @@ class Notify(_Wire, frozen=True):
     connection: str = ""
     names: tuple[tuple[ValueKind, str], ...] = ()
     values: tuple[bytes, ...] = ()
+    url: str = ""
 
 
 class Ping(_Wire, frozen=True):

@@ -189,6 +189,8 @@ class Callback(msgspec.Struct, frozen=True, array_like=True):
         failure: The failure of a failed try.
         decision_no: The decision that the task waits for, if the event is ``ask``.
         asked: That decision. Added for the delivery, because links are signed as late as possible.
+        url: The page of the run or task; empty if the address of the page is not known. Added for
+            the delivery.
     """
 
     event: str
@@ -203,6 +205,7 @@ class Callback(msgspec.Struct, frozen=True, array_like=True):
     failure: Failure | None = None
     decision_no: TriggerNo = -1
     asked: Asked | None = None
+    url: str = ""
 
 
 def callback_kind(dag_id: str) -> str:

@@ -10,12 +10,13 @@ compiled once for each database. A writing statement takes its parameters in the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache, lru_cache
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
+import msgspec
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
@@ -99,9 +100,9 @@ class Action(Enum):
     """Delete the row, which may have been deleted already."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Kind:
-    """One kind of change.
+    """One kind of change. Each exists once, in ``KINDS``.
 
     Attributes:
         name: Name in the journal and in error messages.
@@ -127,7 +128,8 @@ class Kind:
     @property
     def is_counted(self) -> bool:
         """Whether the statement must affect exactly as many rows as the change has."""
-        return self.action not in {Action.KEEP, Action.AMEND, Action.DISCARD}
+        action = self.action  # compared, because the hash of a member costs more
+        return not (action is Action.KEEP or action is Action.AMEND or action is Action.DISCARD)
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -143,7 +145,7 @@ def bind_batch(batch: Batch, vault: Vault) -> Changes:
             twice. SQLite and PostgreSQL would handle such batches differently.
     """
     changes = []
-    for kind in KINDS:
+    for kind in _kinds_in(batch):
         try:
             rows = kind.bind(batch, vault)
         except (TypeError, ValueError, OverflowError) as exc:
@@ -161,26 +163,68 @@ def named_by(kind: Kind, row: Parameters) -> dict[str, int]:
     return {name: number for name, number in numbers.items() if isinstance(number, int)}
 
 
-_TYPES: dict[type, set[type]] = {
-    BigInteger: {int},
-    SmallInteger: {int},
-    Text: {str},
-    LargeBinary: {bytes},
+def _kinds_in(batch: Batch) -> Sequence[Kind]:
+    """Return the kinds that a batch may contain, in order.
+
+    Most batches are small, and few attributes of them have values. Only the kinds that read one of
+    these are bound.
+    """
+    by_attribute = _kinds_by_attribute()
+    filled = zip(batch.__struct_fields__, msgspec.structs.astuple(batch), strict=True)
+    places = {place for name, value in filled if value for place in by_attribute.get(name, ())}
+    return [KINDS[place] for place in sorted(places)]
+
+
+@cache
+def _kinds_by_attribute() -> Mapping[str, Sequence[int]]:
+    """Return the places in ``KINDS`` of the kinds that read each attribute of a batch."""
+    found: dict[str, list[int]] = {}
+    for place, kind in enumerate(KINDS):
+        read = _ReadBatch(set())
+        kind.bind(cast("Batch", read), cast("Vault", None))
+        for name in read.names:
+            found.setdefault(name, []).append(place)
+    return found
+
+
+class _ReadBatch:
+    """An empty batch that notes which of its attributes are read."""
+
+    _empty = Batch(number=0, at=0)
+
+    def __init__(self, names: set[str]) -> None:
+        self.names = names
+
+    def __getattr__(self, name: str) -> Any:
+        self.names.add(name)
+        return getattr(self._empty, name)
+
+
+_TYPES: dict[type, frozenset[type]] = {
+    BigInteger: frozenset({int, type(None)}),
+    SmallInteger: frozenset({int, type(None)}),
+    Text: frozenset({str, type(None)}),
+    LargeBinary: frozenset({bytes, type(None)}),
 }
 
 
-def _check_rows(kind: Kind, rows: list[Parameters]) -> None:
+@cache
+def _types_of(kind: Kind) -> Sequence[tuple[str, frozenset[type]]]:
+    """Return the columns of the rows of a kind, with the types of their values."""
     names = (*kind.columns, *kind.guards)
-    for name, column in zip(names, zip(*rows, strict=True), strict=True):
-        allowed = _TYPES[type(kind.table.c[name].type)]
+    return [(name, _TYPES[type(kind.table.c[name].type)]) for name in names]
+
+
+def _check_rows(kind: Kind, rows: list[Parameters]) -> None:
+    for (name, allowed), column in zip(_types_of(kind), zip(*rows, strict=True), strict=True):
         # SQLite would store 1.0 as 1 and NaN as NULL; PostgreSQL accepts neither.
-        odd: set[type] = set(map(type, column)) - allowed - {type(None)}
-        if odd:
-            raise BatchRefused(f"{kind.name}: {name} cannot hold a {odd.pop().__name__}")
+        if not allowed.issuperset(map(type, column)):
+            odd = next(type(value) for value in column if type(value) not in allowed)
+            raise BatchRefused(f"{kind.name}: {name} cannot hold a {odd.__name__}")
         # SQLite would store a NUL and truncate the text in some functions; PostgreSQL rejects it.
-        if allowed == {str} and any("\0" in text for text in column if text):
+        if allowed is _TYPES[Text] and "\0" in "".join(filter(None, column)):
             raise BatchRefused(f"{kind.name}: {name} holds a NUL character")
-    if kind.guards:
+    if kind.guards and len(rows) > 1:
         first = len(kind.columns)
         end = first + min(len(kind.key), len(kind.guards))
         if len({row[first:end] for row in rows}) != len(rows):

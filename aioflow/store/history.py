@@ -16,6 +16,9 @@ from aioflow.store.selects import literal, number, text
 
 __all__ = ("HistoryReader",)
 
+_CLOCK_STEP_US = 3_600_000_000
+"""How far the clock may have been set back between the creation of two runs."""
+
 _history, _run, _dag = tables.history, tables.run, tables.dag
 
 
@@ -89,6 +92,7 @@ _OF_DAG = (
     .limit(number("limit"))
 )
 
+_newest_first = (_run.c.ended_at.desc(), _run.c.run_no.desc())
 _ENDED_BETWEEN = (
     select(_run)
     .select_from(_dag.join(_run, _run.c.dag_id == _dag.c.dag_id))
@@ -96,10 +100,41 @@ _ENDED_BETWEEN = (
         tables.not_deleted,
         _run.c.ended_at.is_not(None),
         _run.c.ended_at >= number("since"),
+        _run.c.ended_at < number("until"),
         _run.c.started_at < number("until"),
     )
-    .order_by(_run.c.ended_at.desc(), _run.c.run_no.desc())
+    .order_by(*_newest_first)
     .limit(number("limit"))
+)
+_ENDED_AFTER = (
+    select(_run)
+    .select_from(_dag.join(_run, _run.c.dag_id == _dag.c.dag_id))
+    .where(
+        tables.not_deleted,
+        _run.c.ended_at.is_not(None),
+        _run.c.ended_at >= number("until"),
+        _run.c.started_at < number("until"),
+    )
+    .order_by(*_newest_first)
+    .limit(number("limit"))
+)
+_EARLY_ENDED_AFTER = (
+    select(_run)
+    .where(
+        tables.not_deleted,
+        _run.c.run_no < number("run_no"),
+        literal_column("+run.ended_at") >= number("until"),  # the sign keeps its index out
+        _run.c.started_at < number("until"),
+    )
+    .order_by(*_newest_first)
+    .limit(number("limit"))
+)
+_RUN_NUMBERS = select(func.min(_run.c.run_no), func.max(_run.c.run_no))
+_NEXT_CREATED = (
+    select(_run.c.run_no, _run.c.created_at)
+    .where(_run.c.run_no >= number("run_no"))
+    .order_by(_run.c.run_no)
+    .limit(literal_column("1"))
 )
 _SCHEDULED = (
     select(_run)
@@ -216,9 +251,36 @@ class HistoryReader(QueryInterface):
         self, since: Timestamp, until: Timestamp, *, limit: int
     ) -> list[RunRow]:
         """See ``Store``."""
-        live = await self._all(rows.run_row, _LIVE, until=until, limit=limit)
-        ended = await self._all(rows.run_row, _ENDED_BETWEEN, since=since, until=until, limit=limit)
-        return (live + ended)[:limit]
+        found = await self._all(rows.run_row, _LIVE, until=until, limit=limit)
+        if len(found) < limit:
+            found += await self._list_ended_after(until, limit)
+        if len(found) < limit:
+            period = {"since": since, "until": until}
+            found += await self._all(rows.run_row, _ENDED_BETWEEN, limit=limit, **period)
+        return found[:limit]
+
+    async def _list_ended_after(self, until: Timestamp, limit: int) -> list[RunRow]:
+        """Return the runs that started before a time, and ended at or after it.
+
+        No index has both times. So the smaller part is read: the runs that were created before the
+        time, or those that ended after it.
+        """
+        bounds = await self._one(_values, _RUN_NUMBERS)
+        if bounds is None or bounds[0] is None:
+            return []
+        first, last = bounds
+        begin, end = first, last + 1
+        while begin < end:  # the numbers of runs are in the order of their creation
+            middle = (begin + end) // 2
+            run = await self._one(_values, _NEXT_CREATED, run_no=middle)
+            if run is None or run[1] >= until + _CLOCK_STEP_US:
+                end = middle
+            else:
+                begin = run[0] + 1
+        if begin - first > last - begin:
+            return await self._all(rows.run_row, _ENDED_AFTER, until=until, limit=limit)
+        early = {"run_no": begin, "until": until}
+        return await self._all(rows.run_row, _EARLY_ENDED_AFTER, limit=limit, **early)
 
     async def list_scheduled_runs(
         self, since: Timestamp, until: Timestamp, *, limit: int
@@ -236,6 +298,10 @@ class HistoryReader(QueryInterface):
             return dag_id, int(day), int(state), int(ended), int(counted)
 
         return await self._all(found, _UNCOUNTED, limit=limit)
+
+
+def _values(values: rows.Values) -> rows.Values:
+    return values
 
 
 def _numbers(values: rows.Values) -> tuple[Timestamp, int, int]:

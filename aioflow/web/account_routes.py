@@ -7,15 +7,16 @@ from typing import Annotated, Literal, TypeAlias
 from fastapi import Depends, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from aioflow.api import Api, instant
+from aioflow.api import Api
+from aioflow.api.access.audit import audit_filter
 from aioflow.api.paging import number_after, page_of, page_of_all
 from aioflow.api.queries import PAGE
 from aioflow.errors import KeyNotTaken, LoginFailed, RequestError, WrongPassword
-from aioflow.model.access import HOME, AuditFilter, Role
+from aioflow.model.access import HOME, Role
 from aioflow.web.auth_context import RequestContext
 from aioflow.web.csrf import set_cookie
 from aioflow.web.permissions import By, Sent, admin, anybody, viewer
-from aioflow.web.routing import CookieName, Count, CursorText, Json, NodeApi, api_router
+from aioflow.web.routing import CookieName, Count, CursorText, Json, NodeApi, Urls, api_router
 
 __all__ = ("LoginBody", "NewTokenBody", "NewUserBody", "PasswordBody", "UserBody", "router")
 
@@ -79,8 +80,8 @@ router = api_router()
 
 
 @router.get("/me", dependencies=[viewer(is_own=True)])
-async def show_me(sent: Sent) -> Response:
-    """Show the caller's name, role and scopes."""
+async def show_me(sent: Sent, urls: Urls) -> Response:
+    """Show the caller's name, role and scopes, and the address of the page for links."""
     caller = sent.caller
     if caller is None:
         raise RuntimeError("the guard let a request without context through")
@@ -90,6 +91,7 @@ async def show_me(sent: Sent) -> Response:
             "role": caller.role.label,
             "kind": caller.kind,
             "scopes": caller.scopes,
+            "page_url": urls.public or (None if sent.address else urls.local or None),
         }
     )
 
@@ -268,14 +270,8 @@ async def list_audit(
 
     ``actor`` and ``target`` are parts of names; ``action`` is an action, or its noun: ``run``.
     """
-    wanted = AuditFilter(
-        actor=actor,
-        action=action,
-        target=target,
-        is_refused=None if outcome is None else outcome == "refused",
-        first=None if first is None else instant(first, "from"),
-        last=None if last is None else instant(last, "to"),
-    )
+    named = {"actor": actor, "action": action, "target": target, "outcome": outcome}
+    wanted = audit_filter({**named, "from": first, "to": last})
     after = number_after("audit", cursor)
     below = before if after is None else after
     found = await api.access.list_audit(wanted, before=below, limit=limit + 1)

@@ -25,7 +25,7 @@ from aioflow.web.openapi import describe
 from aioflow.web.permissions import Sent, anybody, check_routes, viewer
 from aioflow.web.problems import problem, problem_of
 from aioflow.web.routes import API_ROUTES
-from aioflow.web.routing import NodeApi, NodeMetrics
+from aioflow.web.routing import NodeApi, NodeMetrics, PageUrls
 from aioflow.web.tokens import Token
 from aioflow.web.trusted_proxies import Proxies
 
@@ -43,6 +43,7 @@ def create_app(
     any_address: bool = False,
     proxies: Proxies | None = None,
     lag_seconds: Callable[[], float] = lambda: 0.0,
+    page_urls: PageUrls | None = None,
 ) -> ASGIApp:
     """Return the ASGI application. All applications of this process share their routes.
 
@@ -53,6 +54,7 @@ def create_app(
         any_address: See ``Guard``.
         proxies: See ``Guard``.
         lag_seconds: Returns the delay of the event loop.
+        page_urls: The addresses of the page, for links.
     """
     app = FastAPI(
         title="aioflow",
@@ -71,6 +73,7 @@ def create_app(
     app.state.api = api
     app.state.cookie_name = token.cookie_name
     app.state.budget = ResponseBudget()
+    app.state.page_urls = page_urls or PageUrls()
     app.state.metrics = exposition(api, lag_seconds)
     check_routes(app.routes)
     return Guard(

@@ -165,6 +165,7 @@ class Me(TypedDict):
     role: str
     kind: str
     scopes: list[str] | None
+    page_url: str | None
 
 
 class SessionEnded(TypedDict):

@@ -6,7 +6,7 @@ its own API through its state. msgspec encodes responses in one pass and without
 
 from __future__ import annotations
 
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, NamedTuple, cast
 
 import msgspec
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -29,8 +29,10 @@ __all__ = (
     "NodeApi",
     "NodeMetrics",
     "Offset",
+    "PageUrls",
     "RoundNumber",
     "TryNumber",
+    "Urls",
     "api_of",
     "api_router",
 )
@@ -45,6 +47,18 @@ RoundNumber = Annotated[int, Query(alias="round", ge=-1, le=1 << 53)]
 TryNumber = Annotated[int | None, Query(alias="try", ge=1, le=1 << 31)]
 MAX_ROW_NO = 1 << 62
 """The highest row number."""
+
+
+class PageUrls(NamedTuple):
+    """Addresses of the page.
+
+    Attributes:
+        public: As users reach it; empty if the settings do not say.
+        local: As this machine reaches it.
+    """
+
+    public: str = ""
+    local: str = ""
 
 
 class Json(Response):
@@ -74,6 +88,10 @@ async def _api(request: Request) -> Api:  # a sync dependency would run in a thr
     return api_of(request)
 
 
+async def _page_urls(request: Request) -> PageUrls:
+    return cast(PageUrls, request.app.state.page_urls)
+
+
 async def _cookie_name(request: Request) -> str:
     return cast(str, request.app.state.cookie_name)
 
@@ -91,6 +109,9 @@ NodeApi = Annotated[Api, Depends(_api)]
 
 CookieName = Annotated[str, Depends(_cookie_name)]
 """The name of the node's session cookie, as a route's parameter."""
+
+Urls = Annotated[PageUrls, Depends(_page_urls)]
+"""The addresses of the page, as a route's parameter."""
 
 Budget = Annotated[ResponseBudget, Depends(_response_budget)]
 """The memory budget of the application's responses, as a route's parameter."""

@@ -39,6 +39,7 @@ from aioflow.telemetry.log import Logger
 from aioflow.web.app import create_app
 from aioflow.web.guard import Trusted
 from aioflow.web.limits import HEAD_BYTES, Connections
+from aioflow.web.routing import PageUrls
 from aioflow.web.tokens import Token
 from aioflow.web.trusted_proxies import Proxies
 
@@ -270,17 +271,18 @@ async def serve(
     lag = LoopLag(api.clock)
     api.reads.lag_seconds = lag.worst_seconds
     proxies = Proxies(settings.trusted_proxies)
-    app = create_app(
-        api,
-        token,
-        hosts=(settings.host, socket.gethostname()),
-        any_address=settings.host in _WILDCARDS,
-        proxies=proxies,
-        lag_seconds=lag.worst_seconds,
-    )
     with ExitStack() as listening:
         address = listening.enter_context(listen_on_address(settings.host, settings.port))
         home = listening.enter_context(listen_on_home(settings.home))
+        app = create_app(
+            api,
+            token,
+            hosts=(settings.host, socket.gethostname()),
+            any_address=settings.host in _WILDCARDS,
+            proxies=proxies,
+            lag_seconds=lag.worst_seconds,
+            page_urls=PageUrls(settings.public_url, _url(settings, address)),
+        )
         servers = ((_Server(app, proxies), address), (_Server(Trusted(app), proxies), home))
         async with _noting(api.access, stop), anyio.create_task_group() as group:
             try:
@@ -289,7 +291,7 @@ async def serve(
                     await server.up.wait()
                 group.start_soon(lag.run)
                 group.start_soon(api.reads.commits.run)
-                task_status.started(_url(settings, address, token))
+                task_status.started(f"{_url(settings, address)}/?token={token.secret}")
                 await stop.wait()
             finally:
                 api.reads.commits.close()
@@ -316,10 +318,11 @@ async def _noting(access: Access, stop: anyio.Event) -> AsyncIterator[None]:
             group.cancel_scope.cancel()
 
 
-def _url(settings: Settings, address: socket.socket, token: Token) -> str:
+def _url(settings: Settings, address: socket.socket) -> str:
+    """Return the address of the page on this machine."""
     port = address.getsockname()[1]
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    return f"http://{host}:{port}/?token={token.secret}"
+    return f"http://{host}:{port}"
 
 
 _HEALTH_CHECK_SECONDS = 5.0

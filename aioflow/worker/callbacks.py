@@ -146,6 +146,7 @@ def _context(run: KnownRun, callback: Callback, number: int) -> dict[str, Any]:
         "error": None if failure is None else msgspec.structs.asdict(failure),
         "exception": None if failure is None else f"{failure.type}: {failure.message}",
         "idempotency_key": f"{key}/{callback.event}/{number}",
+        "url": callback.url or None,
     }
     if callback.asked is not None:
         asked = callback.asked
@@ -162,7 +163,7 @@ def notify(command: Notify) -> CallbackReturned:
         set_process_values(values.values_by_name(command.names, command.values))
         for send in _ways(command):
             try:
-                send(_alerted(alert, command.number))
+                send(_alerted(alert, command))
             except BaseException as exc:  # noqa: BLE001 - the other way is taken all the same
                 failed.append(exc)
     except BaseException as exc:  # noqa: BLE001 - a setting may be wrong
@@ -188,7 +189,7 @@ def _ways(command: Notify) -> list[Callable[[Mapping[str, Any]], None]]:
     return ways
 
 
-def _alerted(alert: Alert, number: int) -> dict[str, Any]:
+def _alerted(alert: Alert, command: Notify) -> dict[str, Any]:
     """Return the context for the notifiers."""
     where = " of ".join(part for part in (alert.task_id, alert.run_id, alert.dag_id) if part)
     return {
@@ -198,7 +199,8 @@ def _alerted(alert: Alert, number: int) -> dict[str, Any]:
         "run_id": alert.run_id,
         "task_id": alert.task_id,
         "text": f"{alert.reason}: {f'{where}: ' if where else ''}{alert.message}",
-        "idempotency_key": f"alert/{number}",
+        "idempotency_key": f"alert/{command.number}",
+        "url": command.url or None,
     }
 
 

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from aioflow.author.client import Connection
-from aioflow.author.connection_types import ConnectionField, ConnectionType, Generic
+from aioflow.author.servers.connection_types import ConnectionField, ConnectionType, Generic
 from aioflow.model.dag import ValueKind
 from aioflow.redaction import Masks, secret_texts
 

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from aioflow import DagError, EmailNotifier
 from aioflow.author.client import Connection
-from aioflow.author.transports import mail
+from aioflow.author.servers.transports import mail
 from aioflow.errors import NotificationFailed
 
 HANGS = b"hangs"

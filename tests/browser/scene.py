@@ -388,6 +388,9 @@ def drawn_up(shown: dict[str, Any]) -> None:
         path = key.partition("?")[0]
         answer = shown.pop(key)
         shown[f"{path}?" if "?" in key else path] = _history(path, answer)
+    for key in [key for key in shown if key.startswith("/history/dags?")]:
+        for dag in shown[key]["items"]:
+            _lengthened(dag)
     overview = shown["/overview"]
     overview["status"] = "ready"
     overview["uptime_seconds"] = 6 * 86_400 + 3 * 3600
@@ -395,6 +398,12 @@ def drawn_up(shown: dict[str, Any]) -> None:
     overview["waiting_longest"].sort(key=lambda row: row["since"])
     shown["/runs?limit=200"]["items"].sort(key=lambda run: run["started_at"], reverse=True)
     _summary(shown["/triggers/summary"])
+
+
+def _lengthened(dag: dict[str, Any]) -> None:
+    for name in ("p50_seconds", "p95_seconds"):
+        if dag.get(name) is not None:
+            dag[name] = round(dag[name] * LONGER.get(dag["dag_id"], 1), 1)
 
 
 def _summary(summary: dict[str, Any]) -> None:

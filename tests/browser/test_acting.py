@@ -38,7 +38,7 @@ def test_a_settlement_is_watched_from_its_trigger_to_its_total(browser, daemon, 
         page.confirm("Trigger")
 
         page.see("Why it waits")
-        page.see("interval", within=".why")
+        page.see("a check every", within=".why")
         page.page.wait_for_selector("[data-task='npci_file'][data-state='sensing']")
         expected = generate(tmp_path, DAY, merchants=300, transactions=6_000)
 
@@ -46,7 +46,7 @@ def test_a_settlement_is_watched_from_its_trigger_to_its_total(browser, daemon, 
         page.page.wait_for_selector(
             "[data-task='daily_total'][data-state='success']", timeout=90_000
         )
-        page.see("303 of 303")
+        page.see("303 tasks done")
         node(page, "daily_total").click()
         page.page.locator(".drawer .tabs").get_by_role("link", name="Data").click()
         page.see(str(expected), within=".drawer")
@@ -194,8 +194,8 @@ def test_a_backfill_says_what_it_would_do_and_does_it(browser, daemon):
         page.go("/dags/daily")
         page.press("Backfill")
         fill(page, From="2026-02-01", To="2026-02-05")
-        page.press("Show what it would do", within="dialog")
-        page.see("5 runs would be made", within="dialog")
+        page.press("Preview", within="dialog")
+        page.see("5 runs would be created", within="dialog")
         assert daemon.items("/api/v1/backfills?dag=daily") == []
         page.confirm("Start backfill")
 
@@ -235,7 +235,6 @@ def test_a_trigger_is_fired_manually(browser, daemon):
 
 
 def test_keys_go_where_they_say(browser, daemon):
-    first = daemon.items("/api/v1/dags")[0]["dag_id"]
     with watched(browser, daemon) as page:
 
         def is_there():
@@ -243,12 +242,12 @@ def test_keys_go_where_they_say(browser, daemon):
             return page.page.evaluate("location.pathname") == "/dags"
 
         page.eventually(is_there)
-        page.page.locator("[data-row]").first.wait_for()
+        first = page.page.locator("[data-row]").first
+        leads_to = first.get_attribute("href")
         page.page.keyboard.press("j")
-        focused = page.page.evaluate("document.activeElement.textContent")
-        assert focused == first
+        expect(first).to_be_focused()
         page.page.keyboard.press("Enter")
-        page.page.wait_for_url(f"**/dags/{first}")
+        page.page.wait_for_url(f"**{leads_to}")
         page.page.keyboard.press("?")
         page.see("Keyboard shortcuts", within="dialog")
         page.page.keyboard.press("Escape")

@@ -61,7 +61,7 @@ def test_a_user_that_cannot_be_is_refused_where_it_was_asked_for(browser, daemon
         page.press("New user")
         fill(page, Name="bob", Password="short")
         page.page.locator("dialog footer button[type=submit]").click()
-        page.see("request.account", within="dialog .wrong")
+        page.see("A password has 10 to", within="dialog .wrong")
         page.clean()
     assert "bob" not in users(daemon)
 

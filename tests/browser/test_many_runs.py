@@ -16,7 +16,7 @@ def test_all_runs_that_match_a_search_are_cancelled(browser, daemon, tmp_path):
     with watched(browser, daemon) as page:
         page.go("/runs")
         page.page.get_by_role("searchbox", name="Search runs and DAGs").fill("bulk-")
-        page.see("3 runs match.")
+        page.see("3 runs match")
         page.page.get_by_role("checkbox", name="bulk-2").check()
         page.press("Select all 3 that match")
         page.press("Cancel runs")

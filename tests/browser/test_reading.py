@@ -70,7 +70,7 @@ def test_arrows_go_from_box_to_box_in_a_grid(browser, daemon):
         assert "noted-1" in focused(page)
         page.page.keyboard.press("ArrowLeft")
         page.page.keyboard.press("ArrowUp")
-        assert focused(page).startswith("noted-0: success")
+        assert focused(page).endswith("noted-0: success")
         page.page.keyboard.press("ArrowDown")
         page.page.keyboard.press("Enter")
         page.page.wait_for_url("**/runs/noted-0?task=note")

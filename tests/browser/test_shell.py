@@ -121,3 +121,16 @@ def test_a_mistyped_address_is_a_page_that_leads_home(browser, daemon):
         page.page.get_by_role("link", name="Go to Home").click()
         page.page.wait_for_url(re.compile("/$"))
         page.clean()
+
+
+def test_a_table_is_copied_as_csv_with_full_times(browser, daemon):
+    with watched(browser, daemon) as page:
+        page.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        page.go("/runs?dag=hostile")
+        page.press("Columns and density")
+        page.page.get_by_role("menuitem", name="Copy as CSV").click()
+        page.heard("Copied 1 row")
+        (head, run, _) = page.page.evaluate("navigator.clipboard.readText()").split("\r\n")
+        assert head == "State,Run,DAG,Logical date,Started by,Started,Duration"
+        assert ",loud,hostile,,Manual,20" in run
+        page.clean()

@@ -94,7 +94,6 @@ def test_a_logout_ends_every_window_and_a_login_returns_to_the_same_page(browser
     ("title", "name", "value", "again"),
     [
         pytest.param("Secrets", "bank/pin", "hush-hush-1", "hush-hush-2", id="secret"),
-        pytest.param("Connections", "store", "pg://u:hush-hush-1@h/d", "pg://u:hush@h/e", id="uri"),
         pytest.param("Variables", "limits", '{"most": "hush-hush-1"}', "[1, 2]", id="variable"),
     ],
 )

@@ -88,7 +88,7 @@ def test_a_login_leads_to_the_requested_page(browser, daemon):
             page.page.get_by_role("button", name="Sign in").click()
             if password != PASSWORD:
                 page.see("Sign in", within="main")
-                page.see("request.login", within="[role=alert]")
+                page.see("The name or the password is wrong.", within="[role=alert]")
 
         page.page.wait_for_selector(".rail")
         page.page.wait_for_selector(".drawer")

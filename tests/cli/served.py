@@ -174,9 +174,9 @@ class Daemon:
         """Return the parsed files: on a slow machine the daemon is ready before that."""
         return {Path(dag["file"]).name for dag in self.run("dags", "list", "--json").json}
 
-    def run(self, *words: object) -> Done:
-        """Run a command on its home, in this process."""
-        return run(*words, home=self.home)
+    def run(self, *words: object, given: str = "") -> Done:
+        """Run a command on its home, in this process, with this standard input."""
+        return run(*words, home=self.home, given=given)
 
     def stop(self) -> int:
         """Stop it; return its exit status."""

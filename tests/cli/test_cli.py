@@ -281,14 +281,14 @@ def test_the_log_of_a_run_is_followed_until_it_has_ended(daemon):
     assert [one["text"] for one in whole["lines"]] == [line.split("  ", 2)[2] for line in lines]
 
 
-def on_a_terminal(daemon, *words):
+def on_a_terminal(daemon, *words, with_hints=False):
     """The output of a command for people."""
     leader, follower = os.openpty()
     with subprocess.Popen(
         [sys.executable, "-m", "aioflow", *words, "--home", str(daemon.home)],
         stdin=subprocess.DEVNULL,
         stdout=follower,
-        stderr=subprocess.DEVNULL,
+        stderr=follower if with_hints else subprocess.DEVNULL,
     ) as process:
         os.close(follower)
         shown = b""
@@ -1064,3 +1064,63 @@ def test_check_points_out_a_task_that_stands_alone_but_lets_it_pass(tmp_path, ca
     assert (status, said.out) == (0, f"{file}: odd: ok\n")
     assert "'lone'" in said.err
     assert "'a'" not in said.err
+
+
+def test_a_note_is_written_shown_and_removed(daemon):
+    run_id = daemon.run("dags", "trigger", "sums", "--wait", "--json").json["run_id"]
+    task = daemon.run("runs", "show", run_id, "--json").json["tasks"][0]["task_id"]
+    wrote = daemon.run("runs", "note", run_id, "bank called,\x1b[31m\nfile late")
+    assert (wrote.status, "control characters" in wrote.err) == (1, True)
+
+    daemon.run("runs", "note", run_id, "bank called,\nfile late")
+    made = daemon.run("runs", "note", run_id, task, "of the task", "--json").json
+    listed = daemon.run("runs", "note", run_id, "--json").json
+    shown = daemon.run("runs", "show", run_id).out
+    found = daemon.run("runs", "list", "--params", "file late", "--json").json
+    wrong = daemon.run("runs", "note", run_id, task, "two", "texts")
+    daemon.run("runs", "note", run_id, "--remove")
+    removed = daemon.run("runs", "note", run_id, task, "--remove", "--json").json
+
+    assert made in listed
+    assert [(one["task_id"], one["text"]) for one in listed] == [
+        (None, "bank called,\nfile late"),
+        (task, "of the task"),
+    ]
+    assert "note: bank called, file late (home, " in shown
+    assert f"note on {task}: of the task (home, " in shown
+    assert [one["run_id"] for one in found] == [run_id]
+    assert (wrong.status, "put it in quotes" in wrong.err) == (2, True)
+    assert removed == {"run_id": run_id, "task_id": task, "removed": True}
+    assert "no notes" in daemon.run("runs", "note", run_id).out
+
+
+def test_on_a_terminal_the_page_of_a_run_is_named_and_nowhere_else(daemon):
+    run_id = daemon.run("dags", "trigger", "sums", "--wait", "--json").json["run_id"]
+    link = re.compile(
+        rf"on the page: http://127\.0\.0\.1:\d+/runs/{re.escape(run_id)}(\?task=t)?\r"
+    )
+
+    for words in (
+        ("runs", "show", run_id),
+        ("runs", "why", run_id),
+        ("runs", "watch", run_id),
+        ("dags", "trigger", "sums", "--run-id", run_id),
+    ):
+        assert link.search(on_a_terminal(daemon, *words, with_hints=True)), words
+        plain = daemon.run(*words)
+        assert "on the page" not in plain.out + plain.err, words
+    as_json = on_a_terminal(daemon, "runs", "show", run_id, "--json", with_hints=True)
+    assert "on the page" not in as_json
+
+
+def test_the_audit_is_filtered(daemon):
+    daemon.run("pools", "set", "audited", "3")
+    daemon.run("pools", "delete", "audited")
+    found = daemon.run("audit", "list", "--action", "pool", "--target", "audited", "--json").json
+    none = daemon.run("audit", "list", "--actor", "no such one").out
+
+    assert [(one["action"], one["actor"]) for one in found] == [
+        ("pool.delete", "home"),
+        ("pool.set", "home"),
+    ]
+    assert "no matching entries" in none

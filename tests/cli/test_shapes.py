@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,7 @@ def test_shapes_of_runs(daemon):
     watched = keys_of(daemon.run("runs", "watch", run_id, "--json"))
     shown = keys_of(daemon.run("runs", "show", run_id, "--json"))
     check(daemon, "runs mark", "runs", "mark", run_id, "--state", "failed")
+    check(daemon, "runs note", "runs", "note", run_id, "late")
     check(daemon, "runs cancel", "runs", "cancel", run_id)
     check(daemon, "runs delete", "runs", "delete", run_id)
 
@@ -158,6 +160,34 @@ def test_shapes_of_values(daemon):
         check(daemon, f"{noun} list", noun, "list")
         check(daemon, f"{noun} delete", noun, "delete", "X")
     check(daemon, "secrets rotate", "secrets", "rotate")
+
+
+def test_shapes_of_connections_and_what_they_tell_people(daemon):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        fields = ("--type", "mysql", "--host", "127.0.0.1", "--port", port, "--extra", "a=b")
+        made = daemon.run("connections", "set", "X", *fields, "--login", "ada", given="hunter22\n")
+        shown = check(daemon, "connections show", "connections", "show", "X").json
+        check(daemon, "connections types", "connections", "types")
+        check(daemon, "connections test", "connections", "test", "X")
+        kept = daemon.run("connections", "set", "X", *fields, "--keep-password")
+        moved = daemon.run("connections", "set", "X", *fields[:4], "--keep-password")
+        after = daemon.run("connections", "show", "X")
+    failed = daemon.run("connections", "test", "X")
+    daemon.run("connections", "delete", "X")
+
+    assert made.status == kept.status == 0, (made.err, kept.err)
+    assert (shown["conn_type"], shown["has_password"], shown["extra"]) == (
+        "mysql",
+        True,
+        {"a": "b"},
+    )
+    assert (moved.status, "same server" in moved.err) == (1, True)
+    assert "has_password: true" in after.out
+    assert "hunter22" not in after.out
+    assert (failed.status, failed.out.startswith("failed: ConnectionRefused")) == (1, True)
+    wrong = daemon.run("connections", "set", "X", "--host", "h")
+    assert (wrong.status, "--type" in wrong.err) == (2, True)
 
 
 def test_shapes_of_users_and_tokens(daemon):

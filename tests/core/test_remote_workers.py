@@ -7,6 +7,7 @@ from typing import Any
 
 from aioflow.core.requests import pool_holders
 from aioflow.core.scheduling.remote_workers import RemoteWorkers
+from aioflow.core.scheduling.slots import Slots
 from aioflow.core.why import explain_task
 from aioflow.model.dag import DagSpec, MapSource, MapSpec, RetryPolicy, TaskSpec
 from aioflow.model.rows import TryWorkerRow
@@ -139,6 +140,40 @@ def test_demand_is_told_only_when_it_changes():
     assert world.count() == 2
     assert not demands(world.succeed("near"))
     assert not demands(world.turn())
+
+
+def test_the_demand_is_counted_only_if_it_may_have_changed(monkeypatch):
+    world = RemoteWorld()
+    counted: list[int] = []
+    count = Slots._waiting
+
+    def counting(*arguments):
+        counted.append(1)
+        return count(*arguments)
+
+    monkeypatch.setattr(Slots, "_waiting", counting)
+    world.begin(far("a"))
+    world.load(DagSpec(dag_id="local", file="l.py", tasks=(TaskSpec(task_id="near"),)), file="l.py")
+    world.turn()
+    counted.clear()
+
+    local = world.trigger("local")
+    world.succeed("near")
+    assert world.run_state(local) == "success"
+    assert counted == []
+
+    for cause in (
+        WorkerUp(FIRST, GPU),
+        WorkerUnresponsive(FIRST, 1, 2, "no answer"),
+        WorkerGone(FIRST),
+    ):
+        world.turn(cause)
+        assert counted, cause
+        counted.clear()
+    world.ask(SetPool(name="p", slots=1))
+    assert counted
+    world.ask(DrainNode(node_no=world.memory.node_no, is_drained=True))
+    assert world.count() == 0
 
 
 def test_no_more_is_demanded_than_the_executor_has():

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from aioflow.errors import AioflowError, RequestError
+from aioflow.model.access import Actor
 from aioflow.protocol.requests import (
     CancelRun,
     CreateRun,
@@ -90,10 +91,10 @@ class Crowd:
         runs = self._node.tables.runs.values()
         return key is not None and any((row.dag_id, row.key) == (dag_id, key) for row in runs)
 
-    async def ask(self, request: Request) -> None:
+    async def ask(self, request: Request, by: Actor | None = None) -> None:
         """Send a request and check that its response is true."""
         try:
-            answer = await self._node.engine.ask(request)
+            answer = await self._node.engine.ask(request, by)
         except RequestError:
             return
         except AioflowError as exc:

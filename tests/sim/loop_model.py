@@ -25,13 +25,15 @@ import structlog
 from aioflow.core.scheduling.slots import Slots
 from aioflow.engine.loop import Engine
 from aioflow.errors import Fenced
+from aioflow.model.access import Actor
 from aioflow.model.batch import Batch
 from aioflow.model.dag import DagSpec, TaskSpec
 from aioflow.model.states import TaskState
 from aioflow.protocol.inputs import FileParsed, Input
-from aioflow.protocol.requests import CancelRun, SetPaused, SetPool
+from aioflow.protocol.requests import CancelRun, Request, SetPaused, SetPool
 from tests.journal_replay import compare_with_replay
 from tests.sim import evented, filling, invariants, liveness, misbehaving, past, recovery, stored
+from tests.sim.asking import Voters
 from tests.sim.broken import Broken
 from tests.sim.crowd import Crowd
 from tests.sim.disk import KEYS, Disk
@@ -104,7 +106,7 @@ class LoopNode:
         self.faults = LoopFaults(seed, left_out)
         self.ledger, self.tables = Ledger(), Tables()
         self.points: Counter[str] = Counter()
-        self.has_people = False
+        self.has_people = True
         self.turns = 0
         self.broken: Broken | None = None
         self.digest = hashlib.sha256()
@@ -120,6 +122,8 @@ class LoopNode:
         self._before: invariants.Before | None = None
         self._looked_at = -1
         self._crowd = Crowd(self)
+        self._voters = Voters(self)
+        self._services: Any = None
         self._people_left = people
         self._reports = Reports(self)
         self.given_up: set[int] = set()
@@ -161,6 +165,8 @@ class LoopNode:
         """Check everything; the engine now believes that the batch is durable."""
         self.turns += 1
         self.digest.update(msgspec.msgpack.encode(batch))
+        for row in batch.new_decisions:
+            self._voters.notice(row)
         if self._trace is not None:
             self._tell(batch)
         turn = Turn(batch, [], self._before or invariants.Before({}, {}))
@@ -241,7 +247,10 @@ class LoopNode:
                 await self._incarnation.start(services)
                 services.start_soon(self._end_early)
                 services.start_soon(self._outside, services)
-                await self._over.wait()
+                try:
+                    await self._over.wait()
+                finally:
+                    self._services = None
                 services.cancel_scope.cancel()
         except* (Crash, Fenced, _Ended):
             self.points["restart"] += 1
@@ -258,6 +267,8 @@ class LoopNode:
 
     async def _outside(self, services: Any) -> None:
         """Send the requests of clients; then everything must end."""
+        self._services = services
+        self._voters.arrive()
         for spec in self.dags:
             self.say(
                 FileParsed(file=spec.file, version=f"v-{spec.dag_id}", dags=(spec,), sources={})
@@ -272,6 +283,7 @@ class LoopNode:
         self.faults.healed = True
         if self._is_keyless:
             raise _Ended
+        self._voters.arrive()
         await anyio.sleep(60)  # earlier requests are answered by then
         for name in POOLS[1:]:
             wide = self.rng.random() < 0.5
@@ -283,6 +295,11 @@ class LoopNode:
             await self._crowd.ask(SetPaused(dag_id=spec.dag_id, paused=is_paused))
         await self._everything_ends()
         self._over.set()
+
+    def ask(self, request: Request, by: Actor | None = None) -> None:
+        """Send a request of a person, without waiting for its response."""
+        if self._services is not None:
+            self._services.start_soon(self._crowd.ask, request, by)
 
     def _is_owing(self) -> bool:
         tables = self.tables

@@ -42,6 +42,8 @@ class Reports:
         match report:
             case Deferred():
                 return self._with_trigger(report)
+            case Awaiting(kind="ask_person"):
+                return report
             case Awaiting():
                 return self._with_triggers(report)
             case StreamOpened():

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from aioflow.model.history import DAY_US, HOUR_US, OF_RUN, HistoryRow, Measure, day_of, hour_of
-from aioflow.model.rows import RunChange
+from aioflow.model.rows import RunChange, RunRow
 from aioflow.model.states import RunState
 from tests.journal_replay import compare_with_replay
-from tests.store.samples import NOON, batch, execute, first_batch
+from tests.store.samples import NOON, RUN, batch, execute, first_batch
 
 HOUR, DAY = hour_of(NOON), day_of(NOON)
 ENDED = HistoryRow("etl", OF_RUN, int(Measure.STATE), HOUR, int(RunState.SUCCESS), 1, 0)
@@ -112,3 +114,34 @@ async def test_runs_of_a_period_are_the_live_ones_and_those_that_ended_in_it(sto
     await store.commit(batch(2, run_changes=run_ends(), history=[ENDED]))
     assert [run.run_no for run in await store.list_runs_between(NOON, NOON + 9, limit=9)] == [1]
     assert await store.list_runs_between(NOON + 1, NOON + 9, limit=9) == []
+
+
+async def test_a_period_has_the_runs_that_began_before_its_end_and_ended_later(store):
+    """Whether few runs were created before the period, or few have ended after it."""
+    await store.commit(first_batch())
+    runs = [
+        replace(
+            RUN,
+            run_no=10 + at,
+            run_id=f"r{at}",
+            key=None,
+            state=RunState.SUCCESS,
+            created_at=NOON + 3 * at * HOUR_US,
+            started_at=NOON + 3 * at * HOUR_US,
+            ended_at=NOON + (3 * at + (17 if at % 3 == 0 else 2)) * HOUR_US,
+        )
+        for at in range(8)
+    ]
+    await store.commit(batch(2, new_runs=runs))
+
+    def ended(run: RunRow) -> int:
+        return run.ended_at or 0
+
+    for since in range(NOON - 2 * HOUR_US, NOON + 44 * HOUR_US, 2 * HOUR_US):
+        until = since + 2 * HOUR_US
+        found = await store.list_runs_between(since, until, limit=99)
+        assert [run.run_no for run in found if run.run_no >= 10] == [
+            run.run_no
+            for run in sorted(runs, key=lambda run: (ended(run), run.run_no), reverse=True)
+            if run.created_at < until and ended(run) >= since
+        ]

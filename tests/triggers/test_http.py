@@ -4,18 +4,24 @@ import asyncio
 import json
 import socket
 import threading
+from contextlib import aclosing
 from datetime import timedelta
+from typing import Any, cast
 
 import httpx2
 import pytest
 
-from aioflow import DagError, Fail
+from aioflow import Connection, DagError, Fail
+from aioflow.author.client import query_sender
 from aioflow.author.trigger import construct, serialize
 from aioflow_triggers import extras, http_client
+from aioflow_triggers.credentials import FetchedConnection
 from aioflow_triggers.data import JsonIs, Nothing, at_path
 from aioflow_triggers.http import HttpTrigger, HttpUnexpected
 from aioflow_triggers.http_client import Forbidden, Response, ResponseTooLarge, may_follow
-from tests.triggers.conftest import NOON
+from aioflow_triggers.pages import HttpPagesTrigger
+from aioflow_triggers.sensors import HttpSensor
+from tests.triggers.conftest import NOON, as_hosted
 from tests.triggers.site import Reply, site
 
 JSON = {"content_type": "application/json; charset=utf-8"}
@@ -399,3 +405,83 @@ def test_the_value_at_a_path(path, found):
 )
 def test_meanings_of_expectations(wish, holds):
     assert wish.holds(DOCUMENT) is holds
+
+
+# ── connections ─────────────────────────────────────────────────────────────────────────
+
+
+class Values:
+    """Stands for the daemon: it has one connection, which may change."""
+
+    def __init__(self, found):
+        self.found = found
+        self.asked = 0
+
+    async def value(self, kind, name):
+        self.asked += 1
+        return self.found
+
+    def own_dag_id(self):
+        return ""
+
+
+@pytest.fixture
+def values():
+    given = Values(None)
+    token = query_sender.set(cast("Any", given))
+    yield given
+    query_sender.reset(token)
+
+
+async def test_the_credentials_of_a_connection_are_sent_to_its_server(pauses, values):
+    async with site() as here:
+        port = int(here.url.rpartition(":")[2])
+        values.found = Connection(
+            conn_type="http", host="127.0.0.1", port=port, login="ada", password="hunter2"
+        )
+        here.reply(404)
+        here.reply(200, "ready")
+        (event,) = await events_of(HttpTrigger("/job?n=1", connection="api", interval=5))
+        await HttpTrigger(here.url, connection="api", headers={"authorization": "own"}).poll()
+
+    assert event.payload["url"] == f"{here.url}/job?n=***"
+    sent = [request.headers["authorization"] for request in here.asked]
+    assert sent == ["Basic YWRhOmh1bnRlcjI="] * 2 + ["own"]
+    assert values.asked == 2, "it is read once for several requests"
+
+
+async def test_the_credentials_of_a_connection_go_to_no_other_server(pauses, values):
+    values.found = Connection(conn_type="https", host="api.example", password="hunter2")
+    for url in ("http://api.example/x", "https://evil.example/", "https://api.example:444/"):
+        with pytest.raises(ValueError, match="not on the server"):
+            await HttpTrigger(url, connection="api").poll()
+
+
+async def test_a_changed_connection_is_read_again_after_some_minutes(monkeypatch, values):
+    connection = FetchedConnection("api")
+    values.found = Connection(password="old")
+    assert await connection.get() is values.found
+    values.found = Connection(password="new")
+    assert (await connection.get()).password == "old"
+
+    monkeypatch.setattr("aioflow_triggers.credentials._FRESH_SECONDS", 0.0)
+    connection = FetchedConnection("api")
+    await connection.get()
+    values.found = Connection(password="newest")
+    assert (await connection.get()).password == "newest"
+    assert await FetchedConnection("").get() is None
+
+
+async def test_pages_and_sensors_use_the_credentials_of_a_connection(pauses, values):
+    async with site() as here:
+        port = int(here.url.rpartition(":")[2])
+        values.found = Connection(conn_type="http", host="127.0.0.1", port=port, password="token")
+        here.reply(200, "[1]", **JSON)
+        pages = HttpPagesTrigger(here.url, page_parameter="n", interval=None, connection="api")
+        async with aclosing(as_hosted(pages).run()) as events:
+            await anext(events)
+        sensor = HttpSensor(task_id="s", url="/ready", connection="api", deferrable=False)
+        await sensor.poke({})
+
+    assert {request.headers["authorization"] for request in here.asked} == {"Bearer token"}
+    assert here.asked[-1].path == "/ready"

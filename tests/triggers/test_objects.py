@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import anyio
 import httpx2
@@ -13,9 +14,11 @@ import pytest
 from moto.server import ThreadedMotoServer
 from obstore.store import S3Store
 
-from aioflow import DagError, TriggerEvent
+from aioflow import Connection, DagError, TriggerEvent
+from aioflow.author.client import query_sender
 from aioflow.author.trigger import construct, serialize
 from aioflow_triggers import extras, objects
+from aioflow_triggers.credentials import FetchedConnection
 from aioflow_triggers.objects import NewObjects, ObjectTrigger
 from tests.triggers.conftest import LONG_AGO, as_hosted
 from tests.triggers.conftest import stream as hosted_stream
@@ -313,3 +316,29 @@ def test_they_survive_storing(trigger):
 
     assert path == f"aioflow_triggers.objects:{type(trigger).__name__}"
     assert construct(type(trigger), stored) == trigger
+
+
+async def test_the_options_of_a_connection_are_used_and_replaced_by_those_of_the_trigger(
+    bucket, options, put
+):
+    class Values:
+        async def value(self, kind, name):
+            names = ("endpoint", "region", "virtual_hosted_style_request")
+            extra = {name: options[name] for name in names} | {"region": "nowhere"}
+            return Connection(conn_type="s3", login="key", password="secret", extra=extra)
+
+    put(f"{bucket}/in/a.csv", b"12345")
+    sender: Any = Values()
+    token = query_sender.set(sender)
+    try:
+        trigger = ObjectTrigger(
+            f"{bucket}/in/a.csv", SOON, {"region": "us-east-1"}, connection="drop"
+        )
+        seen = await trigger.poll()
+        used = await objects._options(trigger, FetchedConnection("drop"))
+    finally:
+        query_sender.reset(token)
+
+    assert seen is not None
+    assert seen["size_bytes"] == 5
+    assert dict(used) == options

@@ -75,7 +75,13 @@ async def test_a_user_logs_in_is_known_and_logs_out_for_good(tmp_path):
     assert {"HttpOnly", "SameSite=strict", "Path=/"} <= set(
         opened.headers["set-cookie"].split("; ")
     )
-    assert known == {"name": "anna", "role": "operator", "kind": "session", "scopes": None}
+    assert known == {
+        "name": "anna",
+        "role": "operator",
+        "kind": "session",
+        "scopes": None,
+        "page_url": None,
+    }
     assert (left.status, after) == (200, 401)
     assert [one.action for one in told] == ["session.end", "session.open"]
 
@@ -275,7 +281,13 @@ async def test_a_token_is_shown_once_used_and_revoked(tmp_path):
 
     assert made.json["token"].startswith("aio_")
     assert len(made.json["token"]) > 40
-    assert known == {"name": "ci", "role": "operator", "kind": "token", "scopes": ["chain"]}
+    assert known == {
+        "name": "ci",
+        "role": "operator",
+        "kind": "token",
+        "scopes": ["chain"],
+        "page_url": None,
+    }
     assert "token" not in listed.items[0]
     assert listed.items[0]["last_used_at"] is not None
     assert made.json["token"].encode() not in stored

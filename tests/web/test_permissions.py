@@ -150,6 +150,7 @@ async def test_a_token_for_another_dag_gets_nowhere_and_one_for_this_dag_to_this
             answers = await statuses(web, found, headers)
             assert {p.path for p, status in answers.items() if status != 403} == {
                 "/api/v1/me",
+                "/api/v1/sessions",
                 "/api/v1/sessions/current",
             }, name
         headers, _ = await token(n, "own", "admin", scopes=["chain"])

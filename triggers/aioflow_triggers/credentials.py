@@ -9,7 +9,14 @@ from urllib.parse import urlsplit
 
 from aioflow import Connection, fetch_connection
 
-__all__ = ("FetchedConnection", "base_url", "http_headers", "store_options", "with_base")
+__all__ = (
+    "FetchedConnection",
+    "base_url",
+    "http_headers",
+    "store_options",
+    "with_base",
+    "with_credentials_of",
+)
 
 _FRESH_SECONDS = 300.0
 
@@ -85,6 +92,23 @@ def http_headers(connection: Connection) -> dict[str, str]:
     if connection.password:
         return {"Authorization": f"Bearer {connection.password}"}
     return {}
+
+
+def with_credentials_of(
+    connection: Connection | None, url: str, headers: Mapping[str, str]
+) -> dict[str, str]:
+    """Return headers with the credentials of a connection, unless they have their own.
+
+    Raises:
+        ValueError: If the URL is not on the server of the connection.
+    """
+    found = dict(headers)
+    if connection is not None:
+        with_base(connection, url)
+        own = {name.lower() for name in headers}
+        credentials = http_headers(connection)
+        found |= {name: text for name, text in credentials.items() if name.lower() not in own}
+    return found
 
 
 def store_options(connection: Connection, scheme: str) -> Mapping[str, str]:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, TypedDict
 
 from aioflow import Connection, Duration, Fail, Trigger, TriggerEvent, as_timedelta
-from aioflow_triggers.credentials import FetchedConnection, http_headers, with_base
+from aioflow_triggers.credentials import FetchedConnection, with_base, with_credentials_of
 from aioflow_triggers.data import JsonIs
 from aioflow_triggers.extras import require
 from aioflow_triggers.http_client import Away, ClientShare, Request, Response, check_url
@@ -149,19 +149,11 @@ class HttpTrigger(Trigger[HttpAnswer]):
                 await _sleep(max(interval, patience))
 
     def _request(self, connection: Connection | None) -> Request:
-        url, headers = self.url, dict(self.headers)
-        if connection is not None:
-            url = with_base(connection, url)
-            own = {name.lower() for name in headers}
-            headers |= {
-                name: text
-                for name, text in http_headers(connection).items()
-                if name.lower() not in own
-            }
+        url = self.url if connection is None else with_base(connection, self.url)
         return Request(
             url,
             self.method,
-            headers,
+            with_credentials_of(connection, url, self.headers),
             self.body,
             as_timedelta(self.timeout, "timeout").total_seconds(),
             self.body_limit,

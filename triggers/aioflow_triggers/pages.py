@@ -16,6 +16,7 @@ from typing import Any, Literal, TypedDict
 from urllib.parse import parse_qsl, urlencode, urljoin, urlsplit, urlunsplit
 
 from aioflow import Duration, Trigger, TriggerEvent, as_timedelta, masked_url
+from aioflow_triggers.credentials import FetchedConnection, with_credentials_of
 from aioflow_triggers.data import Nothing, at_path
 from aioflow_triggers.extras import require
 from aioflow_triggers.http import HttpUnexpected, checked_interval
@@ -113,6 +114,7 @@ class HttpPagesTrigger(Trigger[PageItems]):
             the stream at the last page.
         timeout: See ``HttpTrigger``.
         body_limit: Maximum size of a page in bytes; at most 8 MiB.
+        connection: See ``HttpTrigger``. The ``url`` is a whole one on its server.
 
     Raises:
         ValueError: If ``url`` or ``body_limit`` is invalid, or not exactly one of the fields for
@@ -135,6 +137,7 @@ class HttpPagesTrigger(Trigger[PageItems]):
     public_fields = (
         *("url", "items", "key", "next_link", "next_cursor", "cursor_parameter"),
         *("page_parameter", "first_page", "per", "interval", "timeout", "body_limit"),
+        "connection",
     )
 
     url: str
@@ -150,6 +153,7 @@ class HttpPagesTrigger(Trigger[PageItems]):
     interval: Duration | None = 60.0
     timeout: Duration = 30.0
     body_limit: int = _BODY_LIMIT
+    connection: str = ""
 
     def __post_init__(self) -> None:
         require("HttpPagesTrigger", "httpx2", "http")
@@ -168,13 +172,15 @@ class HttpPagesTrigger(Trigger[PageItems]):
     async def run(self) -> AsyncIterator[TriggerEvent[PageItems]]:
         """Yield an event for each item, or each page."""
         position, before, widest = self._start(), None, 0
-        line = ClientShare(type(self).__name__)
+        line, connection = ClientShare(type(self).__name__), FetchedConnection(self.connection)
         line.open()
         try:
             while True:
-                page = await self._page(line, position.url)
+                page = await self._page(line, connection, position.url)
                 if before is not None and page.items and before.may_have_grown(widest):
-                    for event in self._events(await self._page(line, before.url), before):
+                    for event in self._events(
+                        await self._page(line, connection, before.url), before
+                    ):
                         yield event
                 for event in self._events(page, position):
                     yield event
@@ -212,15 +218,18 @@ class HttpPagesTrigger(Trigger[PageItems]):
 
     # ── one page ────────────────────────────────────────────────────────────────────────
 
-    async def _page(self, line: ClientShare, url: str) -> _Page:
+    async def _page(self, line: ClientShare, connection: FetchedConnection, url: str) -> _Page:
         """Return a page, with retries while the server is unreachable or overloaded."""
         seconds = _FIRST_DELAY_SECONDS
         timeout = as_timedelta(self.timeout, "timeout").total_seconds()
-        request = Request(
-            url, headers=self.headers, timeout_seconds=timeout, body_limit=self.body_limit
-        )
         while True:
             patience, said = 0.0, "no answer"
+            request = Request(
+                url,
+                headers=with_credentials_of(await connection.get(), url, self.headers),
+                timeout_seconds=timeout,
+                body_limit=self.body_limit,
+            )
             try:
                 answer = await line.ask(request)
                 said = f"it answered {answer.status}"

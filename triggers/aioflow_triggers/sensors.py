@@ -58,6 +58,13 @@ class Pollable(Protocol[T_co]):
         ...
 
 
+def _declaring(connection: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a sensor that declares a connection, if it has one."""
+    if not connection:
+        return options
+    return {**options, "connections": [*options.get("connections", ()), connection]}
+
+
 class _Deferrable(Sensor):
     """A sensor that either defers to a trigger or polls by itself."""
 
@@ -128,6 +135,7 @@ class HttpSensor(_Deferrable):
         url: The URL. See ``HttpTrigger``, also for ``method``, ``headers``, ``body``, ``status``,
             ``until`` and ``fail_if``.
         request_timeout: The ``timeout`` of ``HttpTrigger``. ``timeout`` is that of the sensor.
+        connection: See ``HttpTrigger``. The sensor declares it.
         deferrable: Whether to defer to the trigger, which sends conditional requests.
     """
 
@@ -144,10 +152,12 @@ class HttpSensor(_Deferrable):
         until: JsonIs | None = None,
         fail_if: JsonIs | None = None,
         request_timeout: Duration = 30.0,
+        connection: str = "",
         deferrable: bool | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(deferrable=deferrable, **options)
+        super().__init__(deferrable=deferrable, **_declaring(connection, options))
+        self.connection = connection
         self.url = url
         self.method = method
         self.headers = headers
@@ -169,6 +179,7 @@ class HttpSensor(_Deferrable):
             self.fail_if,
             interval=self.every,
             timeout=self.request_timeout,
+            connection=self.connection,
         )
         if self.deferrable:
             self._wait_as(trigger)
@@ -183,6 +194,7 @@ class ObjectSensor(_Deferrable):
     Args:
         url: See ``ObjectTrigger``; the name may be a pattern.
         store_options: The ``options`` of ``ObjectTrigger``.
+        connection: See ``ObjectTrigger``. The sensor declares it.
         deferrable: Whether to defer to the trigger, which shares its polls with other triggers.
     """
 
@@ -193,16 +205,19 @@ class ObjectSensor(_Deferrable):
         *,
         url: str,
         store_options: Mapping[str, str] | None = None,
+        connection: str = "",
         deferrable: bool | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(deferrable=deferrable, **options)
+        super().__init__(deferrable=deferrable, **_declaring(connection, options))
+        self.connection = connection
         self.url = url
         self.store_options = store_options
 
     async def poke(self, context: Context) -> PokeReturnValue[Any]:
         """Check once."""
-        trigger = ObjectTrigger(self.url, self.every, self.store_options or {})
+        options = self.store_options or {}
+        trigger = ObjectTrigger(self.url, self.every, options, self.connection)
         if self.deferrable:
             self._wait_as(trigger)
         return await _seen(trigger)

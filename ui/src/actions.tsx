@@ -1,4 +1,4 @@
-// What people do: each says what will happen before, and what has happened after.
+// Action dialogs: each states its effect before it is confirmed.
 
 import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
@@ -10,7 +10,8 @@ import { Conf, ConfFields, fieldsOf, parsed } from "./form";
 import { later } from "./later";
 import { childName, runHref, shortVersion } from "./parts";
 import { go } from "./router";
-import { texts } from "./texts";
+import { texts } from "./action_texts";
+import { texts as shared } from "./texts";
 import { shortTime } from "./time";
 import { type Touched, TouchedTasks } from "./touched";
 import type { Dag, DagDetail, FireTime, Run } from "./types";
@@ -31,16 +32,8 @@ interface Cleared {
   upstream_failed: string[];
 }
 
-const ENDS: Option[] = [
-  ["success", "success"],
-  ["failed", "failed"],
-];
-
-const REPROCESS: Option[] = [
-  ["none", "Leave them"],
-  ["failed", "Run the failed ones again"],
-  ["all", "Run all of them again"],
-];
+const ENDS: Option[] = Object.entries(texts.ends);
+const REPROCESS: Option[] = Object.entries(texts.backfill.reprocessed);
 
 export async function trigger(dagId: string): Promise<void> {
   try {
@@ -65,19 +58,16 @@ function askToTrigger(dagId: string, dag: DagDetail, again?: Run): void {
   const wanted = { run_id: "", logical_date: "" };
   const key = newKey();
   ask({
-    title: again ? `Run ${dagId} again` : `Trigger ${dagId}`,
-    verb: again ? "Run" : "Trigger",
+    title: again ? texts.trigger.again(dagId) : texts.trigger.title(dagId),
+    verb: again ? texts.trigger.verbAgain : texts.trigger.verb,
     body: (
       <>
-        <p>
-          Starts a {again ? "new " : ""}run of the newest version now{dag.paused ? ", although the DAG is paused" : ""}
-          {again && <>, with the parameters of <code>{again.run_id}</code></>}.
-        </p>
+        <p>{texts.trigger.meaning(dag.paused, again?.run_id ?? null)}</p>
         <ConfFields fields={fields} conf={conf} />
         <details>
-          <summary>Advanced</summary>
-          <Text label="Run id" hint="made by the daemon" onValue={(text) => (wanted.run_id = text)} />
-          <Text label="Logical date" hint="2026-01-31T03:00:00Z" onValue={(text) => (wanted.logical_date = text)} />
+          <summary>{texts.advanced}</summary>
+          <Text label={texts.trigger.runId} hint={texts.trigger.runIdHint} onValue={(text) => (wanted.run_id = text)} />
+          <Text label={texts.trigger.logicalDate} hint={texts.trigger.logicalDateHint} onValue={(text) => (wanted.logical_date = text)} />
         </details>
       </>
     ),
@@ -85,7 +75,7 @@ function askToTrigger(dagId: string, dag: DagDetail, again?: Run): void {
       const body = { conf: conf.value(), ...filled(wanted) };
       const made = await send<{ run_id: string; created: boolean }>("POST", `/dags/${enc(dagId)}/runs`, body, key);
       go(runHref(made.run_id));
-      return made.created ? `Started ${made.run_id}` : `${made.run_id} was there already`;
+      return made.created ? texts.trigger.started(made.run_id) : texts.trigger.existed(made.run_id);
     },
   });
 }
@@ -93,22 +83,18 @@ function askToTrigger(dagId: string, dag: DagDetail, again?: Run): void {
 export function pause(dagId: string, paused: boolean): Promise<void> {
   return act(async () => {
     await send("POST", `/dags/${enc(dagId)}/${paused ? "pause" : "resume"}`);
-    return paused ? `${dagId} is paused: its schedule starts no runs, active runs continue` : `${dagId} follows its schedule again`;
+    return paused ? texts.pause.paused(dagId) : texts.pause.resumed(dagId);
   });
 }
 
 export function cancel(run: string): void {
   ask({
-    title: "Cancel this run?",
-    verb: "Cancel run",
+    title: texts.cancel.title,
+    verb: shared.actions.cancel,
     isGrave: true,
-    dismiss: texts.bulk.keep,
-    body: (
-      <p>
-        Stops the running tasks of <code>{run}</code>, and starts no more. It can be cleared later.
-      </p>
-    ),
-    act: async () => `${run} is ${(await send<Answer>("POST", `/runs/${enc(run)}/cancel`)).state}`,
+    dismiss: shared.bulk.keep,
+    body: <p>{texts.cancel.meaning(run)}</p>,
+    act: async () => texts.cancel.done(run, (await send<Answer>("POST", `/runs/${enc(run)}/cancel`)).state),
   });
 }
 
@@ -119,7 +105,7 @@ interface Which {
   round?: number;
 }
 
-const nameOf = ({ task, map = -1, round = 0 }: Which): string => (task ? childName(task, map, round) : "all tasks");
+const nameOf = ({ task, map = -1, round = 0 }: Which): string => (task ? childName(task, map, round) : texts.clear.allTasks);
 
 interface Versions {
   own: string;
@@ -161,16 +147,16 @@ function askToClear(which: Which, versions: Versions): void {
   });
   const look = () => send<Touched>("POST", path, { ...body(), dry_run: true }).catch(asOfThePage);
   ask({
-    title: `Clear ${nameOf(which)}?`,
-    verb: "Clear",
+    title: texts.clear.title(nameOf(which)),
+    verb: shared.actions.clear,
     isGrave: true,
     body: <ClearFields which={which} versions={versions} wanted={wanted} look={look} />,
     act: async () => {
       const touched = await look();
       const asked = body();
-      return later(texts.touched.clears(touched.cleared ?? 0), async (isLeaving) => {
+      return later(shared.touched.clears(touched.cleared ?? 0), async (isLeaving) => {
         const answer = await send<Cleared>("POST", path, asked, key, { isLeaving }).catch(asOfThePage);
-        return `Cleared ${texts.common.many(answer.cleared, "task")}; the run is ${answer.state}. It runs version ${versionText(answer)}${leftText(answer)}`;
+        return texts.clear.done(answer.cleared, answer.state, versionText(answer), leftText(answer));
       });
     },
   });
@@ -192,13 +178,10 @@ function ClearFields({ which, versions, wanted, look }: ClearFieldsProps) {
   };
   return (
     <>
-      <p>
-        Cleared tasks run again: their results are deleted, their tries and logs are retained. Running tasks are stopped
-        first. An ended run resumes.
-      </p>
-      {which.task && <Check label="With everything downstream" isOn onOn={set("downstream")} />}
-      {(which.round ?? 0) > 0 ? <p>Its whole loop restarts with the first round.</p> : <Check label="Only what failed, or was cancelled" onOn={set("failed")} />}
-      {isOfChild && <Check label={`Only index ${which.map}, not all of its siblings`} isOn onOn={set("map")} />}
+      <p>{texts.clear.meaning}</p>
+      {which.task && <Check label={texts.clear.downstream} isOn onOn={set("downstream")} />}
+      {(which.round ?? 0) > 0 ? <p>{texts.clear.loop}</p> : <Check label={texts.clear.onlyFailed} onOn={set("failed")} />}
+      {isOfChild && <Check label={texts.clear.onlyChild(which.map ?? 0)} isOn onOn={set("map")} />}
       <NewestCode versions={versions} onOn={set("latest")} />
       <TouchedTasks look={look} asked={asked} />
     </>
@@ -214,25 +197,22 @@ function NewestCode({ versions, onOn }: { versions: Versions; onOn: (on: boolean
         <Check
           label={
             <>
-              With the newest code
-              <small>
-                The run moves from version <code>{shortVersion(own)}</code> to <code>{shortVersion(newest)}</code>. What is pending runs that, too; what has
-                ended and is not cleared stays as it is.
-              </small>
+              {texts.clear.newest}
+              <small>{texts.clear.newestMeaning(shortVersion(own), shortVersion(newest))}</small>
             </>
           }
           onOn={onOn}
         />
       )}
-      {importError && <p class="wrong">The file of its DAG cannot be read now, so a change in it has no effect yet: {importError}</p>}
+      {importError && <p class="wrong">{texts.clear.unreadable(importError)}</p>}
     </>
   );
 }
 
 function versionText({ version, newest_version: newest }: Cleared): string {
   const own = shortVersion(version);
-  if (newest === null) return `${own}; no file defines its DAG any more`;
-  return newest === version ? `${own}, the newest` : `${own}, not the newest, ${shortVersion(newest)}`;
+  if (newest === null) return texts.clear.noFile(own);
+  return newest === version ? texts.clear.isNewest(own) : texts.clear.isOlder(own, shortVersion(newest));
 }
 
 const NAMES_SHOWN = 3;
@@ -240,7 +220,7 @@ const NAMES_SHOWN = 3;
 export function leftText({ upstream_failed: left }: Pick<Cleared, "upstream_failed">): string {
   if (left.length === 0) return "";
   const names = left.slice(0, NAMES_SHOWN).join(", ") + (left.length > NAMES_SHOWN ? " ..." : "");
-  return `. ${names} ${left.length === 1 ? "stays" : "stay"} upstream_failed; clear with everything downstream to run that, too`;
+  return texts.clear.left(names, left.length);
 }
 
 /** A refusal, whose remedy is an option of the command, in the words of the page. */
@@ -256,16 +236,16 @@ export function mark(which: Which): void {
   const body = () => ({ state: wanted.state, tasks: which.task ? [which.task] : [], map_index: which.map ?? -1 });
   const look = () => send<Touched>("POST", path, { ...body(), dry_run: true });
   ask({
-    title: `Set the state of ${which.task ? nameOf(which) : "the run"}?`,
-    verb: "Set state",
+    title: texts.mark.title(which.task ? nameOf(which) : null),
+    verb: shared.actions.mark,
     isGrave: true,
     body: <MarkFields isOfTask={which.task !== undefined} wanted={wanted} look={look} />,
     act: async () => {
       await look();
       const asked = body();
-      return later(texts.touched.marks(which.task ? nameOf(which) : which.run, asked.state), async (isLeaving) => {
+      return later(shared.touched.marks(which.task ? nameOf(which) : which.run, asked.state), async (isLeaving) => {
         const answer = await send<Answer>("POST", path, asked, undefined, { isLeaving });
-        return `Marked ${texts.common.many(answer.marked ?? 0, "task")}; the run is ${answer.state}`;
+        return texts.mark.done(answer.marked ?? 0, answer.state);
       });
     },
   });
@@ -280,10 +260,10 @@ function MarkFields({ isOfTask, wanted, look }: { isOfTask: boolean; wanted: { s
   return (
     <>
       <p>
-        It ends in the state you choose; running tasks are stopped. It has no result.
-        {isOfTask ? " The tasks after it are evaluated again." : ""}
+        {texts.mark.meaning}
+        {isOfTask ? ` ${texts.mark.after}` : ""}
       </p>
-      <Select label="State" value={state} options={ENDS} onValue={set} />
+      <Select label={texts.state} value={state} options={ENDS} onValue={set} />
       <TouchedTasks look={look} asked={state} state={state} />
     </>
   );
@@ -291,52 +271,38 @@ function MarkFields({ isOfTask, wanted, look }: { isOfTask: boolean; wanted: { s
 
 export function deleteRun(run: string): void {
   ask({
-    title: "Delete this run?",
-    verb: "Delete",
+    title: texts.remove.title,
+    verb: shared.actions.remove,
     isGrave: true,
-    body: (
-      <p>
-        Deletes <code>{run}</code> with its results and logs. This cannot be undone.
-      </p>
-    ),
+    body: <p>{texts.remove.meaning(run)}</p>,
     act: async () => {
       await send("DELETE", `/runs/${enc(run)}`);
       go("/runs");
-      return `Deleted ${run}`;
+      return texts.remove.done(run);
     },
   });
 }
 
 export function unquarantine(classPath: string): void {
   ask({
-    title: "End the quarantine?",
-    verb: "End quarantine",
-    body: (
-      <p>
-        Triggers of <code>{classPath}</code> run on the shared event loop again. If they block it once more, they return to quarantine.
-      </p>
-    ),
+    title: texts.quarantine.title,
+    verb: shared.triggers.endQuarantine,
+    body: <p>{texts.quarantine.meaning(classPath)}</p>,
     act: async () => {
       await send("DELETE", `/triggers/quarantine/${enc(classPath)}`);
-      return `${classPath} is out of quarantine`;
+      return texts.quarantine.done(classPath);
     },
   });
 }
 
 export function drain(node: number, isDrained: boolean): void {
   ask({
-    title: isDrained ? `Undrain node ${node}?` : `Drain node ${node}?`,
-    verb: isDrained ? "Undrain" : "Drain",
-    body: (
-      <p>
-        {isDrained
-          ? "It starts tasks and hosts triggers again."
-          : "It starts no new tasks and hosts no new triggers. Running tasks continue to their end."}
-      </p>
-    ),
+    title: texts.drain.title(node, isDrained),
+    verb: isDrained ? shared.nodes.undrain : shared.nodes.drain,
+    body: <p>{isDrained ? texts.drain.start : texts.drain.stop}</p>,
     act: async () => {
       await send("POST", `/nodes/${node}/${isDrained ? "undrain" : "drain"}`);
-      return `Node ${node} is ${isDrained ? "working again" : "being drained"}`;
+      return texts.drain.done(node, isDrained);
     },
   });
 }
@@ -344,35 +310,35 @@ export function drain(node: number, isDrained: boolean): void {
 export function setPool(name: string | null, slots: number, includeDeferred: boolean): void {
   const wanted = { name: name ?? "", slots, include: includeDeferred };
   ask({
-    title: name ? `Change the limit of ${name}` : "New pool",
-    verb: name ? "Change" : "Create",
+    title: name ? texts.pool.title(name) : shared.pools.add,
+    verb: name ? texts.pool.change : texts.pool.create,
     body: (
       <>
-        <p>At most this many slots of the pool are used at once. Running tasks continue.</p>
-        {name === null && <Text label="Pool" isRequired onValue={(text) => (wanted.name = text)} />}
+        <p>{texts.pool.meaning}</p>
+        {name === null && <Text label={shared.pools.name} isRequired onValue={(text) => (wanted.name = text)} />}
         <label>
-          <span>Slots</span>
+          <span>{shared.pools.slots}</span>
           <input type="number" min={1} required defaultValue={slots} onInput={(event) => (wanted.slots = event.currentTarget.valueAsNumber)} />
         </label>
-        <Check label="Deferred tasks hold slots, too" isOn={includeDeferred} onOn={(on) => (wanted.include = on)} />
+        <Check label={texts.pool.deferred} isOn={includeDeferred} onOn={(on) => (wanted.include = on)} />
       </>
     ),
     act: async () => {
       await send("PUT", `/pools/${enc(wanted.name)}`, { slots: wanted.slots, include_deferred: wanted.include });
-      return `Pool ${wanted.name} has ${texts.common.many(wanted.slots, "slot")}`;
+      return texts.pool.done(wanted.name, wanted.slots);
     },
   });
 }
 
 export function liftPool(name: string): void {
   ask({
-    title: `Remove the limit of pool ${name}?`,
-    verb: "Remove",
+    title: texts.pool.liftTitle(name),
+    verb: texts.pool.lift,
     isGrave: true,
-    body: <p>Only the workers limit its tasks then.</p>,
+    body: <p>{texts.pool.liftMeaning}</p>,
     act: async () => {
       await send("DELETE", `/pools/${enc(name)}`);
-      return `Pool ${name} has no limit`;
+      return texts.pool.lifted(name);
     },
   });
 }
@@ -381,34 +347,34 @@ export function emit(): void {
   const wanted = { name: "", key: "", data: "null" };
   const once = newKey();
   ask({
-    title: "Emit event",
-    verb: "Emit",
+    title: shared.events.emit,
+    verb: texts.emit.verb,
     body: (
       <>
-        <p>Every task that waits for an event of this name, and whose filter accepts it, resumes.</p>
-        <Text label="Name" isRequired onValue={(text) => (wanted.name = text)} />
-        <Text label="Key" hint="none" onValue={(text) => (wanted.key = text)} />
-        <Text label="Data (JSON)" value="null" onValue={(text) => (wanted.data = text)} />
+        <p>{texts.emit.meaning}</p>
+        <Text label={texts.name} isRequired onValue={(text) => (wanted.name = text)} />
+        <Text label={texts.key} hint={texts.noKey} onValue={(text) => (wanted.key = text)} />
+        <Text label={texts.data} value="null" onValue={(text) => (wanted.data = text)} />
       </>
     ),
     act: async () => {
       const key = wanted.key ? `?key=${enc(wanted.key)}` : "";
       const path = `/events/${wanted.name.split("/").map(enc).join("/")}${key}`;
-      const made = await send<{ event_id: number }>("POST", path, parsed("the data", wanted.data || "null"), once);
-      return `Event ${made.event_id} is stored`;
+      const made = await send<{ event_id: number }>("POST", path, parsed(texts.emit.what, wanted.data || "null"), once);
+      return texts.emit.done(made.event_id);
     },
   });
 }
 
 export function cancelBackfill(id: number): void {
   ask({
-    title: `Cancel backfill ${id}?`,
-    verb: "Cancel backfill",
+    title: texts.backfill.cancelTitle(id),
+    verb: texts.backfill.cancel,
     isGrave: true,
-    body: <p>It creates no more runs, and its active runs are cancelled.</p>,
+    body: <p>{texts.backfill.cancelMeaning}</p>,
     act: async () => {
       await send("POST", `/backfills/${id}/cancel`);
-      return `Backfill ${id} is cancelled`;
+      return texts.backfill.cancelled(id);
     },
   });
 }
@@ -418,8 +384,8 @@ export function backfill(given: string | null): void {
   const of = { dag: given ?? "" };
   const wanted = { from: "", to: "", reprocess: "none", max_active: 0, reverse: false };
   ask({
-    title: given === null ? "New backfill" : `Backfill ${given}`,
-    verb: "Start backfill",
+    title: given === null ? shared.backfills.add : texts.backfill.title(given),
+    verb: texts.backfill.verb,
     body: (
       <>
         {given === null && <DagText onValue={(text) => (of.dag = text)} />}
@@ -429,7 +395,7 @@ export function backfill(given: string | null): void {
     act: async () => {
       const made = await send<{ backfill_id: number }>("POST", `/dags/${enc(of.dag)}/backfills`, wanted);
       go("/backfills");
-      return `Backfill ${made.backfill_id} makes its runs`;
+      return texts.backfill.started(made.backfill_id);
     },
   });
 }
@@ -442,7 +408,7 @@ function DagText({ onValue }: { onValue: (text: string) => void }) {
   const found = useItems<Dag>(query("/dags", { search: text, limit: 20 }), { on: () => false });
   return (
     <label>
-      <span>DAG</span>
+      <span>{shared.run.dag}</span>
       <input
         list="dags"
         required
@@ -475,30 +441,28 @@ function BackfillFields({ of, wanted }: { of: { dag: string }; wanted: Range }) 
   const runs = seen?.filter((one) => one.action === "run") ?? [];
   return (
     <>
-      <p>Each fire time of its schedule in the range gets a run, both ends included.</p>
-      <Text label="From" hint="2026-01-01" isRequired onValue={(text) => (wanted.from = text)} />
-      <Text label="To" hint="2026-01-31" isRequired onValue={(text) => (wanted.to = text)} />
-      <Select label="Fire times that have a run" value={wanted.reprocess} options={REPROCESS} onValue={(which) => (wanted.reprocess = which)} />
+      <p>{texts.backfill.meaning}</p>
+      <Text label={texts.backfill.from} hint={texts.backfill.fromHint} isRequired onValue={(text) => (wanted.from = text)} />
+      <Text label={texts.backfill.to} hint={texts.backfill.toHint} isRequired onValue={(text) => (wanted.to = text)} />
+      <Select label={texts.backfill.reprocess} value={wanted.reprocess} options={REPROCESS} onValue={(which) => (wanted.reprocess = which)} />
       <label>
-        <span>At once</span>
-        <input type="number" min={0} max={1000} placeholder="as its DAG says" onInput={(event) => (wanted.max_active = event.currentTarget.valueAsNumber || 0)} />
+        <span>{texts.backfill.atOnce}</span>
+        <input type="number" min={0} max={1000} placeholder={texts.backfill.atOnceHint} onInput={(event) => (wanted.max_active = event.currentTarget.valueAsNumber || 0)} />
       </label>
-      <Check label="The newest first" onOn={(on) => (wanted.reverse = on)} />
+      <Check label={texts.backfill.newestFirst} onOn={(on) => (wanted.reverse = on)} />
       <p>
         <button type="button" onClick={look}>
-          Show what it would do
+          {texts.backfill.preview}
         </button>
       </p>
       {wrong && <p class="wrong">{wrong}</p>}
       {seen && (
         <div class="preview" role="status">
-          <p>
-            {texts.common.many(runs.length, "run")} would be made, {texts.common.many(seen.length - runs.length, "fire time")} left alone.
-          </p>
-          <ul tabIndex={0} aria-label="Fire times">
+          <p>{texts.backfill.counted(runs.length, seen.length - runs.length)}</p>
+          <ul tabIndex={0} aria-label={texts.backfill.fireTimes}>
             {seen.slice(0, 200).map((one) => (
               <li key={one.logical_date}>
-                {one.action === "run" ? "run" : "skip"} {shortTime(one.logical_date)} {one.state && <span class="soft">has one: {one.state}</span>}
+                {one.action === "run" ? texts.backfill.run : texts.backfill.skip} {shortTime(one.logical_date)} {one.state && <span class="soft">{texts.backfill.has(one.state)}</span>}
               </li>
             ))}
           </ul>
@@ -514,15 +478,16 @@ interface TextProps {
   value?: string;
   isRequired?: boolean;
   isSecret?: boolean;
+  isNumber?: boolean;
   onValue: (text: string) => void;
 }
 
-export function Text({ label, hint, value, isRequired, isSecret, onValue }: TextProps) {
+export function Text({ label, hint, value, isRequired, isSecret, isNumber, onValue }: TextProps) {
   return (
     <label>
       <span>{label}</span>
       <input
-        type={(isSecret ? "password" : "text") as "text"}
+        type={(isSecret ? "password" : isNumber ? "number" : "text") as "text"}
         placeholder={hint}
         defaultValue={value}
         required={isRequired}

@@ -1,4 +1,4 @@
-// Asks the daemon. Everything that goes wrong is a Problem with the API's stable code.
+// Requests to the API. Every failure is a Problem with the API's stable code.
 
 export class Problem extends Error {
   constructor(

@@ -1,4 +1,4 @@
-// What everybody has to know who looks at whatever view.
+// The banner: a problem that affects every view.
 
 import { useRef } from "preact/hooks";
 

@@ -1,4 +1,4 @@
-// Actions on many runs: on those that are selected, or on all that match a filter.
+// Bulk actions on the selected runs, or on all that match a filter.
 
 import { Problem, enc, newKey, send } from "./api";
 import { ask, reason, tell } from "./dialog";

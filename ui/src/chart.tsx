@@ -1,4 +1,4 @@
-// Charts in SVG: stacked columns and lines over time, each with a legend and a table of its numbers.
+// SVG charts over time: stacked columns and lines, with a legend and a data table.
 
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
@@ -15,7 +15,7 @@ export interface Series {
   tone: string;
 }
 
-/** One column, or one point of each line. */
+/** One column of a bar chart, or one point of each line. */
 export interface Point {
   /** Start of its period. */
   at: number;
@@ -23,15 +23,15 @@ export interface Point {
 }
 
 interface ChartProps {
-  /** What the chart shows, for readers of the screen and as the caption of its table. */
+  /** Accessible name of the chart, and caption of its table. */
   label: string;
   kind: "columns" | "lines";
   series: Series[];
   points: Point[];
-  /** A period by the clock, such as "14:00" or "11-26". */
+  /** Formats the start of a period, for example "14:00" or "11-26". */
   nameOf: (at: number) => string;
   format: (value: number) => string;
-  /** What a period opens, or the part of one series in it. */
+  /** The link of a period, or of one series in it. */
   hrefOf?: (at: number, key?: string) => string;
   height?: number;
   empty?: ComponentChildren;
@@ -44,7 +44,7 @@ const BOTTOM = 22;
 const TOP = 8;
 const LABEL_WIDTH = 52;
 
-/** One run must not be as tall as the chart. */
+/** The smallest maximum of the scale, so that a single run does not fill the chart. */
 const LOWEST = 4;
 
 /** Round numbers from 0 to at least the largest value. */
@@ -259,13 +259,13 @@ const HOUR_MS = 3_600_000;
 
 export type Step = 1 | 6 | 24;
 
-/** A period of hours by the clock of who reads: "2026-11-26 12". */
+/** The key of a period in the user's time zone: "2026-11-26 12". */
 const clockKey = (at: number, hours: Step): string => {
   const text = local(new Date(at).toISOString());
   return hours === 24 ? text.slice(0, 10) : `${text.slice(0, 10)} ${Math.floor(Number(text.slice(11, 13)) / hours) * hours}`;
 };
 
-/** Every period from one instant to another, with what is known of it; those without are empty. */
+/** Return all periods between two times with their data; periods without data are empty. */
 export function periods<T>(from: number, to: number, hours: Step, found: readonly T[], startOf: (one: T) => number): { at: number; found: T[] }[] {
   const all = new Map<string, { at: number; found: T[] }>();
   for (let at = Math.floor(from / HOUR_MS) * HOUR_MS; at < to; at += HOUR_MS) {
@@ -276,7 +276,7 @@ export function periods<T>(from: number, to: number, hours: Step, found: readonl
   return [...all.values()];
 }
 
-/** The name of a period on the axis: by the hour of the day, or by the day. */
+/** The axis label of a period: its hour, or its day. */
 export const periodName = (hours: Step) => (at: number): string => {
   const text = local(new Date(at).toISOString());
   return hours === 1 ? text.slice(11, 16) : hours === 24 ? text.slice(5, 10) : `${text.slice(8, 10)} ${text.slice(11, 13)}h`;

@@ -1,4 +1,4 @@
-// What a view shows: asked for once, and again when a commit concerns it.
+// Data for views: loaded once, and again after each relevant commit.
 
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 

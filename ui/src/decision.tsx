@@ -1,4 +1,4 @@
-// A question to people: what is asked, who may answer, and the form to answer it.
+// One decision: the question, who may answer, and the form.
 
 import "./styles/decisions.css";
 

@@ -1,14 +1,16 @@
-// Asking before something is done, and telling how it went.
+// Confirmation dialogs, and the messages after an action.
 
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 
-import { Problem } from "./api";
 import { type Toast, Toasts, tell, toast } from "./components/toast";
 import { refreshAll } from "./live";
+import { codeOf, reason } from "./messages";
+import { Code } from "./parts";
 import { texts } from "./texts";
 
 export { tell } from "./components/toast";
+export { reason } from "./messages";
 
 export interface Ask {
   title: string;
@@ -42,11 +44,6 @@ function report(done: string | Toast): void {
   toast(typeof done === "string" ? { text: done } : done);
 }
 
-export function reason(error: unknown): string {
-  if (error instanceof Problem) return error.code ? `${error.message} (${error.code})` : error.message;
-  return error instanceof Error ? error.message : String(error);
-}
-
 /** Where questions and answers appear; once in the page. */
 export function Dialogs() {
   const [wanted, setWanted] = useState<Ask | null>(null);
@@ -64,18 +61,18 @@ export function Dialogs() {
 function Question({ wanted, close }: { wanted: Ask; close: () => void }) {
   const box = useRef<HTMLDialogElement>(null);
   const [isBusy, setBusy] = useState(false);
-  const [wrong, setWrong] = useState("");
+  const [wrong, setWrong] = useState<{ text: string; code: string } | null>(null);
   useEffect(() => box.current?.showModal(), []);
 
   async function submit(event: Event): Promise<void> {
     event.preventDefault();
     setBusy(true);
-    setWrong("");
+    setWrong(null);
     try {
       report(await wanted.act());
       close();
     } catch (error) {
-      setWrong(reason(error));
+      setWrong({ text: reason(error), code: codeOf(error) });
       setBusy(false);
     }
     refreshAll();
@@ -87,9 +84,10 @@ function Question({ wanted, close }: { wanted: Ask; close: () => void }) {
         <h2 id="question">{wanted.title}</h2>
         <div class="body">{wanted.body}</div>
         {wrong && (
-          <p class="wrong" role="alert">
-            {wrong}
-          </p>
+          <div class="wrong" role="alert">
+            {wrong.text}
+            {wrong.code && <Code code={wrong.code} />}
+          </div>
         )}
         <footer>
           <button type="button" onClick={close}>

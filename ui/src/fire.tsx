@@ -1,5 +1,6 @@
-// Sends a waiting task its event: a form with the fields of the event where they are known, else JSON.
+// The dialog that sends an event to a waiting task: a form if its fields are known, otherwise JSON.
 
+import { texts } from "./action_texts";
 import { Text } from "./actions";
 import { get, send } from "./api";
 import { ask } from "./dialog";
@@ -21,34 +22,32 @@ function valueOf(name: string, schema: Schema, text: string): unknown {
 export async function fire(triggerId: number, what: string): Promise<void> {
   const known = await get<Trigger>(`/triggers/${triggerId}`).catch(() => null);
   const fields: Payload | null = known?.payload ?? null;
-  const texts: Record<string, string> = Object.fromEntries(Object.entries(fields ?? {}).map(([name, schema]) => [name, shown(schema)]));
+  const given: Record<string, string> = Object.fromEntries(Object.entries(fields ?? {}).map(([name, schema]) => [name, shown(schema)]));
   const wanted = { payload: "null", key: "" };
   ask({
-    title: "Send the event?",
-    verb: "Send",
+    title: texts.fire.title,
+    verb: texts.fire.verb,
     isGrave: true,
     body: (
       <>
-        <p>
-          {what} resumes as if its trigger had yielded this event{known?.label ? ` (${known.label})` : ""}. This ends the trigger, unless it is a stream.
-        </p>
+        <p>{texts.fire.meaning(what, known?.label ?? null)}</p>
         {fields ? (
           Object.entries(fields).map(([name, schema]) => (
-            <Text key={name} label={name} hint={isText(schema) ? "" : "JSON"} value={texts[name]} onValue={(text) => (texts[name] = text)} />
+            <Text key={name} label={name} hint={isText(schema) ? "" : "JSON"} value={given[name]} onValue={(text) => (given[name] = text)} />
           ))
         ) : (
-          <Text label="Payload (JSON)" value="null" onValue={(text) => (wanted.payload = text)} />
+          <Text label={texts.payload} value="null" onValue={(text) => (wanted.payload = text)} />
         )}
         <details>
-          <summary>Advanced</summary>
-          <Text label="Key" hint="none" onValue={(text) => (wanted.key = text)} />
+          <summary>{texts.advanced}</summary>
+          <Text label={texts.key} hint={texts.noKey} onValue={(text) => (wanted.key = text)} />
         </details>
       </>
     ),
     act: async () => {
-      const payload = fields ? Object.fromEntries(Object.entries(fields).map(([name, schema]) => [name, valueOf(name, schema, texts[name] ?? "")])) : parsed("the payload", wanted.payload || "null");
+      const payload = fields ? Object.fromEntries(Object.entries(fields).map(([name, schema]) => [name, valueOf(name, schema, given[name] ?? "")])) : parsed(texts.fire.what, wanted.payload || "null");
       await send("POST", `/triggers/${triggerId}/fire`, { payload, key: wanted.key || null });
-      return `Sent the event of trigger ${triggerId}`;
+      return texts.fire.done(triggerId);
     },
   });
 }

@@ -1,5 +1,6 @@
-// The fields of a run's conf, out of what its DAG says of its parameters.
+// The form for a run's parameters, generated from the DAG's schema.
 
+import { texts } from "./texts";
 import { useState } from "preact/hooks";
 
 import type { DagDetail, Schema } from "./types";
@@ -139,29 +140,32 @@ export function ConfFields({ fields, conf }: { fields: Field[]; conf: Conf }) {
   return (
     <fieldset>
       <legend>
-        Parameters{" "}
+        {texts.form.parameters}{" "}
         <button type="button" class="plain" onClick={toggle}>
-          {isRaw ? "as fields" : "as JSON"}
+          {isRaw ? texts.form.asFields : texts.form.asJson}
         </button>
       </legend>
       {isRaw ? (
-        <textarea aria-label="Conf as JSON" rows={6} spellcheck={false} onInput={(event) => (conf.raw = event.currentTarget.value)}>
+        <textarea aria-label={texts.form.json} rows={6} spellcheck={false} onInput={(event) => (conf.raw = event.currentTarget.value)}>
           {conf.asJson()}
         </textarea>
       ) : fields.length === 0 ? (
-        <p class="soft">This DAG has no parameters.</p>
+        <p class="soft">{texts.form.none}</p>
       ) : (
         fields.map((field) => (
           <label key={field.name}>
             <span>{field.schema.title ?? field.name}</span>
             <Input field={field} value={conf.texts[field.name]} onValue={(text) => (conf.texts[field.name] = text)} />
-            <small class="soft">{field.schema.description ?? field.hint}</small>
+            <small class="soft">{field.schema.description ?? (hasPlaceholder(field) ? "" : field.hint)}</small>
           </label>
         ))
       )}
     </fieldset>
   );
 }
+
+/** Whether the hint of a field stands in it while it is empty. */
+const hasPlaceholder = (field: Field): boolean => (field.kind === "choice" || field.kind === "boolean" ? !field.isRequired : field.schema.format !== "date");
 
 interface InputProps {
   field: Field;
@@ -183,7 +187,7 @@ export function Input({ field, value: first, onValue, describedBy, isWrong }: In
   if (field.kind === "choice" || field.kind === "boolean") {
     return (
       <select required={field.isRequired} aria-describedby={describedBy} aria-invalid={isWrong || undefined} onChange={(event) => onValue(event.currentTarget.value)}>
-        <option value="">{field.isRequired ? "choose" : field.hint}</option>
+        <option value="">{field.isRequired ? texts.form.choose : field.hint}</option>
         {options.map(([value, name]) => (
           <option key={value} value={value} selected={value === first}>
             {name}

@@ -1,18 +1,18 @@
-// When tasks were queued, waited and ran, on one scale.
+// The Gantt chart: when each task was queued, waited and ran.
 
 import { Skeleton } from "./components/skeleton";
 import { VirtualList } from "./list";
 import { childName, taskHref } from "./parts";
 import { Glyph } from "./states";
-import { stateName } from "./texts";
+import { stateName, texts } from "./texts";
 import { At, instants, local, millis, span, useNow } from "./time";
 import type { GanttRow } from "./types";
 
 export const SPAN_NAMES: Record<string, string> = {
-  queued: "Queued",
-  waiting: "Waiting, holds no slot",
-  running: "Running",
-  retrying: "Waiting for its next try",
+  queued: stateName("queued"),
+  waiting: texts.gantt.waiting,
+  running: stateName("running"),
+  retrying: texts.gantt.retrying,
 };
 
 const MOST_TICKS = 7;
@@ -43,7 +43,7 @@ export function Gantt({ rows: all, run, from: begun, to: over, onRange }: Props)
   const isGoingOn = rows.some((row) => row.spans.some((one) => one.to === null));
   const now = useNow(isGoingOn);
   const starts = rows.flatMap((row) => row.spans.map((one) => millis(one.from) ?? now));
-  if (starts.length === 0) return all.length > rows.length ? <Skeleton /> : <p class="empty">No task has started yet.</p>;
+  if (starts.length === 0) return all.length > rows.length ? <Skeleton /> : <p class="empty">{texts.gantt.none}</p>;
   const from = starts.reduce((least, one) => Math.min(least, one), millis(begun) ?? Infinity);
   const ends = rows.flatMap((row) => row.spans.map((one) => millis(one.to) ?? now));
   const to = Math.max(from + 100, ends.reduce((most, one) => Math.max(most, one), millis(over) ?? 0));
@@ -68,13 +68,13 @@ export function Gantt({ rows: all, run, from: begun, to: over, onRange }: Props)
         class="gantt"
         items={all}
         height={26}
-        label="Time of tasks"
+        label={texts.gantt.label}
         keyOf={(_, index) => index}
         onRange={onRange}
         head={
-          <div class="gantt-row axis" title={`From ${instants(new Date(from).toISOString())}`}>
+          <div class="gantt-row axis" title={`${texts.gantt.from} ${instants(new Date(from).toISOString())}`}>
             <span class="soft cut">
-              from <At at={new Date(from).toISOString()} />
+              {texts.gantt.from} <At at={new Date(from).toISOString()} />
             </span>
             <span class="track">
               {ticks.map((tick, index) => (

@@ -1,4 +1,4 @@
-// A graph of tasks: one box for each, also for a mapped one, with a bar of its children.
+// The graph of tasks: one box per task. A mapped task has one box with a bar of its children.
 
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 

@@ -1,4 +1,4 @@
-// The runs of a DAG side by side, task by task.
+// The grid: tasks by runs of a DAG.
 
 import { useMemo, useState } from "preact/hooks";
 
@@ -116,7 +116,7 @@ export function GridView({ grid }: { grid: Grid }) {
   const runs = useMemo(() => [...grid.runs].reverse(), [grid]);
   const cells = useMemo(() => runs.map((run) => new Map((run.cells ?? []).map(([index, counts, from, to]): [number, Cell] => [index, { counts, from, to }]))), [runs]);
   const rows = useMemo(() => rowsOf(grid.tasks, collapsed), [grid, collapsed]);
-  if (runs.length === 0) return <p class="empty">No runs yet. Trigger one, or wait for the schedule.</p>;
+  if (runs.length === 0) return <p class="empty">{texts.grid.noRuns}</p>;
   const tall = heights(runs, TALL);
   const days = shownDays(runs.map((run) => local(run.logical_date ?? run.started_at).slice(5, 10)));
   const hasMany = grid.runs.some((run) => run.cells?.some(([, counts]) => sum(counts) > 1));
@@ -149,7 +149,7 @@ export function GridView({ grid }: { grid: Grid }) {
         items={rows}
         height={ROW}
         tall={HEAD + rows.length * ROW + SPARE}
-        label="Tasks by run"
+        label={texts.grid.label}
         hasBoxes
         keyOf={(row) => row.key}
         head={
@@ -173,7 +173,7 @@ export function GridView({ grid }: { grid: Grid }) {
       <Legend counts={allOf(grid)} isBare>
         {hasMany && (
           <li>
-            <b aria-hidden="true">×</b> several children: the worst state is shown
+            <b aria-hidden="true">×</b> {texts.grid.severalChildren}
           </li>
         )}
       </Legend>

@@ -1,4 +1,4 @@
-// The history of runs: what ended when, for home and for one DAG; and what is slower than usual.
+// The run history for home and for one DAG, and the "slower than usual" mark.
 
 import { useState } from "preact/hooks";
 

@@ -1,4 +1,4 @@
-// The keyboard: where to go, and up and down in lists.
+// Keyboard shortcuts.
 
 import type { IconName } from "./components/icons";
 import { closePane, isPaneOpen } from "./pane_place";

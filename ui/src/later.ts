@@ -1,4 +1,4 @@
-// What is done after ten seconds, unless it is taken back.
+// Delayed actions: they are executed after ten seconds unless undone.
 
 import { UNDO_MS, type Toast } from "./components/toast";
 import { act } from "./dialog";

@@ -1,4 +1,4 @@
-// The layout of a graph. Loaded when a graph is first shown.
+// The layout of a graph, loaded on first use.
 
 import { Graph as Dagre, layout } from "@dagrejs/dagre";
 

@@ -1,4 +1,4 @@
-// How assets and DAGs hang together: DAGs update assets, and assets start DAGs.
+// The lineage graph: DAGs update assets, and assets start DAGs.
 
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 

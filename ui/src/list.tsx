@@ -1,4 +1,4 @@
-// A list that has only those rows in the document that can be seen.
+// A virtual list: only visible rows are in the document.
 
 import type { ComponentChildren } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";

@@ -1,5 +1,5 @@
-// What has changed, as it is committed: one stream for the whole page, given on at most four times
-// a second. Where there is no stream, everything shown is asked for again every three seconds.
+// The live stream: one per page. Changes are passed on at most four times a second. Without a stream, views poll
+// every three seconds.
 
 import { useEffect, useState } from "preact/hooks";
 

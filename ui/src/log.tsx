@@ -1,4 +1,4 @@
-// What a task, or all tasks of a run, printed.
+// The log of a task, or of all tasks of a run.
 
 import { useCallback, useEffect, useMemo, useRef, useState } from "preact/hooks";
 
@@ -472,7 +472,7 @@ function timeText(at: string | null, how: View["time"], begun: number | null): s
 }
 
 const TIME_CHARS: Record<View["time"], number> = { none: 0, clock: 13, date: 25, elapsed: 13 };
-const TASK_PX = { phone: 102, other: 176 };
+const TASK_PX = { phone: 72, other: 176 };
 
 /** The height of each row: with wrapped lines, that of as many lines as its text fills. */
 function useHeights(view: View, isOfRun: boolean, number: number): [(row: Row) => number, preact.RefObject<HTMLSpanElement | null>, (width: number) => void] {

@@ -1,4 +1,4 @@
-// The page: a rail of places, and the view of the address.
+// The shell: navigation, and the view for the current address.
 
 import "./styles/index.css";
 
@@ -28,7 +28,7 @@ import { Dags } from "./views/dags";
 import { Decisions } from "./views/decisions";
 import { Events } from "./views/events";
 import { Home } from "./views/home";
-import { Audit, Errors, Nodes } from "./views/house";
+import { Errors, Nodes } from "./views/house";
 import { Login } from "./views/login";
 import { Pools } from "./views/pools";
 import { RunPage } from "./views/run";
@@ -39,6 +39,7 @@ import { Triggers } from "./views/triggers";
 
 /** Those that a phone shows without its menu. */
 const FIRST = new Set(["/", "/dags", "/runs", "/triggers"]);
+const Audit = lazy<object>(() => import("./audit/view"));
 const Assets = lazy<object>(() => import("./views/assets"));
 const Executors = lazy<object>(() => import("./executors/view"));
 const OF_ADMINS = new Set(["/access", "/audit"]);

@@ -1,4 +1,4 @@
-// A small, safe part of Markdown for the documentation of DAGs: no HTML, no images, links to the web only.
+// A safe subset of Markdown for DAG documentation: no HTML, no images, only web links.
 
 import type { ComponentChildren } from "preact";
 

@@ -1,4 +1,4 @@
-// The palette: everything one can go to or do, found by typing, chosen with the keyboard.
+// The command palette: pages, DAGs, runs, tasks and actions, found by typing.
 
 import "./styles/palette.css";
 

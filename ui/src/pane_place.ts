@@ -1,4 +1,4 @@
-// Opening and closing what is shown beside a view. Closing goes back to what was before it was opened.
+// Opening and closing side panes. Closing returns to the address before the pane was opened.
 
 import { cameFromHere, go, here, withQuery } from "./router";
 

@@ -1,4 +1,4 @@
-// Pieces that views are made of.
+// Shared parts of views.
 
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
@@ -7,9 +7,10 @@ import { type Problem, query } from "./api";
 import { type Data, useItems } from "./data";
 import { Icon } from "./components/icons";
 import { Skeleton } from "./components/skeleton";
+import { reason } from "./messages";
 import { here, usePlace } from "./router";
 import { named } from "./states";
-import { sentenceCase, texts } from "./texts";
+import { texts } from "./texts";
 import { Next, When } from "./time";
 import type { Dag, Wait } from "./types";
 
@@ -131,10 +132,10 @@ export function Trouble({ problem, again }: { problem: Problem; again?: () => vo
   return (
     <div class="trouble" role="alert">
       <p>
-        <strong class="break">{plainly(problem.message)}</strong>
+        <strong class="break">{reason(problem)}</strong>
       </p>
       <p class="soft">{advice}</p>
-      {problem.code && <Details code={problem.code} />}
+      {problem.code && <Code code={problem.code} />}
       {again && (
         <button type="button" onClick={again}>
           {texts.common.retry}
@@ -144,10 +145,8 @@ export function Trouble({ problem, again }: { problem: Problem; again?: () => vo
   );
 }
 
-/** A message of the API without advice for the command line, as a sentence. */
-const plainly = (message: string): string => sentenceCase(message.replace(/[;,.]?\s*see `aioflow [^`]*`/g, ""));
-
-function Details({ code }: { code: string }) {
+/** The code of a problem, for those who look it up. */
+export function Code({ code }: { code: string }) {
   return (
     <details>
       <summary class="soft">{texts.trouble.details}</summary>
@@ -159,7 +158,7 @@ function Details({ code }: { code: string }) {
 /** One sentence: asking again changes nothing. */
 function Forbidden({ problem }: { problem: Problem }) {
   const [, wanted, own] = /role (\w+); this is (\w+)/.exec(problem.message) ?? [];
-  return <p class="empty">{wanted && own ? texts.trouble.role(wanted, own) : plainly(problem.message)}</p>;
+  return <p class="empty">{wanted && own ? texts.trouble.role(wanted, own) : reason(problem)}</p>;
 }
 
 interface ShownProps<T> {
@@ -174,7 +173,7 @@ export function Shown<T>({ of, children, optional }: ShownProps<T>) {
   if (of.data !== undefined) {
     return (
       <>
-        {of.problem && of.problem.status !== 0 && <p class="stale">{of.problem.isAbsent ? texts.trouble.deleted : `${plainly(of.problem.message)} ${texts.trouble.older}`}</p>}
+        {of.problem && of.problem.status !== 0 && <p class="stale">{of.problem.isAbsent ? texts.trouble.deleted : `${reason(of.problem)} ${texts.trouble.older}`}</p>}
         {children(of.data)}
       </>
     );

@@ -1,4 +1,4 @@
-// Addresses: every view has one, and links are ordinary links.
+// Routing: every view has an address, and links are ordinary links.
 
 import { useEffect, useState } from "preact/hooks";
 

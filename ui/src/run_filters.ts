@@ -1,4 +1,4 @@
-// Which runs are listed: a filter in the address, as the API takes it, and the views a person has saved.
+// Filters of the list of runs, as query parameters of the API, and saved views.
 
 import { type TimeRange, resolved } from "./components/dates";
 

@@ -1,4 +1,4 @@
-// The parameters a run uses: those it was given, and the defaults of its DAG.
+// The effective parameters of a run: its own, and the DAG's defaults.
 
 import { enc } from "./api";
 import { useData } from "./data";

@@ -1,4 +1,4 @@
-// A schedule in words, where it is one of the usual ones; others stay as their author wrote them.
+// Common schedules in words. Other schedules are shown as written.
 
 import { sentenceCase, texts } from "./texts";
 import { span } from "./time";
@@ -46,17 +46,23 @@ function intervalWords(text: string): string | null {
   return words.interval(span((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000));
 }
 
-const EVENT = /^(?:each )?EventTrigger\((?:name=)?'([^']*)'\)$/;
+const EVENT = /^(?:each )?EventTrigger\((?:name=)?'([^']*)'(?:, key='([^']*)')?\)$/;
+
+/** The name of an event, and its key if there is one; null for other triggers. */
+function eventOf(text: string): string | null {
+  const [, name, key] = EVENT.exec(text) ?? [];
+  return name === undefined ? null : key === undefined ? name : `${name} ${key}`;
+}
 
 function eventWords(text: string): string | null {
-  const name = EVENT.exec(text)?.[1];
-  return name === undefined ? null : words.event(name);
+  const name = eventOf(text);
+  return name === null ? null : words.event(name);
 }
 
 /** What a trigger for an event waits for; null for other triggers. */
 export function eventName(text: string): string | null {
-  const name = EVENT.exec(text)?.[1];
-  return name === undefined ? null : texts.triggers.event(name);
+  const name = eventOf(text);
+  return name === null ? null : texts.triggers.event(name);
 }
 
 /** What a schedule is called, with its time zone where that is not UTC; null if there is none. */

@@ -1,4 +1,4 @@
-// States by colour and by shape: who sees no colours sees the shape.
+// State colours and shapes. The shape alone identifies a state.
 
 import type { ComponentChildren } from "preact";
 
@@ -31,7 +31,7 @@ const cut = (d: string) => <path d={d} stroke="var(--surface)" stroke-width="1.8
 const ring = (dash?: string) => <circle cx="8" cy="8" r="5.6" stroke-dasharray={dash} />;
 const disc = () => <circle cx="8" cy="8" r="6.6" fill="currentColor" stroke="none" />;
 
-/** Made anew for each glyph: an element that is used twice keeps the views alive in which it was shown. */
+/** Functions: an element that is shared by several glyphs keeps all views in memory in which it was rendered. */
 const SHAPES: Record<string, () => ComponentChildren> = {
   success: () => [disc(), cut("M4.8 8.2 7.1 10.6 11.3 5.8")],
   done: () => [disc(), cut("M4.8 8.2 7.1 10.6 11.3 5.8")],

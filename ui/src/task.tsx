@@ -1,4 +1,4 @@
-// One task of a run beside the run: why it waits, its log, its tries, what went in and came out, its code.
+// The task pane: why it waits, log, tries, data and code.
 
 import type { ComponentChildren } from "preact";
 
@@ -12,6 +12,7 @@ import { type Tab, TabBar } from "./components/tabs";
 import { ofRun, useData, useItems } from "./data";
 import { DecisionById } from "./decision";
 import { TaskLog } from "./log";
+import { NoteBox } from "./note";
 import { Json, Shown, childName, childrenHref, number, taskHref } from "./parts";
 import { closePane } from "./pane_place";
 import { TaskCode } from "./task_code";
@@ -19,7 +20,7 @@ import { go, usePlace, withQuery } from "./router";
 import { Bar, Glyph, Legend, State, isLive, named, sum } from "./states";
 import { texts } from "./texts";
 import { Took, When } from "./time";
-import type { RunGraphTask, Task, TaskShown, Try } from "./types";
+import type { Note, RunGraphTask, Task, TaskShown, Try } from "./types";
 import { Why } from "./why";
 
 interface Props {
@@ -92,7 +93,7 @@ export function TaskPane(props: Props) {
         </div>
       </header>
       {isWhole && group ? (
-        <Children run={run} task={task} group={group} />
+        <Children run={run} task={task} group={group} note={shown.data?.note} />
       ) : (
         <Shown of={shown}>{(data) => <One {...props} shown={data} />}</Shown>
       )}
@@ -117,12 +118,15 @@ function Actions({ run, task, map, round, isBad, children }: { run: string; task
 const FanOut = lazy(() => import("./fan_out/view"));
 
 /** A mapped task as a whole. */
-function Children({ run, task, group }: { run: string; task: string; group: RunGraphTask }) {
+function Children({ run, task, group, note }: { run: string; task: string; group: RunGraphTask; note: Note | null | undefined }) {
   const isGoingOn = Object.keys(group.counts).some(isLive);
   const failed = group.counts["failed"] ?? 0;
   return (
     <div class="scroll">
-      <Actions run={run} task={task} map={-1} round={0} isBad={failed > 0 && !isGoingOn} />
+      <Actions run={run} task={task} map={-1} round={0} isBad={failed > 0 && !isGoingOn}>
+        {note === null && <NoteBox of={{ run, task }} note={null} />}
+      </Actions>
+      {note && <NoteBox of={{ run, task }} note={note} />}
       <Bar counts={group.counts} />
       <Legend counts={group.counts} hrefOf={(state) => childrenHref(run, task, state)} />
       {(isGoingOn || (failed === 0 && (group.counts["upstream_failed"] ?? 0) > 0)) && <Why run={run} task={task} isGoingOn={isGoingOn} />}
@@ -184,7 +188,10 @@ function One({ run, dag, version, task, map, round, shown }: Props & { shown: Ta
             </div>
           )}
         </dl>
-        <Actions run={run} task={task} map={map} round={round} isBad={shown.state === "failed" || shown.state === "upstream_failed"} />
+        <Actions run={run} task={task} map={map} round={round} isBad={shown.state === "failed" || shown.state === "upstream_failed"}>
+          {!shown.note && <NoteBox of={{ run, task, map, round }} note={null} />}
+        </Actions>
+        {shown.note && <NoteBox of={{ run, task, map, round }} note={shown.note} />}
         {shown.error && (
           <div class="error" role="note">
             <strong>{shown.error.type || shown.error.reason}</strong> <span class="soft">{named(shown.error.reason)}</span>

@@ -1,5 +1,5 @@
-// Every text of the page's shell in one table, so that another language is another table.
-// Texts with a number or a name in them are functions of these.
+// All texts of the shell in one table; a translation is another table.
+// Texts that contain a number or a name are functions.
 
 /** A number as the page shows it. */
 export const count = (value: number): string => value.toLocaleString("en");
@@ -44,9 +44,21 @@ export const texts = {
     older: "What follows is older.",
   },
 
+  problems: {
+    noTime: (field: string, text: string): string => `${field}: "${text}" is not a time. Write a date such as 2026-01-31, or a date and a time such as 2026-01-31T03:00:00Z.`,
+    fields: { from: "From", to: "To", logical_date: "Logical date", expires_at: "Expires", cursor: "Page" } as Record<string, string>,
+    /** In place of the text of the API, by the code of the problem. */
+    own: {
+      "request.login": "The name or the password is wrong.",
+      "web.unauthorized": "You are signed out. Sign in again.",
+    } as Record<string, string>,
+  },
+
   table: {
     settings: "Columns and density",
     compact: "Compact rows",
+    copyCsv: "Copy as CSV",
+    copied: (rows: number): string => `Copied ${many(rows, "row")}`,
     select: "Select",
     selectAll: "Select all rows loaded",
     actions: "Actions",
@@ -247,6 +259,14 @@ export const texts = {
     signedIn: "Signed in",
     ends: "Ends",
     notSignedIn: "Not signed in",
+    browser: "Browser",
+    unknownBrowser: "Unknown browser",
+    on: "on",
+    thisBrowser: "This browser",
+    endOthers: "End all others",
+    endOthersTitle: "End all your other sessions?",
+    endOthersText: "Every other browser in which you are signed in has to sign in again.",
+    endedOthers: (count: number): string => `${many(count, "session")} ended`,
     sessionCount: (all: number): string => many(all, "session"),
     groups: "Groups",
     changeGroups: "Change groups",
@@ -373,6 +393,7 @@ export const texts = {
   },
 
   home: {
+    damaged: "Damaged rows of the database",
     unreachable: "The daemon cannot be reached.",
     attention: "Needs attention",
     inFlight: "In flight",
@@ -497,7 +518,27 @@ export const texts = {
     unexpanded: "Not expanded",
   },
 
+  form: {
+    parameters: "Parameters",
+    asFields: "as fields",
+    asJson: "as JSON",
+    json: "Parameters as JSON",
+    choose: "choose",
+    none: "This DAG has no parameters.",
+  },
+
+  gantt: {
+    none: "No task has started yet.",
+    label: "Time of tasks",
+    from: "from",
+    waiting: "Waiting, holds no slot",
+    retrying: "Waiting for its next try",
+  },
+
   grid: {
+    label: "Tasks by run",
+    noRuns: "No runs yet. Trigger one, or wait for the schedule.",
+    severalChildren: "several children: the worst state is shown",
     shown: "What cells show",
     states: "States",
     durations: "Durations",
@@ -615,24 +656,35 @@ export const texts = {
     none: "No events yet. Tasks emit them, and so do webhooks and the command line.",
   },
 
-  audit: {
-    sentence: "Every change, and every denied attempt.",
-    actor: "Actor",
-    anonymous: "Anonymous",
-    action: "Action",
-    target: "Target",
-    outcome: "Outcome",
-    done: "Done",
-    address: "Address",
-    at: "When",
-    before: "Before",
-    after: "After",
-    none: "No changes yet.",
+  notes: {
+    name: "Note",
+    title: (name: string): string => `Note on ${name}`,
+    text: "Text",
+    hint: "Plain text, at most 2,048 bytes. Everyone who may see the run can read it.",
+    removeHint: "Leave it empty to remove the note.",
+    tooLong: "A note has at most 2,048 bytes.",
+    add: "Add note",
+    edit: "Edit the note",
+    change: "Edit",
+    save: "Save",
+    saved: "The note is saved",
+    removed: "The note is removed",
+    unchanged: "There is no note",
   },
 
   nodes: {
     sentence: "The daemons of this installation, with their slots and triggers.",
     none: "No node has reported yet.",
+    node: "Node",
+    here: "this one",
+    seen: "Seen",
+    host: "Host",
+    epoch: "Epoch",
+    triggers: "Triggers",
+    lag: "Loop lag",
+    lagMeaning: "How late the daemon's own loop is at most",
+    drained: "starts no task and hosts no further trigger",
+    away: "this daemon cannot see it",
     drain: "Drain",
     undrain: "Undrain",
   },

@@ -1,4 +1,4 @@
-// Light or dark: as the system says until the user chooses.
+// The theme: the system's, until the user chooses one.
 
 export type Theme = "auto" | "light" | "dark";
 

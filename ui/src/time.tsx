@@ -1,4 +1,4 @@
-// Instants as people read them: relative, or by the clock of who reads; UTC stands in the tooltip.
+// Times: relative, or in the user's time zone, with UTC in the tooltip.
 
 import { useEffect, useState } from "preact/hooks";
 
@@ -49,7 +49,7 @@ export function millis(at: string | null | undefined): number | null {
   return Number.isNaN(found) ? null : found;
 }
 
-/** An instant in a request to the API. */
+/** A time as the API expects it. */
 export const instant = (at: number): string => new Date(at).toISOString().replace(".000Z", "Z");
 
 const UNITS: [number, string][] = [

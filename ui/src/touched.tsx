@@ -1,4 +1,4 @@
-// What a clear or a change of state would touch, before it is done.
+// The preview of a clear or a change of state: the tasks that would change.
 
 import { useEffect, useState } from "preact/hooks";
 

@@ -1,4 +1,4 @@
-// Waiting until typing rests.
+// Debouncing of typed text.
 
 import { useEffect, useState } from "preact/hooks";
 

@@ -1,4 +1,4 @@
-// What the API answers with; see docs/reference/http.md.
+// Types of API responses; see docs/reference/http.md.
 
 export type Counts = Record<string, number>;
 
@@ -113,6 +113,19 @@ export interface RunSummary {
   ended_at: string | null;
   version: string;
   quarantine: string | null;
+  /** The text of the note on the run. */
+  note?: string | null;
+}
+
+/** A note on a run, or on a task of it. */
+export interface Note {
+  run_id: string;
+  task_id: string | null;
+  map_index: number;
+  round: number;
+  text: string;
+  author: string;
+  at: string;
 }
 
 export interface Task {
@@ -190,6 +203,7 @@ export interface TaskShown extends Task {
   /** `at` is a place in the code. */
   records?: { ordinal: number; kind: string; name: string; label: string | null; at: string; value: unknown }[];
   trigger?: Trigger | null;
+  note?: Note | null;
 }
 
 export interface Cause {
@@ -430,4 +444,6 @@ export interface AuditRow {
   before: unknown;
   after: unknown;
   address: string | null;
+  /** Runs that are left out of `after` in a list. */
+  more?: number;
 }

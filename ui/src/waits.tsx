@@ -1,4 +1,4 @@
-// The longest waits, one row per cause: thousands of waiting children, and runs that wait for the same, are one row.
+// The longest waits, one row per cause: waiting children of a fan-out, and runs with the same cause, share a row.
 
 import { Empty, childrenHref, taskHref } from "./parts";
 import { Glyph } from "./states";

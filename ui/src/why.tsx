@@ -1,4 +1,4 @@
-// Why something waits or has failed: the answer in one sentence, then each cause with its times and what can be done.
+// Why a run or task waits or has failed: one sentence per cause, with times and actions.
 
 import type { ComponentChildren } from "preact";
 import { useEffect, useState } from "preact/hooks";

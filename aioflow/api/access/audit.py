@@ -10,13 +10,14 @@ Unknown callers have a separate limit of 100 kinds, so that they cannot hide kno
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import msgspec
 
-from aioflow.api.schemas import iso
+from aioflow.api.schemas import instant, iso
 from aioflow.core.state.accounts import CHAIN_BEGINNING, check_chain, check_head
-from aioflow.model.access import AuditEntry, AuditRow
+from aioflow.model.access import AuditEntry, AuditFilter, AuditRow
 from aioflow.store import Store
 
 __all__ = (
@@ -25,6 +26,7 @@ __all__ = (
     "AuditView",
     "DeniedRequests",
     "audit_faults",
+    "audit_filter",
     "audit_view",
 )
 
@@ -83,6 +85,23 @@ def audit_view(row: AuditRow, *, is_whole: bool = False) -> AuditView:
         after=said.after,
         address=said.address,
         more=more,
+    )
+
+
+def audit_filter(named: Mapping[str, Any]) -> AuditFilter:
+    """Return the filter that the parameters of a request name.
+
+    Raises:
+        RequestError: If a time is not one.
+    """
+    outcome, first, last = (named.get(name) for name in ("outcome", "from", "to"))
+    return AuditFilter(
+        actor=named.get("actor") or "",
+        action=named.get("action") or "",
+        target=named.get("target") or "",
+        is_refused=None if outcome is None else outcome == "refused",
+        first=None if first is None else instant(first, "from"),
+        last=None if last is None else instant(last, "to"),
     )
 
 

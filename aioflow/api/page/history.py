@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, tzinfo
+from functools import cache, partial
 from typing import Literal, NamedTuple
 from zoneinfo import ZoneInfo
 
 import msgspec
 
+from aioflow._threads import in_thread
 from aioflow.api.queries import RunReader
 from aioflow.api.schemas import iso
 from aioflow.clock import Clock
@@ -297,15 +299,8 @@ class History:
     async def runs(self, span: Span) -> RunEndsView:
         """Return how many runs of all DAGs ended, by hour or day."""
         found = await self._store.count_run_ends(span.since, span.until)
-        states: defaultdict[Timestamp, Counter[int]] = defaultdict(Counter)
-        for start, state, count in found:
-            states[_period_start(start, span)][state] += count
-        items = []
-        for start in sorted(states):
-            ends = {_run_state(state): n for state, n in sorted(states[start].items())}
-            rate = _failure_rate(ends)
-            items.append(EndsView(start=iso(start) or "", ends=ends, failure_rate=rate))
         first, last = _edges(span)
+        items = await in_thread(_ends_by_period, found, span)
         return RunEndsView(since=first, until=last, step=span.step, items=items)
 
     async def dags(self, span: Span) -> DagsStatsView:
@@ -347,17 +342,9 @@ class History:
             UnknownDag: If there is no such DAG.
         """
         await self._reader.dag_row(dag_id)
-        now = self._clock.now()
-        usual: Counter[int] = Counter()
-        since = now - _USUAL_DAYS * DAY_US
-        rows = await self._store.list_history(
-            dag_id, since=min(since, span.since), until=max(now, span.until)
-        )
-        for row in rows:
-            if row.measure == Measure.DURATION and row.start >= since:
-                usual[row.bucket] += row.occurrences
-        total, items = _periods(rows, span)
-        limit = slow_after_ms(usual)
+        rows = await self._store.list_history(dag_id, since=span.since, until=span.until)
+        total, items = await in_thread(_periods, rows, span)
+        usual = await self.slow_after()
         first, last = _edges(span)
         return DagHistoryView(
             dag_id=dag_id,
@@ -365,7 +352,7 @@ class History:
             until=last,
             step=span.step,
             total=total,
-            slow_after_seconds=_seconds(limit),
+            slow_after_seconds=usual.get(dag_id),
             items=items,
         )
 
@@ -376,14 +363,8 @@ class History:
             UnknownDag: If there is no such DAG.
         """
         await self._reader.dag_row(dag_id)
-        sums: defaultdict[str, _Sums] = defaultdict(_Sums)
-        for row in await self._store.sum_history_by_task(
-            dag_id, since=span.since, until=span.until
-        ):
-            if row.task_id != OF_RUN:
-                sums[row.task_id].add(row)
-        items = [_task_stats(task_id, sums[task_id]) for task_id in sorted(sums)]
-        items.sort(key=lambda one: -(one.duration.mean or 0))
+        rows = await self._store.sum_history_by_task(dag_id, since=span.since, until=span.until)
+        items = await in_thread(_tasks_stats, rows)
         first, last = _edges(span)
         return TaskHistoryView(dag_id=dag_id, since=first, until=last, items=items)
 
@@ -429,6 +410,18 @@ def _zone(name: str | None) -> tzinfo:
         raise RequestError(f"the time zone {name[:60]!r} is unknown") from exc
 
 
+def _ends_by_period(found: Iterable[tuple[Timestamp, int, int]], span: Span) -> list[EndsView]:
+    period_of = cache(partial(_period_start, span=span))
+    states: defaultdict[Timestamp, Counter[int]] = defaultdict(Counter)
+    for start, state, count in found:
+        states[period_of(start)][state] += count
+    items = []
+    for start in sorted(states):
+        ends = {_run_state(state): n for state, n in sorted(states[start].items())}
+        items.append(EndsView(start=iso(start) or "", ends=ends, failure_rate=_failure_rate(ends)))
+    return items
+
+
 def _period_start(start: Timestamp, span: Span) -> Timestamp:
     """Return the start of the hour or day to which an hour belongs."""
     if span.step == "hour":
@@ -444,11 +437,21 @@ def _periods(rows: Iterable[HistoryRow], span: Span) -> tuple[PeriodView, list[P
     """Return a whole period, and its parts."""
     total = _Sums()
     parts: defaultdict[Timestamp, _Sums] = defaultdict(_Sums)
+    period_of = cache(partial(_period_start, span=span))
     for row in rows:
-        if span.since <= row.start < span.until:
-            total.add(row)
-            parts[_period_start(row.start, span)].add(row)
+        total.add(row)
+        parts[period_of(row.start)].add(row)
     return total.period(span.since), [parts[start].period(start) for start in sorted(parts)]
+
+
+def _tasks_stats(rows: Iterable[HistoryRow]) -> list[TaskStatsView]:
+    """Return the tasks of a DAG, the slowest first."""
+    sums: defaultdict[str, _Sums] = defaultdict(_Sums)
+    for row in rows:
+        if row.task_id != OF_RUN:
+            sums[row.task_id].add(row)
+    items = [_task_stats(task_id, sums[task_id]) for task_id in sorted(sums)]
+    return sorted(items, key=lambda one: -(one.duration.mean or 0))
 
 
 def _task_stats(task_id: str, sums: _Sums) -> TaskStatsView:

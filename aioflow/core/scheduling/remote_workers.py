@@ -51,10 +51,13 @@ class RemoteWorkers:
 
     Attributes:
         unavailable: Why no worker of a spec can be had now, as its executor reported.
+        may_demand: Whether the demand may differ from the last one, because workers came, went or
+            were lost, or because a pool has changed.
     """
 
     def __init__(self, limits: Mapping[str, int]) -> None:
         self.unavailable: dict[WorkerSpec, str] = {}
+        self.may_demand = True
         self._limits = dict(limits)
         self._workers: dict[WorkerNo, Worker] = {}
         self._of_spec: dict[WorkerSpec, dict[WorkerNo, Worker]] = {}
@@ -104,6 +107,7 @@ class RemoteWorkers:
         """Add a worker. Does nothing if it is there."""
         if number in self._workers:
             return
+        self.may_demand = True
         worker = Worker(number, spec, location)
         self._workers[number] = self._of_spec.setdefault(spec, {})[number] = worker
         self.unavailable.pop(spec, None)
@@ -121,6 +125,7 @@ class RemoteWorkers:
         """Remove a worker whose process has ended, at once or when its tries have left it."""
         worker = self._workers.get(number)
         if worker is not None:
+            self.may_demand = True
             worker.is_leaving = True
             self.drop_if_over(worker)
 
@@ -154,7 +159,7 @@ class RemoteWorkers:
 
     def forget_demand(self) -> None:
         """Demand everything again, because the last demand may not have been acted on."""
-        self._demanded = None
+        self._demanded, self.may_demand = None, True
 
     def demand(self, waiting: Mapping[WorkerSpec, Waiting]) -> tuple[WorkerDemand, ...] | None:
         """Return the whole demand; ``None`` if it has not changed.

@@ -131,6 +131,7 @@ class Slots:
         self.pool_holds: dict[TaskNo, tuple[str, int]] = {}
         self.ready = Ready(self.pool_holds)
         self.pools: dict[str, PoolRow] = {}
+        self._was_granting = False
         self._used: dict[str, int] = {}
         self._used_by_deferred: dict[str, int] = {}
 
@@ -176,6 +177,7 @@ class Slots:
 
     def put_pool(self, name: str, row: PoolRow | None, memory: Memory) -> None:
         """Configure a pool as in its row. Without a row it has no limit."""
+        self.remote.may_demand = True
         before = self.pools.pop(name, None)
         if row is not None:
             self.pools[name] = row
@@ -211,6 +213,8 @@ class Slots:
         return not self.counts_deferred(spec) or self._has_capacity(spec.pool, spec.slots)
 
     def _take(self, pool: str, weight: int) -> None:
+        if pool in self.pools:
+            self.remote.may_demand = True
         self._used[pool] = self._used.get(pool, 0) + weight
 
     def _take_for_deferred(self, pool: str, weight: int) -> None:
@@ -259,6 +263,8 @@ class Slots:
 
     def offer(self, entry: TaskInstance | MappedTask) -> None:
         """Queue a task, or a mapped task with pending children, for its slots."""
+        if entry.spec.executor != LOCAL:
+            self.remote.may_demand = True
         if isinstance(entry, TaskInstance):
             self.hold_pool_slots(entry)
         self.ready.offer(entry)
@@ -301,6 +307,7 @@ class Slots:
             is_over = report.since is None or worker.is_idle
             worker.silence = None if is_over else report
             worker.is_lost = report.since is not None and not is_local
+            self.remote.may_demand |= not is_local
             if worker.is_held and not worker.is_lost:
                 self._free(worker)
 
@@ -576,13 +583,25 @@ class Slots:
         retired, self.retired = self.retired, []
         return retired
 
-    def demand(self, *, granting: bool) -> tuple[WorkerDemand, ...] | None:
+    def demand(self, runs: Iterable[Run], *, granting: bool) -> tuple[WorkerDemand, ...] | None:
         """Return the whole demand for remote workers; ``None`` if it has not changed.
 
+        It is counted only if it may have changed: by tasks of the runs that the turn touched, by
+        workers, by pools, or because tasks may start now or no longer.
+
         Args:
+            runs: The runs that the turn touched.
             granting: Whether waiting tasks may start on this node now.
         """
-        waiting = self._waiting() if granting and self.is_open else {}
+        is_granting = granting and self.is_open
+        if not (
+            self.remote.may_demand
+            or is_granting is not self._was_granting
+            or any(run.graph.has_remote for run in runs)
+        ):
+            return None
+        self._was_granting, self.remote.may_demand = is_granting, False
+        waiting = self._waiting() if is_granting else {}
         return self.remote.demand({spec: one for spec, one in waiting.items() if one.count})
 
     def _waiting(

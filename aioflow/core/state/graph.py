@@ -27,6 +27,7 @@ from aioflow.core.tasks.expand import leaves
 from aioflow.errors import CycleError
 from aioflow.model.dag import DagSpec, TaskSpec
 from aioflow.model.states import TaskState, TriggerRule
+from aioflow.model.workers import LOCAL
 
 __all__ = (
     "IDENTIFIER",
@@ -166,6 +167,7 @@ class Graph:
         awaited_in_past: For each task in ``past``, the other tasks that must also have ended well
             in the previous run.
         past_of: For each task, the tasks to evaluate when it has ended in the previous run.
+        has_remote: Whether any task names an executor other than the local one.
 
     Raises:
         CycleError: If the tasks cannot be ordered.
@@ -178,6 +180,7 @@ class Graph:
         "evaluated",
         "evaluators",
         "followers",
+        "has_remote",
         "index_of",
         "indexed",
         "leaves",
@@ -199,6 +202,7 @@ class Graph:
         self.leaves = _leaves(tasks, self.children)
         self.order = _order(tasks, self.children)
         self.index_of = {task.task_id: task_index for task_index, task in enumerate(tasks)}
+        self.has_remote = any(task.executor != LOCAL for task in tasks)
         self.past = frozenset(p for p, task in enumerate(tasks) if task.depends_on_past)
         self.awaited_in_past = {
             p: self.children[p] if tasks[p].wait_for_downstream else () for p in self.past

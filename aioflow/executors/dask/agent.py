@@ -8,10 +8,14 @@ A **session** is what runs for one executor in one epoch of a node. It has one l
 daemon, and outlives its connections. A pilot with a larger epoch ends the sessions of smaller ones.
 A daemon that has given up its link opens another one, which ends the session and begins a fresh
 one.
+
+While a session has workers, it also has a **spare**: a program without code that the next pilot
+takes. The start of a program takes longer than all else that a change of the DAG version costs.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import os
@@ -20,6 +24,7 @@ import secrets
 import shutil
 import socket
 import sys
+from collections.abc import Callable
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -44,6 +49,7 @@ from aioflow.executors.dask.messages import (
 )
 from aioflow.executors.dask.stream import Comm, Stream
 from aioflow.filesystem import make_folder
+from aioflow.model.states import Failure
 from aioflow.processes.environment import child_environment
 from aioflow.processes.process import OomCounter
 
@@ -51,6 +57,12 @@ __all__ = ("Agent", "serve_pilot")
 
 LINK_SECONDS = 5.0
 """How long a pilot waits for the daemon's link before it gives up."""
+
+SPARE_SECONDS = 60.0
+"""How long a spare stays when nothing runs any more for its daemon."""
+
+SPARE_LOOK_SECONDS = 1.0
+"""How often a missing spare is started, and how long after the first program."""
 
 FLUSH_SECONDS = 2.0
 """How long a Dask worker that ends waits until the daemon knows the last endings."""
@@ -95,6 +107,52 @@ async def _agent_of(worker: Worker) -> Agent:
     return found
 
 
+class _Program:
+    """A program that was started, before there is a pilot for it or by one.
+
+    Attributes:
+        environment, contact_seconds: What it was started with.
+        pid: Its process id; 0 if it was not started.
+        up: Set when it was started, or could not be.
+        ended: Set when nothing of it is left.
+        failure: How it ended; ``None`` if it could not be started, for the reason in ``error``.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        *,
+        mark: str,
+        environment: dict[str, str],
+        contact_seconds: float,
+        oom: OomCounter,
+    ) -> None:
+        self.environment = environment
+        self.contact_seconds = contact_seconds
+        self.hosted = HostedWorker(
+            stream, mark=mark, environment=environment, contact_seconds=contact_seconds, oom=oom
+        )
+        self.pid = self.started_at = 0
+        self.up, self.ended = anyio.Event(), anyio.Event()
+        self.failure: Failure | None = None
+        self.error: NotStarted | None = None
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        try:
+            with anyio.CancelScope(shield=True):
+                self.failure = await self.hosted.run(self._on_started)
+        except NotStarted as exc:
+            self.error = exc
+        finally:
+            self.up.set()
+            self.ended.set()
+
+    def _on_started(self, pid: int) -> None:
+        self.pid, self.started_at = pid, _clock.now()
+        self.up.set()
+
+
 class _Session:
     """What runs here for one executor in one epoch of a node.
 
@@ -108,6 +166,7 @@ class _Session:
         link_no: Number of its link; 0 before it is opened.
         is_over: Whether nothing may start here any more.
         is_replaced: Whether it is over because the daemon has opened another link.
+        spare: The program that the next pilot takes, if it suits it.
 
     Args:
         before: The session that it replaces.
@@ -124,6 +183,8 @@ class _Session:
         self.refused: set[int] = set()
         self.decided = anyio.Event()
         self.is_over = self.is_replaced = False
+        self.spare: _Program | None = None
+        self._tending: asyncio.Task[None] | None = None
         self.stream = Stream(self._deliver, self._beat)
         self._secret = secret
         self._before = before
@@ -148,6 +209,8 @@ class _Session:
         """After ``shut_down``: wait until nothing runs here, nor in those that it replaces."""
         while self.workers:
             await _clock.sleep(0.01)
+        if self.spare is not None:
+            await self.spare.ended.wait()
         await self._end_of_before()
 
     async def _end_of_before(self) -> None:
@@ -185,6 +248,8 @@ class _Session:
     def _beat(self) -> None:
         for worker in self.workers.values():
             worker.beat()
+        if self.spare is not None:
+            self.spare.hosted.beat()
 
     def shut_down(self) -> None:
         """Kill everything, because the Dask worker ends or serves a later daemon."""
@@ -192,6 +257,39 @@ class _Session:
         self.decided.set()
         for worker in self.workers.values():
             worker.shut_down()
+        if self.spare is not None:
+            self.spare.hosted.shut_down()
+
+    # ── the spare ───────────────────────────────────────────────────────────────────────
+
+    def take_program(self, start: Callable[[], _Program], environment: dict[str, str]) -> _Program:
+        """Return the spare if it has this environment, else a program that is started now.
+
+        Args:
+            start: Starts a program, also the next spare.
+        """
+        if self._tending is None or self._tending.done():
+            tending = self._tend(start)
+            self._tending = asyncio.get_running_loop().create_task(tending)
+        spare = self.spare
+        if spare is None or spare.ended.is_set() or spare.environment != environment:
+            return start()
+        self.spare = None
+        return spare
+
+    async def _tend(self, start: Callable[[], _Program]) -> None:
+        """Have a spare as long as there are workers. If one dies by itself, start no other."""
+        idle_seconds = 0.0
+        while not self.is_over and idle_seconds < SPARE_SECONDS:
+            await _clock.sleep(SPARE_LOOK_SECONDS)
+            idle_seconds = 0.0 if self.workers else idle_seconds + SPARE_LOOK_SECONDS
+            if self.spare is not None and self.spare.ended.is_set():
+                break
+            if self.spare is None and self.workers and not self.is_over:
+                self.spare = start()
+        if self.spare is not None and not self.is_over:
+            self.spare.hosted.shut_down()
+            self.spare = None
 
 
 class Agent(WorkerPlugin):
@@ -306,46 +404,48 @@ class Agent(WorkerPlugin):
         return self._sessions.setdefault((*node, order.executor), fresh)
 
     async def _run(self, session: _Session, order: PilotOrder) -> None:
-        """Run a program, and report its end on the session's stream."""
+        """Run a program, and report its end on the session's stream.
+
+        Raises:
+            NotStarted: If it could not be started.
+        """
         worker_no = order.worker_no
         environment = child_environment(os.environ, order.environment)
         if order.scheduler:
             environment["AIOFLOW_DASK_SCHEDULER"] = order.scheduler
-        hosted = HostedWorker(
-            worker_no,
-            session.stream,
-            mark=_mark(order),
-            environment=environment,
-            contact_seconds=order.contact_seconds,
-            oom=self._oom,
-        )
-        session.workers[worker_no] = hosted
-        ended = anyio.Event()
 
-        async def run() -> None:
+        def start() -> _Program:
+            return _Program(
+                session.stream,
+                mark=_mark(order),
+                environment=environment,
+                contact_seconds=order.contact_seconds,
+                oom=self._oom,
+            )
+
+        program = session.take_program(start, environment)
+        program.hosted.assign(worker_no)
+        session.workers[worker_no] = program.hosted
+        try:
+            await program.up.wait()
+            if program.pid:
+                facts = self._facts(session, order, program)
+                session.stream.put(Kind.STARTED, worker_no, msgspec.msgpack.encode(facts))
+            await program.ended.wait()
+        except anyio.get_cancelled_exc_class():
+            program.hosted.shut_down()  # the Dask worker ends
             with anyio.CancelScope(shield=True):
-                try:
-                    failure = await hosted.run(started)
-                finally:
-                    del session.workers[worker_no]
-                    ended.set()
-                session.stream.put(Kind.GONE, worker_no, msgspec.msgpack.encode(failure))
+                await program.ended.wait()
+            raise
+        finally:
+            del session.workers[worker_no]
+            if program.failure is not None:
+                failure = msgspec.msgpack.encode(program.failure)
+                session.stream.put(Kind.GONE, worker_no, failure)
+        if program.error is not None:
+            raise program.error
 
-        def started(pid: int) -> None:
-            facts = self._facts(session, order, hosted, pid)
-            session.stream.put(Kind.STARTED, worker_no, msgspec.msgpack.encode(facts))
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(run)
-            try:
-                await ended.wait()
-            except anyio.get_cancelled_exc_class():
-                hosted.shut_down()  # the Dask worker ends
-                raise
-
-    def _facts(
-        self, session: _Session, order: PilotOrder, hosted: HostedWorker, pid: int
-    ) -> WorkerStarted:
+    def _facts(self, session: _Session, order: PilotOrder, program: _Program) -> WorkerStarted:
         assert self._worker is not None  # noqa: S101 - set by ``setup``
         code = results = ""
         if not order.shared_home:
@@ -355,12 +455,12 @@ class Agent(WorkerPlugin):
             code, results = map(str, folders)
         return WorkerStarted(
             host=socket.gethostname(),
-            pid=pid,
+            pid=program.pid,
             address=self._worker.address,
             python=platform.python_version(),
             aioflow=version("aioflow-engine"),
-            started_at=_clock.now(),
-            log_nonce=hosted.log_nonce,
+            started_at=program.started_at,
+            log_nonce=program.hosted.log_nonce,
             code_folder=code,
             results_folder=results,
         )

@@ -59,6 +59,7 @@ _BACKLOG_LIMIT = 4 * 1024 * 1024
 """While more bytes wait for the daemon, no more is read from the link of a program."""
 
 _RESUME_SECONDS = 0.1
+_UNASSIGNED = -1
 
 _from_supervisor = msgspec.json.Decoder(ProgramStarted | ProgramEnd)
 
@@ -70,6 +71,9 @@ class NotStarted(Exception):
 class HostedWorker:
     """One worker. ``run`` owns it; the other methods are called in the same event loop.
 
+    It may be started before anything needs it. It has a number from ``assign`` on, and its output
+    waits until then.
+
     Args:
         stream: Where its frames and its output go.
         mark: The mark of its program and of everything that it starts, see ``processes.orphans``.
@@ -77,7 +81,6 @@ class HostedWorker:
 
     def __init__(
         self,
-        worker_no: int,
         stream: Stream,
         *,
         mark: str,
@@ -86,7 +89,7 @@ class HostedWorker:
         oom: OomCounter,
     ) -> None:
         self.log_nonce = secrets.token_hex(8)
-        self._no = worker_no
+        self._no = _UNASSIGNED
         self._stream = stream
         self._mark = mark
         self._environment = environment
@@ -96,15 +99,21 @@ class HostedWorker:
         self._heard_at = self._clock.monotonic_us()
         self._supervisor: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
-        self._link = _ProgramLink(worker_no, stream)
+        self._link = _ProgramLink(stream)
         self._is_killed = False
         self._is_closing = False
         self._window = OUTPUT_WINDOW_BYTES
         self._window_opened = asyncio.Event()
+        self._assigned = asyncio.Event()
         self._output_over = anyio.Event()
         self._last_words = b""
 
     # ── verbs ───────────────────────────────────────────────────────────────────────────
+
+    def assign(self, worker_no: int) -> None:
+        """Give it its number. A program sends nothing before its first command, which follows."""
+        self._no = self._link.worker_no = worker_no
+        self._assigned.set()
 
     def write(self, data: bytes) -> None:
         """Write to the link of the program. Never blocks."""
@@ -137,6 +146,7 @@ class HostedWorker:
         self._is_closing = True
         self.kill()
         self._window_opened.set()
+        self._assigned.set()
 
     def _tell(self, byte: bytes) -> None:
         if self._control is not None:
@@ -266,6 +276,7 @@ class HostedWorker:
     async def _pump(self, output: int) -> None:
         """Pass on the output, reading no faster than the daemon writes it to its logs."""
         try:
+            await self._assigned.wait()
             while True:
                 while self._window <= 0 and not self._is_closing:
                     self._window_opened.clear()
@@ -313,14 +324,15 @@ class _ProgramLink(asyncio.Protocol):
     """The agent's end of a program's link: bytes in both directions, never looked at.
 
     Attributes:
+        worker_no: Number of its worker.
         sock: The socket, set before ``connect``.
         closed: Set when the program has closed its end.
     """
 
-    def __init__(self, worker_no: int, stream: Stream) -> None:
+    def __init__(self, stream: Stream) -> None:
+        self.worker_no = _UNASSIGNED
         self.sock: socket.socket | None = None
         self.closed = anyio.Event()
-        self._no = worker_no
         self._stream = stream
         self._transport: asyncio.Transport | None = None
 
@@ -352,7 +364,7 @@ class _ProgramLink(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Called by the loop."""
-        self._stream.put(Kind.FRAME, self._no, data)
+        self._stream.put(Kind.FRAME, self.worker_no, data)
         if self._stream.backlog > _BACKLOG_LIMIT and self._transport is not None:
             self._transport.pause_reading()
             self._resume_later()

@@ -53,7 +53,11 @@ class Hosted:
 
     def __init__(self, *_: object, **__: object) -> None:
         self.beats = 0
+        self.number = -1
         self._ended = anyio.Event()
+
+    def assign(self, worker_no: int) -> None:
+        self.number = worker_no
 
     async def run(self, on_started: Callable[[int], None]) -> Failure:
         on_started(1)
@@ -320,4 +324,89 @@ async def test_a_link_that_cannot_be_resumed_is_no_sign_of_life(agent, worker, m
             await worker.handlers[LINK_OP](theirs, msgspec.msgpack.encode(hello))
         assert made[0].beats == beats
         ours.abort()
+        group.cancel_scope.cancel()
+
+
+class Spares:
+    """An agent whose programs are counted, and which looks for a missing spare all the time."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, spare_seconds: float = 600.0) -> None:
+        self.made: list[Hosted] = []
+        self.environments: list[dict[str, str]] = []
+        monkeypatch.setattr(module, "HostedWorker", self._host)
+        monkeypatch.setattr(module, "SPARE_LOOK_SECONDS", 0.001)
+        monkeypatch.setattr(module, "SPARE_SECONDS", spare_seconds)
+
+    def _host(self, *_: object, environment: dict[str, str], **__: object) -> Hosted:
+        self.made.append(Hosted())
+        self.environments.append(environment)
+        return self.made[-1]
+
+    @property
+    def running(self) -> list[int]:
+        """The numbers of the programs that run; -1 is a spare."""
+        return [one.number for one in self.made if not one._ended.is_set()]
+
+
+async def test_the_next_worker_takes_the_program_that_is_ready(agent, worker, monkeypatch):
+    spares = Spares(monkeypatch)
+    async with anyio.create_task_group() as group:
+        daemon = Daemon(worker, group, "one")
+        daemon.pilot(agent, 1)
+        await until(lambda: spares.running == [1, -1])
+        await until(lambda: spares.made[1].beats)
+        daemon.links[0].put(Kind.CLOSE, 1)
+        await until(lambda: daemon.gone == [1])
+
+        daemon.pilot(agent, 2)
+        await until(lambda: 2 in daemon.started)
+        assert spares.made[1].number == 2
+        await until(lambda: spares.running == [2, -1])
+        group.cancel_scope.cancel()
+
+
+async def test_a_spare_ends_when_nothing_runs_and_with_its_session(agent, worker, monkeypatch):
+    spares = Spares(monkeypatch, spare_seconds=0.01)
+    async with anyio.create_task_group() as group:
+        daemon = Daemon(worker, group, "one")
+        daemon.pilot(agent, 1)
+        await until(lambda: spares.running == [1, -1])
+        daemon.links[0].put(Kind.KILL, 1)
+        await until(lambda: spares.running == [])
+
+        daemon.pilot(agent, 2)
+        await until(lambda: spares.running == [2, -1])
+        assert await agent.end_older("one", 0, 2) == 1
+        assert spares.running == []
+        group.cancel_scope.cancel()
+
+
+async def test_a_spare_with_another_environment_is_not_taken(agent, worker, monkeypatch):
+    spares = Spares(monkeypatch)
+    async with anyio.create_task_group() as group:
+        daemon = Daemon(worker, group, "one")
+        daemon.pilot(agent, 1)
+        await until(lambda: spares.running == [1, -1])
+        monkeypatch.setenv("LANG", "tlh")
+        daemon.pilot(agent, 2)
+        await until(lambda: 2 in daemon.started)
+        assert spares.running == [1, -1, 2]
+        assert spares.environments[2] != spares.environments[1]
+        group.cancel_scope.cancel()
+
+
+async def test_a_spare_that_dies_by_itself_is_not_started_again_and_again(
+    agent, worker, monkeypatch
+):
+    spares = Spares(monkeypatch)
+    async with anyio.create_task_group() as group:
+        daemon = Daemon(worker, group, "one")
+        daemon.pilot(agent, 1)
+        await until(lambda: spares.running == [1, -1])
+        spares.made[1].kill()
+        (session,) = agent._sessions.values()
+        await until(lambda: session._tending is not None and session._tending.done())
+        assert len(spares.made) == 2
+        daemon.pilot(agent, 2)
+        await until(lambda: spares.running == [1, 2, -1])
         group.cancel_scope.cancel()

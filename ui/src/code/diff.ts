@@ -1,4 +1,4 @@
-// The difference of two texts by lines (Myers), with a limit on what it may cost.
+// A line diff (Myers) with a limit on its cost.
 
 export interface DiffLine {
   kind: "same" | "added" | "removed";

@@ -1,4 +1,4 @@
-// The tokens of Python, enough to colour it: strings, comments, numbers, keywords, names of definitions.
+// A tokenizer for Python: strings, comments, numbers, keywords and names of definitions.
 
 export type Kind = "plain" | "comment" | "string" | "number" | "keyword" | "constant" | "definition" | "decorator" | "call" | "builtin";
 

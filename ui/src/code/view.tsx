@@ -1,4 +1,4 @@
-// The files of a version of a DAG: coloured, by line, and compared with another version.
+// The files of a DAG version, highlighted, with a comparison to another version.
 
 import { useEffect, useMemo, useRef } from "preact/hooks";
 

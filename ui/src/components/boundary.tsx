@@ -1,4 +1,4 @@
-// A view that cannot be drawn says so, and leaves the rest of the page in use.
+// An error boundary: a view that throws is replaced by a message, and the rest of the page keeps working.
 
 import { Component, type ComponentChildren } from "preact";
 

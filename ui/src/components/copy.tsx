@@ -1,4 +1,4 @@
-// A button that copies a text, and says that it has.
+// A button that copies a text to the clipboard.
 
 import { useState } from "preact/hooks";
 
@@ -7,7 +7,8 @@ import { Icon } from "./icons";
 
 const SHOWN_MS = 1500;
 
-async function write(text: string): Promise<void> {
+/** Write a text to the clipboard, also where the page has no secure origin. */
+export async function copyText(text: string): Promise<void> {
   // The clipboard is there on secure origins only; a plain address of the local network is none.
   if (navigator.clipboard) return navigator.clipboard.writeText(text);
   const field = document.createElement("textarea");
@@ -26,7 +27,7 @@ export function CopyButton({ text, label = texts.common.copy, isNamed }: { text:
     event.preventDefault();
     event.stopPropagation();
     try {
-      await write(typeof text === "string" ? text : text());
+      await copyText(typeof text === "string" ? text : text());
       setShown("done");
     } catch {
       setShown("failed");

@@ -1,11 +1,11 @@
-// A range of time: one of the usual ones, or from one instant to another.
+// A time range: a preset, or a start and an end.
 
 import { useEffect, useState } from "preact/hooks";
 
 import { texts } from "../texts";
 import { isUtc, local } from "../time";
 
-/** Bounds as the API takes them; an empty one is open. */
+/** Bounds as the API expects them. An empty bound is open. */
 export interface TimeRange {
   from: string;
   to: string;
@@ -19,7 +19,7 @@ const USUAL: [string, number][] = [
   ["30d", 24 * 30],
 ];
 
-/** What a field of the browser shows for an instant, by the clock the user has chosen. */
+/** The value of a datetime-local input, in the time zone that the user has chosen. */
 const shown = (at: string): string => (at === "" ? "" : local(at).replace(" ", "T").slice(0, 16));
 
 function instant(text: string): string {
@@ -61,7 +61,7 @@ export function DateRange({ value, onValue, label = texts.dates.label }: { value
   );
 }
 
-/** A range whose start is relative ("-24h" is the last day) as two instants. */
+/** Resolve a relative start ("-24h" is the last day) to absolute times. */
 export function resolved({ from, to }: TimeRange, now = Date.now()): TimeRange {
   const hours = USUAL.find(([key]) => from === `-${key}`)?.[1];
   if (hours === undefined) return { from, to };

@@ -1,4 +1,4 @@
-// A pane beside a table with the details of one row.
+// The pane next to a table: details of one row.
 
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef } from "preact/hooks";
@@ -7,7 +7,7 @@ import { closePane } from "../pane_place";
 import { texts } from "../texts";
 import { Icon } from "./icons";
 
-/** Focus a pane when it opens, and the element that opened it when it closes. */
+/** Focus a pane when it opens; when it closes, focus the element that had opened it. */
 export function usePaneFocus(): { current: HTMLDivElement | null } {
   const box = useRef<HTMLDivElement>(null);
   useEffect(() => {

@@ -1,4 +1,4 @@
-// A view whose script is loaded when it is first shown.
+// A view whose script is loaded on first use.
 
 import type { ComponentType } from "preact";
 import { useEffect, useState } from "preact/hooks";

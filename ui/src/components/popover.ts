@@ -1,4 +1,4 @@
-// Where what opens in the browser's top layer is placed.
+// Placement of popovers beside the element that opened them.
 
 const GAP = 4;
 

@@ -1,4 +1,4 @@
-// A field to search within what is drawn or listed beside it.
+// A search field for the list or drawing next to it.
 
 import type { ComponentChildren } from "preact";
 

@@ -1,4 +1,4 @@
-// What is shown where data will be: lines of about its size, so that nothing moves when it comes.
+// Placeholder lines, shown while data is loading.
 
 import { texts } from "../texts";
 

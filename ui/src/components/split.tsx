@@ -1,4 +1,4 @@
-// Two panes side by side, with a border between them that can be moved.
+// Two panes with a movable divider.
 
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";

@@ -1,12 +1,14 @@
-// The one table of the page: long lists of rows with columns that can be sorted, chosen and selected by.
+// The table component: virtual rows, with columns that can be sorted, hidden and selected.
 
 import type { ComponentChildren } from "preact";
 import { useMemo, useRef, useState } from "preact/hooks";
 
 import { VirtualList } from "../list";
 import { texts } from "../texts";
+import { copyText } from "./copy";
 import { Icon } from "./icons";
 import { Menu, type MenuItem } from "./menu";
+import { tell } from "./toast";
 import { type Columns, columnsOf, density, setDensity, storeColumns, useIsPhone } from "./table_settings";
 
 /** Where a cell stands on a phone, whose rows have two lines; without one it is not shown there. */
@@ -32,7 +34,7 @@ export interface Column<T> {
   isOptional?: boolean;
   /** Always shown. */
   isFixed?: boolean;
-  /** Left out in windows narrower than 1,100 px. */
+  /** Left out where the table is narrower than 840 px. */
   isWideOnly?: boolean;
   phone?: PhonePlace;
   /** Cells with buttons or links of their own lie above the link of the row. */
@@ -139,6 +141,8 @@ export function Table<T>(props: TableProps<T>) {
       isOn: dense === "compact",
       act: () => setDense(setDensity(dense === "compact" ? "comfortable" : "compact")),
     },
+    "line",
+    { name: texts.table.copyCsv, icon: "copy", act: () => void copyCsv(shown, rows) },
   ];
 
   return (
@@ -183,6 +187,18 @@ export function Table<T>(props: TableProps<T>) {
       )}
     </div>
   );
+}
+
+/** Copy the loaded rows, in their order, with the columns that are shown. */
+async function copyCsv<T>(columns: Column<T>[], rows: readonly (T | undefined)[]): Promise<void> {
+  try {
+    const { csvOf } = await import("./csv");
+    const loaded = rows.filter((row) => row !== undefined);
+    await copyText(csvOf(columns, loaded));
+    tell(texts.table.copied(loaded.length));
+  } catch {
+    tell(texts.common.notCopied, true);
+  }
 }
 
 function sorted<T>(items: readonly (T | undefined)[], columns: Column<T>[], sort: Sort | undefined): readonly (T | undefined)[] {

@@ -1,4 +1,4 @@
-// What a user chose for tables, stored by the browser.
+// Table settings: columns and density, stored by the browser.
 
 import { useEffect, useState } from "preact/hooks";
 

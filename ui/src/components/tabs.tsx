@@ -1,4 +1,4 @@
-// Tabs whose every tab has an address of its own.
+// Tabs, each with its own address.
 
 import type { ComponentChildren } from "preact";
 

@@ -1,4 +1,4 @@
-// Short messages about what has happened, with a way to take it back where there is one.
+// Toasts: short messages about finished actions, with undo where that is possible.
 
 import { useEffect, useState } from "preact/hooks";
 

@@ -1,4 +1,4 @@
-// The children of a mapped task as cells: what came with one request, and what has changed since.
+// The cells of a heat map: loaded with one request, then updated by the live stream.
 
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 

@@ -1,4 +1,4 @@
-// What went wrong in a mapped task: errors that are alike stand together, and are cleared together.
+// Errors of a mapped task, grouped by similarity. A group can be cleared together.
 
 import { Check, leftText } from "../actions";
 import { enc, get, newKey, send } from "../api";

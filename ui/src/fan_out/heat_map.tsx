@@ -1,10 +1,13 @@
-// All children of a mapped task on one canvas.
+// A heat map of the children of a mapped task, drawn on one canvas.
 
 import { useEffect, useId, useLayoutEffect, useRef, useState } from "preact/hooks";
 
+import { enc, query } from "../api";
+import { useItems } from "../data";
 import { go } from "../router";
 import { Glyph } from "../states";
 import { stateName } from "../texts";
+import type { Task } from "../types";
 import { type Cells, childOf } from "./cells";
 import { bucketName, fanOut } from "./texts";
 
@@ -43,6 +46,7 @@ function layoutOf(width: number, count: number): Layout {
 }
 
 interface HeatMapProps {
+  run: string;
   cells: Cells;
   mode: Mode;
   task: string;
@@ -53,13 +57,29 @@ interface HeatMapProps {
   errorOf: (child: number) => string | undefined;
 }
 
-export function HeatMap({ cells, mode, task, marked, hrefOf, errorOf }: HeatMapProps) {
+/** How long a cell is pointed at before its child is requested. */
+const REST_MS = 150;
+
+/** The author's label of the child at a cell, once it is known. */
+function useLabel(run: string, task: string, child: number | null): string | null {
+  const [wanted, setWanted] = useState<number | null>(null);
+  useEffect(() => {
+    const timer = setTimeout(() => setWanted(child), REST_MS);
+    return () => clearTimeout(timer);
+  }, [child]);
+  const path = wanted === null ? null : query(`/runs/${enc(run)}/tasks`, { task, offset: wanted, limit: 1 });
+  const [found] = useItems<Task>(path, { on: () => false }).data ?? [];
+  return found && found.map_index === child ? found.map_label : null;
+}
+
+export function HeatMap({ run, cells, mode, task, marked, hrefOf, errorOf }: HeatMapProps) {
   const box = useRef<HTMLDivElement>(null);
   const canvas = useRef<HTMLCanvasElement>(null);
   const [width, setWidth] = useState(0);
   const [at, setAt] = useState<number | null>(null);
   const [theme, setTheme] = useState(0);
   const help = useId();
+  const label = useLabel(run, task, at !== null && cells.size === 1 ? at : null);
   const count = cells.states.length;
   const layout = layoutOf(width, count);
   useLayoutEffect(() => {
@@ -123,7 +143,7 @@ export function HeatMap({ cells, mode, task, marked, hrefOf, errorOf }: HeatMapP
       <span class="offscreen" role="status">
         {at !== null && at < count && spoken(cells, at, task)}
       </span>
-      {at !== null && at < count && <Card cells={cells} at={at} task={task} layout={layout} error={errorOf(childOf(cells, at))} />}
+      {at !== null && at < count && <Card cells={cells} at={at} task={task} label={label} layout={layout} error={errorOf(childOf(cells, at))} />}
     </div>
   );
 }
@@ -140,13 +160,23 @@ function durationOf(cells: Cells, at: number): string {
 
 const spoken = (cells: Cells, at: number, task: string): string => `${nameOf(cells, at, task)}, ${stateName(cells.states[at]!)}, ${durationOf(cells, at)}`;
 
-function Card({ cells, at, task, layout, error }: { cells: Cells; at: number; task: string; layout: Layout; error?: string }) {
+interface CardProps {
+  cells: Cells;
+  at: number;
+  task: string;
+  label: string | null;
+  layout: Layout;
+  error?: string;
+}
+
+function Card({ cells, at, task, label, layout, error }: CardProps) {
   const column = (at % layout.columns) * layout.side;
   const row = Math.floor(at / layout.columns);
   const isRight = column > layout.width / 2;
   return (
     <div class={`chart-tip fan-map-card ${isRight ? "is-right" : ""}`} style={{ left: `${column + (isRight ? 0 : layout.side)}px`, top: `${(row + 1) * layout.side}px` }}>
       <strong>{nameOf(cells, at, task)}</strong>
+      {label !== null && <span class="break">{label}</span>}
       <span>
         <Glyph state={cells.states[at]!} size={12} /> {stateName(cells.states[at]!)}
         <em>{durationOf(cells, at)}</em>

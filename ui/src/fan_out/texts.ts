@@ -1,4 +1,4 @@
-// The texts of a mapped task with its children.
+// Texts of mapped tasks.
 
 import { count, texts } from "../texts";
 import { span } from "../time";
@@ -41,7 +41,7 @@ export const fanOut = {
   between: (from: number, to: number): string => `${limit(from)} to ${limit(to)}`,
 };
 
-/** What a bucket of durations is called, by its limits in seconds. */
+/** The name of a duration bucket, given its limits in seconds. */
 export function bucketName(from: number | null, to: number | null): string {
   if (to === null) return fanOut.over(from ?? 0);
   return from === null ? fanOut.under(to) : fanOut.between(from, to);

@@ -1,4 +1,4 @@
-// A mapped task as a whole: its children on a heat map, how long they take, and what went wrong.
+// A mapped task as a whole: heat map, durations and errors of its children.
 
 import { useEffect, useMemo, useState } from "preact/hooks";
 
@@ -113,7 +113,7 @@ function Map({ run, task, summary, groups, marked, hrefOf }: MapProps) {
             <p class="soft">{fanOut.none}</p>
           ) : (
             <>
-              <HeatMap cells={data} mode={mode} task={task} marked={shownOf} hrefOf={hrefOf} errorOf={(child) => known?.find((one) => one.children.has(child))?.text} />
+              <HeatMap run={run} cells={data} mode={mode} task={task} marked={shownOf} hrefOf={hrefOf} errorOf={(child) => known?.find((one) => one.children.has(child))?.text} />
               {data.size > 1 && <p class="soft small">{fanOut.shared(data.size)}</p>}
               {mode === "duration" && <Scale bounds={data.bounds} buckets={data.buckets} />}
             </>

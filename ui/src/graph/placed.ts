@@ -1,4 +1,4 @@
-// The places of the boxes of a graph; the layout is loaded when a graph is first shown.
+// Box positions of a graph. The layout code is loaded on first use.
 
 import { useEffect, useMemo, useState } from "preact/hooks";
 

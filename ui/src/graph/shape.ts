@@ -1,4 +1,4 @@
-// What of a graph is shown: groups that are collapsed, the tasks around one, and the critical path.
+// The visible part of a graph: collapsed groups, the tasks related to one task, and the critical path.
 
 import { worst } from "../states";
 import type { Counts, Graph, GraphNode } from "../types";

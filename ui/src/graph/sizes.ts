@@ -1,4 +1,4 @@
-// Sizes of the boxes of a graph, and where each of them is.
+// Sizes and positions of the boxes of a graph.
 
 export const NODE_HEIGHT = 46;
 /** The base line of the first text in a box. */

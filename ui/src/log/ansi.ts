@@ -1,4 +1,4 @@
-// Colours and emphasis that a task prints for a terminal. Every other escape sequence is dropped.
+// ANSI colours and emphasis. Other escape sequences are removed.
 
 export interface Style {
   fg: number | null;

@@ -1,4 +1,4 @@
-// The lines of a log that are loaded: a window that is moved over the log, and follows its end.
+// The loaded lines of a log: a window that moves with scrolling, and follows the end.
 
 import { Problem, enc, get, query } from "../api";
 import { onChange } from "../live";

@@ -1,6 +1,6 @@
-// A list of rows of any height, of which only those in view are in the document.
+// A virtual list with rows of varying height.
 //
-// What is in view stays where it is when rows are added or removed before it.
+// The visible rows stay in place when rows are added or removed above them.
 
 import type { ComponentChildren } from "preact";
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";

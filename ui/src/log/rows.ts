@@ -1,4 +1,4 @@
-// The rows of a log: its lines, borders between tries, and tracebacks that can be folded.
+// The rows of a log: lines, separators between tries, and collapsible tracebacks.
 
 import { PLAIN, type Style, plain, styleAfter } from "./ansi";
 import type { LogLine } from "./lines";

@@ -1,4 +1,4 @@
-// One line of a log as it is shown: coloured, with links and with matches marked.
+// A rendered log line: colours, links and highlighted matches.
 
 import type { ComponentChildren } from "preact";
 

@@ -1,4 +1,4 @@
-// What of the palette's items a text finds, the best first.
+// Fuzzy matching of palette items, best match first.
 
 export interface Found {
   key: string;

@@ -1,4 +1,4 @@
-// The DAGs and runs that were open last, in this browser.
+// Recently opened DAGs and runs, stored by the browser.
 
 const KEY = "aioflow.recent";
 const MOST = 8;

@@ -1,5 +1,7 @@
-// Who is let in: people, their sessions, and the tokens of programs.
+// Users, sessions and API tokens.
 
+import type { ComponentChildren } from "preact";
+import { texts as said } from "../action_texts";
 import { useState } from "preact/hooks";
 
 import { type Option, Select, Text } from "../actions";
@@ -31,6 +33,10 @@ interface Session {
   created_at: string;
   expires_at: string;
   address: string;
+  user_agent: string;
+  last_used_at: string | null;
+  /** Whether it is the session of this browser. */
+  is_current: boolean;
 }
 
 interface Token {
@@ -98,7 +104,7 @@ export function Access({ me }: { me: Me | undefined }) {
           <>
             <Listed name="users" title={texts.access.users} of={users} none={texts.access.noUsers} columns={userColumns(me, sessions.data ?? [])} keyOf={(one) => `user:${one.name}`} />
             <Listed name="tokens" title={texts.access.tokens} of={tokens} none={texts.access.noTokens} columns={TOKENS} keyOf={(one) => `token:${one.token_id}`} />
-            <Listed name="sessions" title={texts.access.sessions} of={sessions} none={texts.access.noSessions} columns={SESSIONS} keyOf={(one) => `session:${one.session_id}`} isFlat />
+            <Listed name="sessions" title={texts.access.sessions} of={sessions} none={texts.access.noSessions} columns={SESSIONS} keyOf={(one) => `session:${one.session_id}`} actions={<EndOthers me={me} sessions={sessions.data ?? []} />} isFlat />
           </>
         )}
       </SplitPane>
@@ -115,13 +121,17 @@ interface ListedProps<T> {
   keyOf: (row: T) => string;
   /** Whether its rows have nothing more to show. */
   isFlat?: boolean;
+  actions?: ComponentChildren;
 }
 
-function Listed<T>({ name, title, of, none, columns, keyOf, isFlat }: ListedProps<T>) {
+function Listed<T>({ name, title, of, none, columns, keyOf, isFlat, actions }: ListedProps<T>) {
   const open = usePlace().query.get("open");
   return (
     <section class="listed" aria-label={title}>
-      <h2>{title}</h2>
+      <header class="listed-head">
+        <h2>{title}</h2>
+        {actions}
+      </header>
       <Shown of={of}>
         {(rows) =>
           rows.length === 0 ? (
@@ -184,17 +194,74 @@ const TOKENS: Column<Token>[] = [
   { id: "expires", title: texts.access.expires, width: "110px", isNumber: true, isWideOnly: true, cell: (token) => <When at={token.expires_at} none={texts.access.never} /> },
 ];
 
+const BROWSERS: [RegExp, string][] = [
+  [/\bEdg(?:e|A|iOS)?\/(\d+)/, "Edge"],
+  [/\bOPR\/(\d+)/, "Opera"],
+  [/\bSamsungBrowser\/(\d+)/, "Samsung Internet"],
+  [/\b(?:Firefox|FxiOS)\/(\d+)/, "Firefox"],
+  [/\b(?:HeadlessChrome|Chrome|CriOS|Chromium)\/(\d+)/, "Chrome"],
+  [/\bVersion\/(\d+)[\d.]* (?:Mobile\/\S+ )?Safari\//, "Safari"],
+  [/^curl\/(\d+)/, "curl"],
+];
+const SYSTEMS: [RegExp, string][] = [
+  [/\b(?:iPhone|iPad)\b/, "iOS"],
+  [/\bAndroid\b/, "Android"],
+  [/\bWindows\b/, "Windows"],
+  [/\bMac OS X\b/, "macOS"],
+  [/\bCrOS\b/, "ChromeOS"],
+  [/\bLinux\b/, "Linux"],
+];
+
+/** What a browser says of itself, in short: "Firefox 140 on Linux". */
+function browserOf(agent: string): string {
+  const [, name] = BROWSERS.find(([pattern]) => pattern.test(agent)) ?? [];
+  if (name === undefined) return agent.slice(0, 40) || texts.access.unknownBrowser;
+  const version = BROWSERS.map(([pattern, one]) => (one === name ? pattern.exec(agent)?.[1] : undefined)).find(Boolean);
+  const system = SYSTEMS.find(([pattern]) => pattern.test(agent))?.[1];
+  return [name, version, system && `${texts.access.on} ${system}`].filter(Boolean).join(" ");
+}
+
+const Browser = ({ session }: { session: Session }) => (
+  <>
+    <span title={session.user_agent || undefined}>{browserOf(session.user_agent)}</span>
+    {session.is_current && <span class="tag">{texts.access.thisBrowser}</span>}
+  </>
+);
+
 const SESSIONS: Column<Session>[] = [
-  { id: "name", title: texts.access.user, width: "minmax(100px, 2fr)", phone: "title", isFixed: true, cell: (session) => session.name },
-  { id: "address", title: texts.access.address, width: "150px", isMono: true, phone: "second", cell: (session) => session.address || texts.access.socket },
-  { id: "since", title: texts.access.signedIn, width: "110px", isNumber: true, phone: "second-end", cell: (session) => <When at={session.created_at} /> },
-  { id: "ends", title: texts.access.ends, width: "110px", isNumber: true, isWideOnly: true, cell: (session) => <When at={session.expires_at} /> },
+  { id: "name", title: texts.access.user, width: "minmax(90px, 1fr)", phone: "title", isFixed: true, cell: (session) => session.name },
+  { id: "browser", title: texts.access.browser, width: "minmax(150px, 2fr)", phone: "second", cell: (session) => <Browser session={session} /> },
+  { id: "address", title: texts.access.address, width: "130px", isMono: true, isWideOnly: true, cell: (session) => session.address || texts.access.socket },
+  { id: "used", title: texts.access.lastUsed, width: "110px", isNumber: true, phone: "second-end", cell: (session) => <When at={session.last_used_at} none={texts.access.never} /> },
+  { id: "since", title: texts.access.signedIn, width: "110px", isNumber: true, isWideOnly: true, cell: (session) => <When at={session.created_at} /> },
+  { id: "ends", title: texts.access.ends, width: "110px", isNumber: true, isWideOnly: true, isOptional: true, cell: (session) => <When at={session.expires_at} /> },
   { id: "end", title: "", width: "64px", isFixed: true, isInteractive: true, phone: "end", cell: (session) => <EndSession session={session} /> },
 ];
 
+/** Signs out every other browser of the person who asks. */
+function endOthers(): void {
+  ask({
+    title: texts.access.endOthersTitle,
+    verb: texts.access.endOthers,
+    isGrave: true,
+    body: <p>{texts.access.endOthersText}</p>,
+    act: async () => texts.access.endedOthers((await send<{ ended: number }>("DELETE", "/sessions")).ended),
+  });
+}
+
+function EndOthers({ me, sessions }: { me: Me | undefined; sessions: Session[] }) {
+  const isOther = sessions.some((one) => one.name === me?.name && !one.is_current);
+  if (!isOther) return null;
+  return (
+    <button type="button" class="small" onClick={endOthers}>
+      {texts.access.endOthers}
+    </button>
+  );
+}
+
 function EndSession({ session }: { session: Session }) {
   return (
-    <button type="button" data-needs="admin" class="small" aria-label={`End session ${session.session_id} of ${session.name}`} onClick={() => endSession(session)}>
+    <button type="button" data-needs="admin" class="small" aria-label={said.session.label(session.session_id, session.name)} onClick={() => endSession(session)}>
       {texts.access.end}
     </button>
   );
@@ -267,9 +334,11 @@ function UserDetail({ user, sessions }: { user: User; sessions: Session[] }) {
           <ul class="rows">
             {sessions.map((session) => (
               <li key={session.session_id} class="row">
-                <span class="cut grow mono">{session.address || texts.access.socket}</span>
+                <span class="cut grow">
+                  <Browser session={session} />
+                </span>
                 <span class="num soft">
-                  <When at={session.created_at} />
+                  <When at={session.last_used_at ?? session.created_at} />
                 </span>
                 <EndSession session={session} />
               </li>
@@ -331,25 +400,25 @@ function TokenDetail({ token }: { token: Token }) {
 // ── what is done ───────────────────────────────────────────────────────────────────────
 
 function Roles({ value, onValue }: { value: string; onValue: (role: string) => void }) {
-  return <Select label="Role" value={value} options={ROLES} onValue={onValue} />;
+  return <Select label={said.user.role} value={value} options={ROLES} onValue={onValue} />;
 }
 
 function addUser(): void {
   const wanted = { name: "", password: "", role: "viewer" };
   ask({
-    title: "New user",
-    verb: "Add",
+    title: said.user.addTitle,
+    verb: said.user.add,
     body: (
       <>
-        <p>They sign in with this name and password, and may choose another password themselves.</p>
-        <Text label="Name" isRequired onValue={(text) => (wanted.name = text)} />
-        <Text label="Password" hint="At least 10 characters" isRequired isSecret onValue={(text) => (wanted.password = text)} />
+        <p>{said.user.addMeaning}</p>
+        <Text label={said.name} isRequired onValue={(text) => (wanted.name = text)} />
+        <Text label={said.user.password} hint={said.user.passwordHint} isRequired isSecret onValue={(text) => (wanted.password = text)} />
         <Roles value="viewer" onValue={(role) => (wanted.role = role)} />
       </>
     ),
     act: async () => {
       await send("POST", "/users", wanted);
-      return `${wanted.name} can sign in`;
+      return said.user.added(wanted.name);
     },
   });
 }
@@ -359,17 +428,17 @@ const userPath = (user: User): string => `/users/${enc(user.name)}`;
 function setGroups(user: User): void {
   let wanted = user.groups.join(" ");
   ask({
-    title: `Change the groups of ${user.name}`,
-    verb: "Change",
+    title: said.user.groupsTitle(user.name),
+    verb: said.user.change,
     body: (
       <>
-        <p>A task may ask a group for a decision. A group gives no permission besides. The user's sessions end.</p>
-        <Text label={texts.access.groups} hint="names, separated by spaces" value={wanted} onValue={(text) => (wanted = text)} />
+        <p>{said.user.groupsMeaning}</p>
+        <Text label={texts.access.groups} hint={said.user.groupsHint} value={wanted} onValue={(text) => (wanted = text)} />
       </>
     ),
     act: async () => {
       await send("PUT", userPath(user), { groups: wanted.split(/\s+/).filter(Boolean) });
-      return `${user.name} has new groups`;
+      return said.user.groupsDone(user.name);
     },
   });
 }
@@ -377,17 +446,17 @@ function setGroups(user: User): void {
 function setRole(user: User): void {
   const wanted = { role: user.role };
   ask({
-    title: `Change the role of ${user.name}`,
-    verb: "Change",
+    title: said.user.roleTitle(user.name),
+    verb: said.user.change,
     body: (
       <>
-        <p>Their sessions end, and tokens they have made keep no larger role.</p>
+        <p>{said.user.roleMeaning}</p>
         <Roles value={user.role} onValue={(role) => (wanted.role = role)} />
       </>
     ),
     act: async () => {
       await send("PUT", userPath(user), wanted);
-      return `${user.name} is ${wanted.role}`;
+      return said.user.roleDone(user.name, wanted.role);
     },
   });
 }
@@ -395,62 +464,56 @@ function setRole(user: User): void {
 function setPassword(user: User): void {
   const wanted = { password: "" };
   ask({
-    title: `Set the password of ${user.name}`,
-    verb: "Set",
+    title: said.user.passwordTitle(user.name),
+    verb: said.user.set,
     body: (
       <>
-        <p>Their sessions end; they sign in again with the new one.</p>
-        <Text label="Password" hint="At least 10 characters" isRequired isSecret onValue={(text) => (wanted.password = text)} />
+        <p>{said.user.passwordMeaning}</p>
+        <Text label={said.user.password} hint={said.user.passwordHint} isRequired isSecret onValue={(text) => (wanted.password = text)} />
       </>
     ),
     act: async () => {
       await send("PUT", userPath(user), wanted);
-      return `${user.name} has a new password`;
+      return said.user.passwordDone(user.name);
     },
   });
 }
 
 function setDisabled(user: User): void {
   ask({
-    title: user.disabled ? `Let ${user.name} sign in again?` : `Disable ${user.name}?`,
-    verb: user.disabled ? "Enable" : "Disable",
+    title: user.disabled ? said.user.enableTitle(user.name) : said.user.disableTitle(user.name),
+    verb: user.disabled ? texts.access.enable : texts.access.disable,
     isGrave: !user.disabled,
-    body: (
-      <p>
-        {user.disabled
-          ? "With the password they had. Tokens that were revoked stay so."
-          : "Their sessions end, the tokens they have made are revoked, and they cannot sign in until they are enabled again."}
-      </p>
-    ),
+    body: <p>{user.disabled ? said.user.enableMeaning : said.user.disableMeaning}</p>,
     act: async () => {
       await send("PUT", userPath(user), { disabled: !user.disabled });
-      return user.disabled ? `${user.name} can sign in again` : `${user.name} is disabled`;
+      return user.disabled ? said.user.enabled(user.name) : said.user.disabled(user.name);
     },
   });
 }
 
 function deleteUser(user: User): void {
   ask({
-    title: `Delete ${user.name}?`,
-    verb: "Delete",
+    title: said.user.removeTitle(user.name),
+    verb: texts.access.remove,
     isGrave: true,
-    body: <p>Their sessions end, and the tokens they have made are revoked. The audit continues to name them.</p>,
+    body: <p>{said.user.removeMeaning}</p>,
     act: async () => {
       await send("DELETE", userPath(user));
-      return `${user.name} is deleted`;
+      return said.user.removed(user.name);
     },
   });
 }
 
 function endSession(session: Session): void {
   ask({
-    title: `End this session of ${session.name}?`,
-    verb: "End it",
+    title: said.session.title(session.name),
+    verb: said.session.verb,
     isGrave: true,
-    body: <p>Its user is signed out at once, and may sign in again.</p>,
+    body: <p>{said.session.meaning}</p>,
     act: async () => {
       await send("DELETE", `/sessions/${session.session_id}`);
-      return `A session of ${session.name} has ended`;
+      return said.session.done(session.name);
     },
   });
 }
@@ -458,15 +521,15 @@ function endSession(session: Session): void {
 function makeToken(onMade: (made: Made) => void): void {
   const wanted = { name: "", role: "viewer", scopes: "", days: LIVES[1]![0] };
   ask({
-    title: "New token",
-    verb: "Create",
+    title: said.token.title,
+    verb: said.token.verb,
     body: (
       <>
-        <p>A program that has it can do what its role allows. It is shown once.</p>
-        <Text label="Name" isRequired onValue={(text) => (wanted.name = text)} />
+        <p>{said.token.meaning}</p>
+        <Text label={said.name} isRequired onValue={(text) => (wanted.name = text)} />
         <Roles value="viewer" onValue={(role) => (wanted.role = role)} />
-        <Text label="DAGs" hint="all; or ids, separated by commas" onValue={(text) => (wanted.scopes = text)} />
-        <Select label="Expires after" value={wanted.days} options={LIVES} onValue={(days) => (wanted.days = days)} />
+        <Text label={said.token.dags} hint={said.token.dagsHint} onValue={(text) => (wanted.scopes = text)} />
+        <Select label={said.token.expires} value={wanted.days} options={LIVES} onValue={(days) => (wanted.days = days)} />
       </>
     ),
     act: async () => {
@@ -478,20 +541,20 @@ function makeToken(onMade: (made: Made) => void): void {
         expires_at: wanted.days ? new Date(Date.now() + Number(wanted.days) * DAY_MS).toISOString() : null,
       };
       onMade(await send<Made>("POST", "/tokens", body));
-      return `Token ${wanted.name} is created`;
+      return said.token.created(wanted.name);
     },
   });
 }
 
 function revoke(token: Token): void {
   ask({
-    title: `Revoke token ${token.name}?`,
-    verb: "Revoke",
+    title: said.token.revokeTitle(token.name),
+    verb: texts.access.revoke,
     isGrave: true,
-    body: <p>Requests with it are refused from now on. This cannot be undone; another of the same name may be created.</p>,
+    body: <p>{said.token.revokeMeaning}</p>,
     act: async () => {
       await send("DELETE", `/tokens/${token.token_id}`);
-      return `Token ${token.name} is revoked`;
+      return said.token.revoked(token.name);
     },
   });
 }

@@ -1,4 +1,4 @@
-// Assets: which tasks update each, which DAGs wait for it, and how they hang together.
+// Assets: their producers and consumers, and their lineage.
 
 import "../styles/assets.css";
 

@@ -194,11 +194,11 @@ function LastGantt({ dag }: { dag: DagDetail }) {
     <Shown of={runs}>
       {(found) =>
         wanted === null ? (
-          <Empty>No runs yet.</Empty>
+          <Empty>{texts.runs.none}</Empty>
         ) : (
           <div class="fill-column">
             <div class="bar-of-filters">
-              <Choice label="Run" value={wanted} options={found.map((run) => [run.run_id, run.run_id])} onValue={(run) => go(withQuery({ run }), { replace: true })} />
+              <Choice label={texts.runs.run} value={wanted} options={found.map((run) => [run.run_id, run.run_id])} onValue={(run) => go(withQuery({ run }), { replace: true })} />
               <a href={runHref(wanted)}>{texts.dags.openRun}</a>
             </div>
             <Shown of={rows}>{(data) => <Gantt rows={data} run={wanted} from={shown?.started_at} to={shown?.ended_at} />}</Shown>

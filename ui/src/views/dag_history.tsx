@@ -1,4 +1,4 @@
-// The history of a DAG: how often its runs fail, and how long they and its tasks take.
+// The history of a DAG: failure rate and durations of its runs and tasks.
 
 import { enc, query } from "../api";
 import { Chart, type Point, durationScale, niceScale, periodName, periods } from "../chart";

@@ -93,7 +93,7 @@ export function Dags() {
   const isFiltered = search !== "" || state !== "" || tags.length > 0;
   return (
     <>
-      <Head title={texts.places.dags} name={texts.places.dags} sentence={dags.isWhole && !isFiltered ? texts.dags.counted(all.filter((dag) => dag.dag_id !== null).length, all.filter((dag) => dag.paused).length, all.filter((dag) => dag.import_error).length) : texts.dags.sentence} />
+      <Head title={texts.places.dags} name={texts.places.dags} sentence={dags.isWhole && !isFiltered && all.length > 0 ? texts.dags.counted(all.filter((dag) => dag.dag_id !== null).length, all.filter((dag) => dag.paused).length, all.filter((dag) => dag.import_error).length) : texts.dags.sentence} />
       <Shown of={dags}>
         {() => (
           <Table
@@ -138,7 +138,7 @@ const columns = (recent: Record<string, RecentRun[]>, stats: Map<string, Stats>,
     id: "dag",
     title: texts.run.dag,
     isSortable,
-    width: "minmax(150px, 1.5fr)",
+    width: "minmax(120px, 1.2fr)",
     phone: "title",
     isFixed: true,
     cell: (dag) => (
@@ -151,7 +151,7 @@ const columns = (recent: Record<string, RecentRun[]>, stats: Map<string, Stats>,
   {
     id: "problem",
     title: texts.dags.problem,
-    width: "minmax(150px, 1.2fr)",
+    width: "minmax(130px, 1.3fr)",
     phone: "second",
     cell: (dag) =>
       dag.import_error ? (
@@ -165,7 +165,7 @@ const columns = (recent: Record<string, RecentRun[]>, stats: Map<string, Stats>,
   {
     id: "tags",
     title: texts.dags.tags,
-    width: "minmax(110px, 0.8fr)",
+    width: "minmax(112px, 0.9fr)",
     isInteractive: true,
     isWideOnly: true,
     cell: (dag) => (
@@ -182,7 +182,7 @@ const columns = (recent: Record<string, RecentRun[]>, stats: Map<string, Stats>,
     id: "success",
     title: texts.dags.success,
     meaning: texts.dags.lately,
-    width: "72px",
+    width: "60px",
     isNumber: true,
     isWideOnly: true,
     isSortable,
@@ -192,15 +192,15 @@ const columns = (recent: Record<string, RecentRun[]>, stats: Map<string, Stats>,
     id: "median",
     title: texts.dags.median,
     meaning: texts.dags.medianMeaning,
-    width: "76px",
+    width: "60px",
     isNumber: true,
     isWideOnly: true,
     isSortable,
     cell: (dag) => seconds(stats.get(dag.dag_id ?? "")),
   },
-  { id: "recent", title: texts.dags.recent, meaning: texts.dags.recentMeaning, width: "120px", isNumber: true, phone: "end", isInteractive: true, cell: (dag) => dag.dag_id !== null && <Recent dag={dag.dag_id} runs={recent[dag.dag_id] ?? []} /> },
-  { id: "next", title: texts.dags.next, isSortable, width: "84px", isNumber: true, isWideOnly: true, cell: (dag) => (dag.paused ? <span class="soft">–</span> : <When at={dag.next_run_at} none="" />) },
-  { id: "buttons", title: "", width: "164px", isFixed: true, isInteractive: true, cell: (dag) => dag.dag_id !== null && <Buttons id={dag.dag_id} paused={dag.paused} /> },
+  { id: "recent", title: texts.dags.recent, meaning: texts.dags.recentMeaning, width: "100px", isNumber: true, phone: "end", isInteractive: true, cell: (dag) => dag.dag_id !== null && <Recent dag={dag.dag_id} runs={recent[dag.dag_id] ?? []} /> },
+  { id: "next", title: texts.dags.next, isSortable, width: "78px", isNumber: true, isWideOnly: true, cell: (dag) => (dag.paused ? <span class="soft">–</span> : <When at={dag.next_run_at} none="" />) },
+  { id: "buttons", title: "", width: "144px", isFixed: true, isInteractive: true, cell: (dag) => dag.dag_id !== null && <Buttons id={dag.dag_id} paused={dag.paused} /> },
 ];
 
 const percent = (one: Stats | undefined) => (one?.failure_rate == null ? <span class="soft">–</span> : `${Math.floor((1 - one.failure_rate) * 100)} %`);

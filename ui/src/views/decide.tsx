@@ -1,4 +1,4 @@
-// The page of a signed link: the question and its form, without a session.
+// The page of a signed link: one decision and its form, without a session.
 // Opening it decides nothing: only the button sends an answer.
 
 import { useEffect, useState } from "preact/hooks";

@@ -1,4 +1,4 @@
-// What tasks ask people, the newest first.
+// Decisions requested by tasks, newest first.
 
 import { useEffect } from "preact/hooks";
 
@@ -61,8 +61,8 @@ export function Decisions({ id }: { id: string | undefined }) {
 const COLUMNS: Column<Decision>[] = [
   { id: "question", title: texts.decisions.question, width: "minmax(160px, 2fr)", phone: "title", isFixed: true, cell: (one) => one.question },
   { id: "waits", title: texts.decisions.state, width: "minmax(120px, 1.4fr)", phone: "second", cell: (one) => (one.state === "open" ? sentenceCase(one.waits_for) : `${texts.decisions.states[one.state] ?? one.state}${one.answer === null ? "" : `: ${shownAnswer(one.answer)}`}`) },
-  { id: "task", title: texts.decisions.ofTask, width: "minmax(110px, 1fr)", isMono: true, cell: (one) => childName(one.task_id, one.map_index, 0) },
-  { id: "run", title: texts.decisions.run, width: "minmax(110px, 1.2fr)", isMono: true, cell: (one) => one.run_id },
+  { id: "task", title: texts.decisions.ofTask, width: "minmax(110px, 1fr)", isMono: true, isWideOnly: true, cell: (one) => childName(one.task_id, one.map_index, 0) },
+  { id: "run", title: texts.decisions.run, width: "minmax(110px, 1.2fr)", isMono: true, isWideOnly: true, cell: (one) => one.run_id },
   { id: "asked", title: texts.decisions.asked, width: "110px", isNumber: true, phone: "end", cell: (one) => <When at={one.asked_at} /> },
   { id: "deadline", title: texts.decisions.deadline, width: "110px", isNumber: true, phone: "second-end", cell: (one) => (one.state === "open" && one.deadline ? <Next at={one.deadline} /> : "") },
   {

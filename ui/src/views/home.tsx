@@ -38,7 +38,7 @@ export function Home({ overview }: { overview: Data<Overview> }) {
       <Head title={texts.places.home} name={texts.places.home} />
       {now && home.data && <Status now={now} home={home.data} />}
       {(now?.damaged ?? []).length > 0 && (
-        <Panel title="Damaged rows of the database">
+        <Panel title={texts.home.damaged}>
           <Damaged rows={now?.damaged ?? []} />
         </Panel>
       )}

@@ -1,17 +1,12 @@
-// What the installation is made of: nodes, files that cannot be read, who did what.
+// Nodes and import errors.
 
 import { drain } from "../actions";
-import { query } from "../api";
-import { Detail } from "../components/detail";
-import { SplitPane } from "../components/split";
-import { type Column, Table } from "../components/table";
-import { useData, useItems, usePages } from "../data";
-import { Empty, Head, Json, Panel, Shown, number, shortVersion } from "../parts";
-import { usePlace, withQuery } from "../router";
+import { useData, useItems } from "../data";
+import { Empty, Head, Panel, Shown, number, shortVersion } from "../parts";
 import { State, UsageBar, named } from "../states";
 import { sentenceCase, texts } from "../texts";
-import { At, When, span } from "../time";
-import type { AuditRow, Node, Overview } from "../types";
+import { When, span } from "../time";
+import type { Node, Overview } from "../types";
 
 export function Nodes() {
   const nodes = useItems<Node>("/nodes", { gap: 2000, every: 5000 });
@@ -42,7 +37,7 @@ function One({ node, now }: { node: Node; now: Overview | undefined }) {
     <Panel
       title={
         <>
-          Node {node.node} {node.is_here && <span class="tag">this one</span>}
+          {texts.nodes.node} {node.node} {node.is_here && <span class="tag">{texts.nodes.here}</span>}
         </>
       }
       actions={
@@ -52,36 +47,36 @@ function One({ node, now }: { node: Node; now: Overview | undefined }) {
       }
     >
       <dl class="facts">
-        <dt>State</dt>
+        <dt>{texts.task.state}</dt>
         <dd>
           <State state={SHOWN_AS[node.state] ?? "pending"} name={sentenceCase(named(node.state))} />{" "}
           <span class="soft">{MEANINGS[node.state] ?? ""}</span>
         </dd>
-        <dt>Started</dt>
+        <dt>{texts.run.started}</dt>
         <dd>
           <When at={node.started_at} />
         </dd>
-        <dt>Seen</dt>
+        <dt>{texts.nodes.seen}</dt>
         <dd>
           <When at={node.seen_at} />
         </dd>
-        <dt>Version</dt>
+        <dt>{texts.run.version}</dt>
         <dd>{node.version || "–"}</dd>
-        <dt>Host</dt>
+        <dt>{texts.nodes.host}</dt>
         <dd class="break">
           {node.host ?? "–"} {node.pid !== null && <span class="soft">pid {node.pid}</span>}
         </dd>
-        <dt>Epoch</dt>
+        <dt>{texts.nodes.epoch}</dt>
         <dd>{node.epoch}</dd>
-        <dt>Triggers</dt>
+        <dt>{texts.nodes.triggers}</dt>
         <dd>
           <a href="/triggers">{number(node.triggers)}</a>
         </dd>
-        <dt>Slots</dt>
+        <dt>{texts.pools.slots}</dt>
         <dd>{now ? Object.entries(now.slots).map(([executor, slot]) => <SlotBar key={executor} name={executor} used={slot.used} all={slot.all} />) : number(node.slots)}</dd>
         {now && (
           <>
-            <dt title="How late the daemon's own loop is at most">Loop lag</dt>
+            <dt title={texts.nodes.lagMeaning}>{texts.nodes.lag}</dt>
             <dd>{span(now.loop_lag_seconds * 1000)}</dd>
           </>
         )}
@@ -92,8 +87,8 @@ function One({ node, now }: { node: Node; now: Overview | undefined }) {
 
 const SHOWN_AS: Record<string, string> = { up: "success", drained: "paused", away: "failed" };
 const MEANINGS: Record<string, string> = {
-  drained: "starts no task and hosts no further trigger",
-  away: "this daemon cannot see it",
+  drained: texts.nodes.drained,
+  away: texts.nodes.away,
 };
 
 function SlotBar({ name, used, all }: { name: string; used: number; all: number }) {
@@ -153,82 +148,4 @@ export function Errors() {
     </>
   );
 }
-
-const PAGE = 100;
-
-export function Audit() {
-  const rows = usePages<AuditRow>((cursor) => query("/audit", { limit: PAGE, cursor }), (row) => row.audit_id, PAGE, { gap: 2000 });
-  const open = usePlace().query.get("open");
-  const shown = rows.data?.find((row) => String(row.audit_id) === open);
-  return (
-    <>
-      <Head title={texts.places.audit} name={texts.places.audit} />
-      <SplitPane name="audit" side={shown ? <AuditDetail key={shown.audit_id} row={shown} /> : null}>
-        <p class="sentence about">{texts.audit.sentence}</p>
-        <Shown of={rows}>
-          {(data) => (
-            <Table
-              name="audit"
-              label={texts.table.listed(data.length, rows.isWhole, "entries")}
-              columns={AUDIT}
-              items={data}
-              keyOf={(row) => row.audit_id}
-              hrefOf={(row) => withQuery({ open: row.audit_id })}
-              current={(row) => String(row.audit_id) === open}
-              onEnd={rows.more}
-              empty={<Empty>{texts.audit.none}</Empty>}
-            />
-          )}
-        </Shown>
-      </SplitPane>
-    </>
-  );
-}
-
-const Outcome = ({ row }: { row: AuditRow }) => (row.outcome === "done" ? <span class="soft">{texts.audit.done}</span> : <span class="bad">{sentenceCase(row.outcome)}</span>);
-
-const AUDIT: Column<AuditRow>[] = [
-  { id: "actor", title: texts.audit.actor, width: "minmax(96px, 150px)", phone: "second", isFixed: true, cell: (row) => row.actor || texts.audit.anonymous },
-  { id: "action", title: texts.audit.action, width: "minmax(140px, 220px)", phone: "title", isFixed: true, isMono: true, cell: (row) => row.action },
-  { id: "target", title: texts.audit.target, width: "minmax(140px, 2fr)", isMono: true, cell: (row) => <span class="soft">{row.target}</span> },
-  { id: "outcome", title: texts.audit.outcome, width: "110px", phone: "second-end", cell: (row) => <Outcome row={row} /> },
-  { id: "address", title: texts.audit.address, width: "120px", isOptional: true, isWideOnly: true, isMono: true, cell: (row) => row.address ?? "" },
-  { id: "at", title: texts.audit.at, width: "96px", isNumber: true, phone: "end", cell: (row) => <When at={row.at} /> },
-];
-
-function AuditDetail({ row }: { row: AuditRow }) {
-  return (
-    <Detail title={row.action} name={row.action}>
-      <dl class="facts">
-        <dt>{texts.audit.actor}</dt>
-        <dd>
-          {row.actor || texts.audit.anonymous} {row.role && <span class="soft">{row.role}</span>}
-        </dd>
-        <dt>{texts.audit.target}</dt>
-        <dd class="break mono">{row.target ?? "–"}</dd>
-        <dt>{texts.audit.outcome}</dt>
-        <dd>
-          <Outcome row={row} /> {row.code && <code>{row.code}</code>}
-        </dd>
-        <dt>{texts.audit.address}</dt>
-        <dd class="mono">{row.address || "–"}</dd>
-        <dt>{texts.audit.at}</dt>
-        <dd>
-          <At at={row.at} />
-        </dd>
-      </dl>
-      {row.before !== null && row.before !== undefined && (
-        <section>
-          <h3>{texts.audit.before}</h3>
-          <Json value={row.before} />
-        </section>
-      )}
-      {row.after !== null && row.after !== undefined && (
-        <section>
-          <h3>{texts.audit.after}</h3>
-          <Json value={row.after} />
-        </section>
-      )}
-    </Detail>
-  );
-}
+// Nodes and import errors.

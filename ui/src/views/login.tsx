@@ -1,7 +1,7 @@
 import { useEffect, useState } from "preact/hooks";
 
 import { send } from "../api";
-import { reason } from "../dialog";
+import { reason } from "../messages";
 import { texts } from "../texts";
 
 /** Shown to users without access, or whose access ended; after login they return to their page. */

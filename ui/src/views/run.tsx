@@ -9,6 +9,7 @@ import { SplitPane } from "../components/split";
 import { Gantt } from "../gantt";
 import { GraphView, graphOf } from "../graph";
 import { RunLog } from "../log";
+import { NoteBox, NoteMark } from "../note";
 import { Choice, Empty, Fact, Filter, Head, NoMatches, Panel, Shown, Trouble, Waits, childName, dagHref, runHref, shortVersion, taskHref } from "../parts";
 import { RunParameters } from "../run_parameters";
 import { go, usePlace, withQuery } from "../router";
@@ -16,7 +17,7 @@ import { Bar, Glyph, Legend, State, TASK_ORDER, ended, isLive, sum, worst } from
 import { TaskPane } from "../task";
 import { stateName, texts } from "../texts";
 import { At, Took, When, millis, span } from "../time";
-import type { Counts, DagDetail, GanttRow, Graph, Run, RunGraph, RunGraphTask, Task } from "../types";
+import type { Counts, DagDetail, GanttRow, Graph, Note, Run, RunGraph, RunGraphTask, Task } from "../types";
 import { Why } from "../why";
 
 const PAGE = 500;
@@ -25,6 +26,7 @@ export function RunPage({ id, view }: { id: string; view: string }) {
   const place = usePlace();
   const run = useData<Run>(query(`/runs/${enc(id)}`, { limit: 1 }), { on: ofRun(id) });
   const graph = useData<RunGraph>(`/runs/${enc(id)}/graph`, { on: ofRun(id) });
+  const notes = useItems<Note>(`/runs/${enc(id)}/notes`, { on: ofRun(id), gap: 3000 });
   const task = place.query.get("task");
   const map = Number(place.query.get("map") ?? -1);
   const round = Number(place.query.get("round") ?? 0);
@@ -43,8 +45,8 @@ export function RunPage({ id, view }: { id: string; view: string }) {
           <>
             <RunHead run={data} view={view} />
             <SplitPane name="task" side={pane} isFull={place.query.has("full")}>
-              <Top run={data} cause={graph.data?.run.cause} isBrief={view !== ""} />
-              <View run={data} view={view} tasks={graph.data?.tasks} isOld={graph.problem?.isAbsent === true} picked={task} />
+              <Top run={data} cause={graph.data?.run.cause} note={notes.data && (notes.data.find((one) => one.task_id === null) ?? null)} isBrief={view !== ""} />
+              <View run={data} view={view} tasks={graph.data?.tasks} notes={notes.data ?? []} isOld={graph.problem?.isAbsent === true} picked={task} />
             </SplitPane>
           </>
         )}
@@ -121,7 +123,7 @@ export function sentenceOf(run: Run): string {
 }
 
 /** All of what is known of it in the overview; in the other views, which need the room, how far it is. */
-function Top({ run, cause, isBrief }: { run: Run; cause?: string; isBrief: boolean }) {
+function Top({ run, cause, note, isBrief }: { run: Run; cause?: string; note: Note | null | undefined; isBrief: boolean }) {
   const live = isGoingOn(run);
   const hasCause = isGoingOn(run) || FAILED.has(run.state);
   const newest = useData<DagDetail>(isBrief ? null : `/dags/${enc(run.dag_id)}`, { on: ofDag(run.dag_id), gap: 5000 }).data?.version;
@@ -136,6 +138,7 @@ function Top({ run, cause, isBrief }: { run: Run; cause?: string; isBrief: boole
           </>
         )}
       </p>
+      {(isBrief ? note : note !== undefined) && <NoteBox of={{ run: run.run_id }} note={note} />}
       <div class="run-top">
         {!isBrief && <dl class="facts inline">
           <Fact name={texts.run.dag}>
@@ -183,18 +186,19 @@ interface ViewProps {
   run: Run;
   view: string;
   tasks?: RunGraphTask[];
+  notes: Note[];
   isOld: boolean;
   picked: string | null;
 }
 
-function View({ run, view, tasks, isOld, picked }: ViewProps) {
+function View({ run, view, tasks, notes, isOld, picked }: ViewProps) {
   switch (view) {
     case "graph":
       return <RunGraphView run={run} tasks={tasks} isOld={isOld} picked={picked} />;
     case "gantt":
       return <RunGantt run={run} />;
     case "tasks":
-      return <Tasks run={run} tasks={tasks} />;
+      return <Tasks run={run} tasks={tasks} notes={notes} />;
     case "logs":
       return (
         <Panel class="fill-column log-panel">
@@ -205,7 +209,7 @@ function View({ run, view, tasks, isOld, picked }: ViewProps) {
       return (
         <>
           {(tasks?.length ?? 0) <= MOST_BOXES && <RunGraphView run={run} tasks={tasks} isOld={isOld} picked={picked} />}
-          {isOld ? <Tasks run={run} /> : tasks && <ByTask run={run} tasks={tasks} />}
+          {isOld ? <Tasks run={run} notes={notes} /> : tasks && <ByTask run={run} tasks={tasks} notes={notes} />}
           <RunParameters run={run} />
         </>
       );
@@ -219,7 +223,7 @@ const isGoingOn = (run: Run): boolean => run.state === "running" || run.state ==
 /** More boxes than these say less than their list does. */
 const MOST_BOXES = 60;
 
-function RunGraphView({ run, tasks, isOld, picked }: Omit<ViewProps, "view">) {
+function RunGraphView({ run, tasks, isOld, picked }: Omit<ViewProps, "view" | "notes">) {
   const graph = useData<Graph>(query(`/dags/${enc(run.dag_id)}/graph`, { version: run.version }), { on: () => false });
   const dag = useData<DagDetail>(graph.problem?.isAbsent ? `/dags/${enc(run.dag_id)}` : null, { on: () => false });
   const old = useMemo(() => (dag.data ? graphOf(dag.data) : undefined), [dag.data]);
@@ -245,9 +249,12 @@ function countsOf(tasks: RunGraphTask[] | undefined, listed: Task[] | undefined,
   return found;
 }
 
-const BY_TASK: Column<RunGraphTask>[] = [
+/** What the note on a task says, or the notes on its children. */
+const noteOf = (notes: Note[], task: string): string => notes.filter((note) => note.task_id === task).map((note) => note.text).slice(0, 5).join("\n");
+
+const byTask = (notes: Note[]): Column<RunGraphTask>[] => [
   { id: "state", title: "", width: "20px", phone: "lead", isFixed: true, cell: (task) => <Glyph state={worst(task.counts)} /> },
-  { id: "task", title: texts.task.name, width: "minmax(140px, 1.4fr)", phone: "title", isFixed: true, isMono: true, cell: (task) => task.task_id, sort: (one, other) => one.task_id.localeCompare(other.task_id) },
+  { id: "task", title: texts.task.name, width: "minmax(140px, 1.4fr)", phone: "title", isFixed: true, isMono: true, cell: (task) => <Noted name={task.task_id} note={noteOf(notes, task.task_id)} />, sort: (one, other) => one.task_id.localeCompare(other.task_id) },
   { id: "progress", title: texts.run.progress, width: "minmax(100px, 1fr)", phone: "second", cell: (task) => <Bar counts={task.counts} label={task.task_id} /> },
   { id: "done", title: texts.run.done, width: "110px", isNumber: true, phone: "second-end", cell: (task) => texts.common.of(ended(task.counts), sum(task.counts)), sort: (one, other) => sum(one.counts) - sum(other.counts) },
   {
@@ -263,14 +270,24 @@ const BY_TASK: Column<RunGraphTask>[] = [
 
 const lasted = (task: RunGraphTask): number => (millis(task.ended_at) ?? Date.now()) - (millis(task.started_at) ?? Date.now());
 
-function ByTask({ run, tasks }: { run: Run; tasks: RunGraphTask[] }) {
+function Noted({ name, note }: { name: string; note: string | undefined }) {
+  return (
+    <>
+      <span class="cut">{name}</span>
+      <NoteMark text={note} />
+    </>
+  );
+}
+
+function ByTask({ run, tasks, notes }: { run: Run; tasks: RunGraphTask[]; notes: Note[] }) {
+  const columns = useMemo(() => byTask(notes), [notes]);
   const picked = usePlace().query.get("task");
   const isFew = tasks.length <= MOST_BOXES;
   return (
     <Table
       name="run-by-task"
       label={texts.common.many(tasks.length, "task")}
-      columns={BY_TASK}
+      columns={columns}
       items={tasks}
       keyOf={(task) => task.task_id}
       hrefOf={(task) => taskHref(run.run_id, task.task_id)}
@@ -290,7 +307,8 @@ function RunGantt({ run }: { run: Run }) {
   return <Gantt rows={rows.items} run={run.run_id} from={run.started_at} to={run.ended_at} onRange={rows.onRange} />;
 }
 
-function Tasks({ run, tasks }: { run: Run; tasks?: RunGraphTask[] }) {
+function Tasks({ run, tasks, notes }: { run: Run; tasks?: RunGraphTask[]; notes: Note[] }) {
+  const columns = useMemo(() => columnsOf(notes), [notes]);
   const place = usePlace();
   const state = place.query.get("state") ?? "";
   const of = place.query.get("of") ?? "";
@@ -306,7 +324,7 @@ function Tasks({ run, tasks }: { run: Run; tasks?: RunGraphTask[] }) {
     <Table
       name="run-tasks"
       label={texts.common.many(rows.items.length, "task")}
-      columns={COLUMNS}
+      columns={columns}
       items={rows.items}
       keyOf={(task) => `${task.task_id} ${task.map_index} ${task.round}`}
       hrefOf={(task) => taskHref(run.run_id, task.task_id, task.map_index, task.round)}
@@ -332,6 +350,15 @@ function Tasks({ run, tasks }: { run: Run; tasks?: RunGraphTask[] }) {
   );
 }
 
+const keyOf = (one: Task | Note): string => `${one.task_id} ${one.map_index} ${one.round}`;
+
+const columnsOf = (notes: Note[]): Column<Task>[] => {
+  const known = new Map(notes.map((note) => [keyOf(note), note.text]));
+  return [...COLUMNS.slice(0, 1), { ...COLUMNS[1]!, cell: (task) => <Noted name={nameOf(task)} note={known.get(keyOf(task))} /> }, ...COLUMNS.slice(2)];
+};
+
+const nameOf = (task: Task): string => childName(task.task_id, task.map_index, task.round, task.map_label);
+
 const COLUMNS: Column<Task>[] = [
   { id: "state", title: texts.task.state, width: "132px", phone: "lead", isFixed: true, cell: (task) => <State state={task.state} /> },
   {
@@ -341,7 +368,7 @@ const COLUMNS: Column<Task>[] = [
     phone: "title",
     isFixed: true,
     isMono: true,
-    cell: (task) => childName(task.task_id, task.map_index, task.round, task.map_label),
+    cell: nameOf,
   },
   {
     id: "reason",

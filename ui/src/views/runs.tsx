@@ -4,8 +4,9 @@ import { BULK_ACTIONS, actOnMatching, actOnSelected } from "../bulk";
 import { DateRange } from "../components/dates";
 import { Menu, type MenuItem } from "../components/menu";
 import { type Column, Table } from "../components/table";
-import { type Concerns, useData, usePages } from "../data";
+import { type Concerns, useData, useItems, usePages } from "../data";
 import { ask, tell } from "../dialog";
+import { NoteMark } from "../note";
 import { Empty, Filter, Head, NoMatches, Shown, dagHref, runHref } from "../parts";
 import { go, usePlace } from "../router";
 import { CAUSES, type Choices, STATES, asAsked, changed, deleteView, filterOf, rangeOf, runsHref, saveView, savedViews, toggled, withFilter } from "../run_filters";
@@ -37,7 +38,7 @@ export function Runs() {
   const set = (next: URLSearchParams) => go(runsHref(next), { replace: true });
   return (
     <>
-      <Head title={texts.places.runs} name={texts.places.runs} sentence={facets.data && texts.runs.sentence(facets.data.total, filter.size > 0, facets.data.is_complete, facets.data.states)}>
+      <Head title={texts.places.runs} name={texts.places.runs} sentence={facets.data && (facets.data.total > 0 || filter.size > 0) && texts.runs.sentence(facets.data.total, filter.size > 0, facets.data.is_complete, facets.data.states)}>
         <Views filter={filter} />
       </Head>
       <RunList filter={asked} total={facets.data?.total} toolbar={<Filters filter={filter} facets={facets.data} onFilter={set} />} />
@@ -53,6 +54,8 @@ function Filters({ filter, facets, onFilter }: { filter: URLSearchParams; facets
       isOn: filter.getAll(name).includes(value),
       act: () => onFilter(toggled(filter, name, value)),
     }));
+  const tags = useItems<{ tag: string; dags: number }>("/dag-tags", { on: (change) => change.dags.size > 0, gap: 5000 }).data ?? [];
+  const tagNames = [...new Set([...filter.getAll("tag"), ...tags.map((one) => one.tag)])];
   const dags = [...new Set([...filter.getAll("dag"), ...Object.keys(facets?.dags ?? {})])];
   const label = (name: Choices): string => {
     const chosen = filter.getAll(name);
@@ -64,6 +67,7 @@ function Filters({ filter, facets, onFilter }: { filter: URLSearchParams; facets
       <Menu label={label("state")} items={counted("state", STATES, facets?.states)} />
       <Menu label={label("cause")} items={counted("cause", CAUSES, facets?.causes)} />
       {dags.length > 0 && <Menu label={label("dag")} items={counted("dag", dags, facets?.dags)} />}
+      {tagNames.length > 0 && <Menu label={label("tag")} items={counted("tag", tagNames, undefined)} />}
       <DateRange value={rangeOf(filter)} onValue={(range) => onFilter(changed(filter, { ...range }))} />
       <Filter name="params" label={texts.runs.params} onValue={(text) => onFilter(changed(filterOf(new URLSearchParams(location.search)), { params: text }))} />
       {filter.size > 0 && (
@@ -113,9 +117,16 @@ function Views({ filter }: { filter: URLSearchParams }) {
   return <Menu label={current?.name ?? texts.runs.views} items={items} />;
 }
 
+const RunName = ({ run }: { run: RunSummary }) => (
+  <>
+    <span title={run.run_id}>{run.run_id}</span>
+    <NoteMark text={run.note} />
+  </>
+);
+
 const COLUMNS: Column<RunSummary>[] = [
   { id: "state", title: texts.runs.state, width: "104px", phone: "lead", isFixed: true, cell: (run) => <State state={run.state} /> },
-  { id: "run", title: texts.runs.run, width: "minmax(180px, 2fr)", phone: "title", isFixed: true, isMono: true, cell: (run) => <span title={run.run_id}>{run.run_id}</span> },
+  { id: "run", title: texts.runs.run, width: "minmax(180px, 2fr)", phone: "title", isFixed: true, isMono: true, cell: (run) => <RunName run={run} /> },
   { id: "dag", title: texts.runs.dag, width: "minmax(96px, 1fr)", phone: "second", isMono: true, cell: (run) => <a href={dagHref(run.dag_id)}>{run.dag_id}</a> },
   { id: "date", title: texts.runs.logicalDate, width: "124px", isWideOnly: true, cell: (run) => <At at={run.logical_date} none="" /> },
   { id: "cause", title: texts.runs.startedBy, width: "80px", isWideOnly: true, cell: (run) => nameOf("cause", run.cause) },

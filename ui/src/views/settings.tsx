@@ -1,7 +1,9 @@
+import { texts as said } from "../action_texts";
 import { useState } from "preact/hooks";
 
 import { Text } from "../actions";
 import { enc, send } from "../api";
+import { lazy } from "../components/lazy";
 import { useItems } from "../data";
 import { act, ask } from "../dialog";
 import { parsed } from "../form";
@@ -11,6 +13,8 @@ import { type Theme, setTheme, theme } from "../theme";
 import { type Zone, When, local, ownZone, setZone, useNow, utc, zone } from "../time";
 import type { Me } from "../types";
 
+const Connections = lazy<object>(() => import("../connections/panel"));
+
 interface Value {
   name: string;
   set_at: string;
@@ -19,7 +23,6 @@ interface Value {
 
 const KINDS = [
   ["secret", "Secrets", "A text."],
-  ["connection", "Connections", "A URI."],
   ["variable", "Variables", "Any JSON."],
 ] as const;
 
@@ -73,7 +76,14 @@ export function Settings({ me }: { me: Me | undefined }) {
           </div>
           <p class="soft">{texts.settings.stored}</p>
         </Panel>
-        {(me?.role ?? "admin") === "admin" && KINDS.map(([kind, title, hint]) => <Values key={kind} kind={kind} title={title} hint={hint} />)}
+        {(me?.role ?? "admin") === "admin" && (
+          <>
+            <Connections />
+            {KINDS.map(([kind, title, hint]) => (
+              <Values key={kind} kind={kind} title={title} hint={hint} />
+            ))}
+          </>
+        )}
       </div>
     </>
   );
@@ -91,7 +101,7 @@ function Clock() {
 async function signOut(): Promise<string> {
   await send("DELETE", "/sessions/current");
   window.location.assign("/");
-  return "Signed out";
+  return said.session.signedOut;
 }
 
 function Values({ kind, title, hint }: { kind: Kind; title: string; hint: string }) {
@@ -118,10 +128,10 @@ function Values({ kind, title, hint }: { kind: Kind; title: string; hint: string
                   <span class="soft">
                     <When at={row.set_at} />
                   </span>
-                  <button type="button" data-needs="admin" class="small" aria-label={`Replace ${row.name}`} onClick={() => set(kind, row.name, hint)}>
+                  <button type="button" data-needs="admin" class="small" aria-label={said.value.replace(row.name)} onClick={() => set(kind, row.name, hint)}>
                     {texts.settings.replace}
                   </button>
-                  <button type="button" data-needs="admin" class="small" aria-label={`Delete ${row.name}`} onClick={() => remove(kind, row.name)}>
+                  <button type="button" data-needs="admin" class="small" aria-label={said.value.remove(row.name)} onClick={() => remove(kind, row.name)}>
                     {texts.settings.remove}
                   </button>
                 </li>
@@ -139,32 +149,32 @@ const path = (kind: Kind, name: string): string => `/${kind}s/${name.split("/").
 function set(kind: Kind, name: string, hint: string): void {
   const wanted = { name, value: "" };
   ask({
-    title: name ? `Replace ${kind} ${name}` : `Set a ${kind}`,
-    verb: "Set",
+    title: said.value.setTitle(kind, name),
+    verb: said.value.set,
     body: (
       <>
-        <p>Tasks that start from now on get it. It is not shown again.</p>
-        {!name && <Text label="Name" isRequired onValue={(text) => (wanted.name = text)} />}
-        <Text label="Value" hint={hint} isRequired isSecret={kind !== "variable"} onValue={(text) => (wanted.value = text)} />
+        <p>{said.value.meaning}</p>
+        {!name && <Text label={said.name} isRequired onValue={(text) => (wanted.name = text)} />}
+        <Text label={said.value.value} hint={hint} isRequired isSecret={kind !== "variable"} onValue={(text) => (wanted.value = text)} />
       </>
     ),
     act: async () => {
-      const value: unknown = kind === "variable" ? parsed("the value", wanted.value) : wanted.value;
+      const value: unknown = kind === "variable" ? parsed(said.value.what, wanted.value) : wanted.value;
       await send("PUT", path(kind, wanted.name), { value });
-      return `${wanted.name} is set`;
+      return said.value.done(wanted.name);
     },
   });
 }
 
 function remove(kind: Kind, name: string): void {
   ask({
-    title: `Delete ${kind} ${name}?`,
-    verb: "Delete",
+    title: said.value.removeTitle(kind, name),
+    verb: texts.settings.remove,
     isGrave: true,
-    body: <p>Tasks that use it fail from now on.</p>,
+    body: <p>{said.value.removeMeaning}</p>,
     act: async () => {
       await send("DELETE", path(kind, name));
-      return `${name} is deleted`;
+      return said.value.removed(name);
     },
   });
 }

@@ -1,4 +1,4 @@
-// Which DAG ran when: a row for each DAG, with its runs and the times its schedule fires.
+// The timeline: one row per DAG, with its runs and scheduled times.
 
 import { useState } from "preact/hooks";
 

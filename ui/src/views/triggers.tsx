@@ -55,7 +55,7 @@ function Waits({ summary }: { summary: Data<TriggerSummary> }) {
         </Panel>
       )}
       <Shown of={summary} optional>
-        {(data) => <Summary data={data} />}
+        {(data) => (data.kinds.length > 0 || data.waiting_for_capacity > 0) && <Summary data={data} />}
       </Shown>
       <List
         kind={kind}

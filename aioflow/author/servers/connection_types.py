@@ -111,7 +111,7 @@ class Smtp(ConnectionType):
 
     def test(self, connection: Connection) -> str:
         """Log in."""
-        from aioflow.author.transports import open_smtp
+        from aioflow.author.servers.transports import open_smtp
 
         with open_smtp(connection, _TEST_SECONDS) as smtp:
             code, _ = smtp.noop()

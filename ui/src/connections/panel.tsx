@@ -1,0 +1,128 @@
+// Connections: set by the form of their type, and tested. Loaded with the settings of an admin.
+
+import { useState } from "preact/hooks";
+
+import { enc, get, send } from "../api";
+import { useItems } from "../data";
+import { act, ask, reason } from "../dialog";
+import { Empty, Panel, Shown } from "../parts";
+import { When } from "../time";
+import { ConnectionForm, type Detail, Draft, type Type } from "./form";
+import { texts } from "./texts";
+
+interface Row {
+  name: string;
+  set_at: string;
+  opens: boolean;
+  conn_type: string | null;
+  host: string | null;
+}
+
+interface Outcome {
+  isOk: boolean;
+  text: string;
+}
+
+const path = (name: string): string => `/connections/${name.split("/").map(enc).join("/")}`;
+
+export default function Connections() {
+  const found = useItems<Row>("/connections", { gap: 2000 });
+  const [outcomes, setOutcomes] = useState<Record<string, Outcome | "pending">>({});
+
+  async function test(name: string): Promise<void> {
+    const note = (outcome: Outcome | "pending"): void => setOutcomes((before) => ({ ...before, [name]: outcome }));
+    note("pending");
+    try {
+      const { ok, message } = await send<{ ok: boolean; message: string }>("POST", `${path(name)}/test`);
+      note({ isOk: ok, text: ok ? texts.ok(message) : texts.failed(message) });
+    } catch (error) {
+      note({ isOk: false, text: reason(error) });
+    }
+  }
+
+  return (
+    <Panel
+      title={texts.title}
+      actions={
+        <button type="button" data-needs="admin" class="small" onClick={() => void edit()}>
+          {texts.set}
+        </button>
+      }
+    >
+      <Shown of={found}>
+        {(rows) =>
+          rows.length === 0 ? (
+            <Empty>{texts.none}</Empty>
+          ) : (
+            <ul class="rows">
+              {rows.map((row) => (
+                <li key={row.name}>
+                  <div class="row">
+                    <span class="cut grow">
+                      {row.name} <span class="soft">{where(row)}</span>
+                    </span>
+                    {!row.opens && <span class="bad">{texts.otherKey}</span>}
+                    <span class="soft">
+                      <When at={row.set_at} />
+                    </span>
+                    <button type="button" data-needs="admin" class="small" disabled={outcomes[row.name] === "pending" || !row.opens} aria-label={texts.testOf(row.name)} onClick={() => void test(row.name)}>
+                      {outcomes[row.name] === "pending" ? texts.testing : texts.test}
+                    </button>
+                    <button type="button" data-needs="admin" class="small" disabled={!row.opens} aria-label={texts.editRow(row.name)} onClick={() => void edit(row.name)}>
+                      {texts.edit}
+                    </button>
+                    <button type="button" data-needs="admin" class="small" aria-label={texts.deleteRow(row.name)} onClick={() => remove(row.name)}>
+                      {texts.remove}
+                    </button>
+                  </div>
+                  <Told outcome={outcomes[row.name]} />
+                </li>
+              ))}
+            </ul>
+          )
+        }
+      </Shown>
+    </Panel>
+  );
+}
+
+const where = (row: Row): string => [row.conn_type, row.host].filter(Boolean).join(" · ");
+
+function Told({ outcome }: { outcome?: Outcome | "pending" }) {
+  return (
+    <div role="status" class="outcome">
+      {outcome && outcome !== "pending" && <span class={outcome.isOk ? "soft" : "bad"}>{outcome.text}</span>}
+    </div>
+  );
+}
+
+async function edit(name?: string): Promise<void> {
+  try {
+    const [{ types }, was] = await Promise.all([get<{ types: Type[] }>("/connection-types"), name === undefined ? undefined : get<Detail>(path(name))]);
+    const draft = new Draft(types, was);
+    ask({
+      title: name === undefined ? texts.setOne : texts.editOne(name),
+      verb: texts.set,
+      body: <ConnectionForm draft={draft} />,
+      act: async () => {
+        await send("PUT", path(draft.name), draft.body());
+        return texts.isSet(draft.name);
+      },
+    });
+  } catch (error) {
+    await act(() => Promise.reject(error));
+  }
+}
+
+function remove(name: string): void {
+  ask({
+    title: texts.deleteOne(name),
+    verb: texts.remove,
+    isGrave: true,
+    body: <p>{texts.deleting}</p>,
+    act: async () => {
+      await send("DELETE", path(name));
+      return texts.isDeleted(name);
+    },
+  });
+}

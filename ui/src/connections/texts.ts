@@ -1,0 +1,32 @@
+// Texts of connections.
+
+import { texts as shared } from "../texts";
+
+export const texts = {
+  ...shared.settings,
+  title: "Connections",
+  none: "No connection is set. A task reads one with connection(\"name\"); passwords are never shown again.",
+  name: "Name",
+  type: "Type",
+  uri: "As a URI",
+  value: "URI",
+  uriHint: "postgresql://user:password@host/db",
+  scheme: "Scheme",
+  keeps: "unchanged if empty",
+  note: "Tasks that start from now on get it. Secrets are not shown again.",
+  test: "Test",
+  testing: "Testing",
+  edit: "Edit",
+  testOf: (name: string): string => `Test ${name}`,
+  setOne: "Set a connection",
+  editOne: (name: string): string => `Edit connection ${name}`,
+  editRow: (name: string): string => `Edit ${name}`,
+  deleteRow: (name: string): string => `Delete ${name}`,
+  deleteOne: (name: string): string => `Delete connection ${name}?`,
+  deleting: "Tasks that use it fail from now on.",
+  isSet: (name: string): string => `${name} is set`,
+  isDeleted: (name: string): string => `${name} is deleted`,
+  ok: (what: string): string => `Works: ${what}`,
+  failed: (what: string): string => `Failed: ${what}`,
+  broken: (name: string, why: string): string => `Type ${name} cannot be used: ${why}`,
+};
