@@ -119,6 +119,22 @@ async def test_a_node_that_has_left_is_not_waited_for():
     assert [claim.after for claim in database.claims] == [None]
 
 
+async def test_a_daemon_that_expects_no_standby_may_be_silent_for_longer():
+    clock, database = Clock(), Database(replace(THEIRS, heartbeat_ms=0))
+    database.is_silent = True
+    await stand_by(database, clock)
+
+    assert clock.us / 1e6 >= 8
+
+
+async def test_people_may_order_a_takeover_from_a_living_node():
+    clock, database = Clock(), Database(THEIRS)
+    forced = replace(ABOUT, is_forced=True)
+    await Standby(cast(Membership, database), clock, TIMING, forced, "db").wait(database.claim)
+
+    assert (clock.us, [claim.is_forced for claim in database.claims]) == (0, [True])
+
+
 async def test_a_database_that_is_away_makes_nobody_dead():
     clock, database = Clock(), Database(THEIRS)
     database.is_silent = True

@@ -252,6 +252,7 @@ class Metrics(msgspec.Struct, kw_only=True):
     owed: dict[str, int]
     callbacks_failed: int
     schedules_late: int
+    lease_age_seconds: float
     is_store_away: bool
     uptime_seconds: float
 
@@ -303,6 +304,7 @@ def measured(
         owed=outbox_counts(memory),
         callbacks_failed=memory.callbacks_failed,
         schedules_late=memory.schedules_late,
+        lease_age_seconds=engine.lease_age_us / 1e6,
         is_store_away=engine.store_away_since is not None,
         uptime_seconds=uptime_us / 1e6,
     )

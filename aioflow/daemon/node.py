@@ -151,7 +151,10 @@ async def serve(
                     except* Fenced as fenced:
                         if not settings.ha_enabled or not rejoins.may_rejoin():
                             raise
-                        _log.error("fenced, joins again as a standby", error=str(fenced.exceptions[0]))
+                        take_over = False
+                        _log.error(
+                            "fenced, joins again as a standby", error=str(fenced.exceptions[0])
+                        )
     return 0
 
 

@@ -16,6 +16,7 @@ from aioflow.errors.runtime import ANOTHER_DATABASE
 from aioflow.model.rows import NodeFacts, NodeMark
 from aioflow.settings import Settings
 from aioflow.store.membership import ActiveNode, Joined, Membership
+from aioflow.store.takeover import HEARTBEAT_SECONDS
 from aioflow.telemetry.log import Logger
 
 __all__ = ("REJOINS", "REJOIN_SECONDS", "Rejoins", "Standby", "timing_of")
@@ -99,6 +100,8 @@ class Standby:
             self.active = active = await self._membership.find_active()
             if active is None or active.home == self._about.home:
                 return self._is_free(active) and await self._claim(take_over, None)
+            if self._about.is_forced:
+                return await self._claim(take_over, active.mark)
             if self._joined is None:
                 self._joined = await self._membership.join(self._about)
                 _log.info("stands by", node=self.node_no, active=active.name)
@@ -160,7 +163,7 @@ def _poll_of(active: ActiveNode, at: int) -> Poll:
     return Poll(
         at=at,
         mark=active.mark,
-        heartbeat_us=1_000 * active.heartbeat_ms,
+        heartbeat_us=1_000 * active.heartbeat_ms or round(1e6 * HEARTBEAT_SECONDS),
         has_sessions=active.has_sessions,
         is_working=active.is_working,
     )

@@ -380,9 +380,14 @@ class Engine(FailedTurns):
     @property
     def is_cut_off(self) -> bool:
         """Whether another node may have taken over, as far as this node knows."""
+        return self.lease_us is not None and self.lease_age_us > _SAFE_PART * self.lease_us
+
+    @property
+    def lease_age_us(self) -> int:
+        """Time since the last commit or heartbeat that succeeded; 0 without other nodes."""
         if self.lease_us is None:
-            return False
-        return self._clock.monotonic_us() - self.confirmed_at > _SAFE_PART * self.lease_us
+            return 0
+        return self._clock.monotonic_us() - self.confirmed_at
 
     async def _confirm(self, began: int) -> None:
         """Note that a commit succeeded. Return once it is certain that its effects may begin.

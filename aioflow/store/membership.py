@@ -20,7 +20,7 @@ class ActiveNode(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         home: The identity of its home; empty if it is not known.
-        heartbeat_ms: The interval of its heartbeats.
+        heartbeat_ms: The interval of its heartbeats; 0 for a daemon that expects no standby.
         has_sessions: Whether the server has a session in which it writes.
         is_working: Whether the server executes a statement for such a session.
     """
@@ -44,8 +44,8 @@ class Membership(Protocol):
     """Several daemons on one database.
 
     Raises:
-        StoreUnavailable: From any method, if the database does not answer within a heartbeat or
-            two. The caller may repeat the call.
+        StoreUnavailable: From any method, if the database does not answer within a lease. The
+            caller may repeat the call.
     """
 
     async def check_connection(self) -> None:

@@ -22,7 +22,7 @@ from aioflow.settings.home import own_identity
 from aioflow.store import Store
 from aioflow.telemetry.log import Logger
 
-__all__ = ("LEASE_SECONDS", "Beating", "prepare_claim", "wait_for_takeover")
+__all__ = ("HEARTBEAT_SECONDS", "LEASE_SECONDS", "Beating", "prepare_claim", "wait_for_takeover")
 
 HEARTBEAT_SECONDS = 2.0
 """Interval between heartbeats while a daemon commits nothing."""

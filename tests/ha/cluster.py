@@ -116,19 +116,19 @@ class Cluster:
     def start(self) -> tuple[Node, Node]:
         """Start the nodes one after the other; return the active one and the first standby."""
         first, *others = self.nodes
-        first.start(90.0)
+        first.start(180.0)
         for node in others:
             node.launch()
             self.wait_for_standby(node)
-            eventually(lambda node=node: node.health("live") == 200, 90.0, node.last_words)  # type: ignore[misc]
+            eventually(lambda node=node: node.health("live") == 200, 180.0, node.last_words)  # type: ignore[misc]
         return first, others[0]
 
     def wait_for_standby(self, node: Node) -> None:
         """Wait until a node stands by."""
         asked = "SELECT state FROM node WHERE name = $1"
-        eventually(lambda: self.ask(asked, node.name) == [(0,)], 120.0, self.words)
+        eventually(lambda: self.ask(asked, node.name) == [(0,)], 180.0, self.words)
 
-    def wait_for_active(self, node: Node, timeout: float = 90.0) -> float:
+    def wait_for_active(self, node: Node, timeout: float = 180.0) -> float:
         """Wait until a node is active and ready; return the seconds."""
         began = time.monotonic()
         eventually(node.is_ready, timeout, self.words)

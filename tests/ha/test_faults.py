@@ -68,14 +68,14 @@ def test_t2_a_daemon_that_stands_still(tmp_path: Path, leases: float) -> None:
         if leases < 1:
             time.sleep(leases * LEASE_SECONDS)  # the length of the fault
             active.go_on()
-            eventually(active.is_ready, 60.0, nodes.words)
+            eventually(active.is_ready, 120.0, nodes.words)
             assert nodes.takeovers() == 0
             judged(nodes, active, run_id, takeovers=0)
             return
         nodes.wait_for_active(standby)
         active.go_on()
-        eventually(lambda: active.says("fenced, joins again as a standby"), 60.0, nodes.words)
-        eventually(lambda: not active.is_ready(), 60.0)
+        eventually(lambda: active.says("fenced, joins again as a standby"), 120.0, nodes.words)
+        eventually(lambda: not active.is_ready(), 120.0)
         assert (nodes.takeovers(), nodes.fenced()) == (1, 1)
         judged(nodes, standby, run_id)
 
@@ -102,7 +102,7 @@ def test_t3_a_daemon_that_stands_still_within_a_transaction(tmp_path: Path) -> N
         nodes.wait_for_active(standby)
         active.proxy.delay_seconds = 0.0
         active.go_on()
-        eventually(lambda: active.says("fenced, joins again as a standby"), 60.0, nodes.words)
+        eventually(lambda: active.says("fenced, joins again as a standby"), 120.0, nodes.words)
         assert (nodes.takeovers() >= 1, nodes.fenced()) == (True, 1)
         judged(nodes, standby, run_id)
 
@@ -124,11 +124,11 @@ def test_t4_a_daemon_that_is_cut_off_from_the_server(
         active, standby = nodes.start()
         run_id = started(nodes, active)
         separate(active)
-        eventually(lambda: active.health("ready") == 503, 60.0, nodes.words)
+        eventually(lambda: active.health("ready") == 503, 120.0, nodes.words)
         nodes.wait_for_active(standby)
         active.proxy.is_refusing = active.proxy.is_black_hole = False
         active.proxy.cut()
-        eventually(lambda: active.says("fenced, joins again as a standby"), 60.0, nodes.words)
+        eventually(lambda: active.says("fenced, joins again as a standby"), 120.0, nodes.words)
         assert (nodes.takeovers(), nodes.fenced()) == (1, 1)
         judged(nodes, standby, run_id)
 
@@ -142,7 +142,7 @@ def test_t4_all_daemons_that_are_cut_off_wait_and_nobody_takes_over(tmp_path: Pa
         time.sleep(3 * LEASE_SECONDS)  # the length of the fault
         for node in nodes.nodes:
             node.proxy.is_refusing = False
-        eventually(active.is_ready, 60.0, nodes.words)
+        eventually(active.is_ready, 120.0, nodes.words)
         nodes.judge_run(active, run_id, count=COUNT, takeovers=0)
         assert (nodes.takeovers(), nodes.fenced()) == (0, 0)
 
@@ -159,7 +159,7 @@ def test_t5_sessions_that_the_server_ends_at_random(tmp_path: Path) -> None:
                 "WHERE application_name LIKE 'aioflow%' ORDER BY random() LIMIT 1"
             )
             time.sleep(chance.uniform(0.05, 0.5))  # the pace of the fault
-        eventually(active.is_ready, 60.0, nodes.words)
+        eventually(active.is_ready, 120.0, nodes.words)
         nodes.judge_run(active, run_id, count=COUNT, takeovers=0)
         assert (nodes.takeovers(), nodes.fenced()) == (0, 0)
 
@@ -180,7 +180,7 @@ def test_t6_the_server_restarts_also_in_the_middle_of_a_takeover(
         if is_taken_over:
             nodes.wait_for_active(standby)
         else:
-            eventually(active.is_ready, 60.0, nodes.words)
+            eventually(active.is_ready, 120.0, nodes.words)
             assert nodes.takeovers() == 0
         survivor = standby if is_taken_over else active
         judged(nodes, survivor, run_id, takeovers=int(is_taken_over))
@@ -207,7 +207,7 @@ def test_t8_of_three_daemons_one_takes_over_and_the_next_from_that_one(tmp_path:
             active = next(node for node in alive if node.name == nodes.active_name())
             alive.remove(active)
             active.kill()
-            eventually(lambda: any(node.is_ready() for node in alive), 90.0, nodes.words)
+            eventually(lambda: any(node.is_ready() for node in alive), 180.0, nodes.words)
             assert sum(node.is_ready() for node in alive) == 1
         nodes.judge_run(alive[0], run_id, count=COUNT, takeovers=2)
 
@@ -233,7 +233,7 @@ def test_the_old_daemon_drains_while_its_successor_begins(tmp_path: Path) -> Non
         active.process.terminate()  # it drains as soon as it goes on
         nodes.wait_for_active(standby)
         active.go_on()
-        assert active.process.wait(90) == 0
+        assert active.process.wait(180) == 0
         assert nodes.active_name() == standby.name
         judged(nodes, standby, run_id)
 
@@ -245,7 +245,7 @@ def test_a_successor_that_dies_between_its_claim_and_its_first_commit(tmp_path: 
         run_id = started(nodes, active)
         active.kill()
         eventually(
-            lambda: nodes.active_name() == standby.name, 90.0, nodes.words, look_seconds=0.01
+            lambda: nodes.active_name() == standby.name, 180.0, nodes.words, look_seconds=0.01
         )
         standby.kill(whole_tree=True)
         commits = nodes.ask("SELECT commit_no FROM node WHERE name = $1", standby.name)
@@ -281,7 +281,7 @@ def crash_server(nodes: Cluster, active: Node) -> None:
 
 
 FAULTS = (kill, stand_still, cut_off, end_sessions, crash_server)
-_ROUNDS = int(os.environ.get("AIOFLOW_HA_ROUNDS", "40"))
+_ROUNDS = int(os.environ.get("AIOFLOW_HA_ROUNDS", "10"))
 
 
 @pytest.mark.timeout(7_200)

@@ -180,7 +180,7 @@ async def open_postgres(
             writer = Writer(dsn, where, durability, limits)
             stack.push_async_callback(writer.close)
             if lease_seconds is not None:
-                membership = PostgresMembership(dsn, where, writer, limit_seconds=lease_seconds / 3)
+                membership = PostgresMembership(dsn, where, writer, limit_seconds=lease_seconds)
                 stack.push_async_callback(membership.close)
         with translated_errors(where):
             readers = await _open_readers(dsn, least=1, most=_READERS)
