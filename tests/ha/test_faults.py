@@ -281,7 +281,7 @@ def crash_server(nodes: Cluster, active: Node) -> None:
 
 
 FAULTS = (kill, stand_still, cut_off, end_sessions, crash_server)
-_ROUNDS = int(os.environ.get("AIOFLOW_HA_ROUNDS", "10"))
+_ROUNDS = int(os.environ.get("AIOFLOW_TEST_ROUNDS", "10"))
 
 
 @pytest.mark.timeout(7_200)

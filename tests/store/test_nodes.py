@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 
+import anyio
 import pytest
 from msgspec.structs import replace
+from sqlalchemy import bindparam, update
 
 from aioflow.api.live_stream import position_of, stream_id
-from aioflow.errors import HomeBusy, StrangeDatabase
+from aioflow.errors import Fenced, HomeBusy, StrangeDatabase
 from aioflow.model.rows import NodeFacts, NodeMark
 from aioflow.model.states import NodeState
-from aioflow.store import open_store
+from aioflow.store import Claim, Store, open_store, tables
+from aioflow.store.changes import FENCE
 from aioflow.store.ownership import KnownNode, plan_claim
 from tests.journal_replay import compare_with_replay
 from tests.store.samples import NOON, TRIGGER, VAULT, batch, first_batch
@@ -153,3 +157,92 @@ async def test_the_database_admits_one_active_node(migrated_postgres_url):
             nodes = await second.list_nodes()
 
     assert [(node.node_no, node.state) for node in nodes] == [(1, A)]
+
+
+class Rivals:
+    """Nodes that take over from each other at arbitrary moments, and commit as long as they may.
+
+    Attributes:
+        epochs: The term under which each batch was acknowledged, by node and commit number.
+        fenced: How often a node found that another had taken over.
+        claims: How often a node became active.
+    """
+
+    def __init__(self, url: str, seed: int) -> None:
+        self.url = url
+        self.chance = random.Random(seed)
+        self.epochs: dict[tuple[int, int], int] = {}
+        self.fenced = self.claims = 0
+
+    async def run(self, nodes: int, rounds: int) -> None:
+        async with anyio.create_task_group() as group:
+            for number in range(nodes):
+                group.start_soon(self._live, f"home {number}", rounds)
+
+    async def _live(self, home: str, rounds: int) -> None:
+        async with open_store(self.url, VAULT, lease_seconds=30) as store:
+            for _ in range(rounds):
+                owner = await store.find_owner()
+                after = None if owner is None else owner.mark
+                await anyio.sleep(self.chance.choice((0.0, 0.001, 0.005)))
+                about = facts(home, after=after, is_forced=self.chance.random() < 0.5)
+                try:
+                    claim = await store.claim(about)
+                except HomeBusy:
+                    continue
+                self.claims += 1
+                await self._commit(store, claim)
+
+    async def _commit(self, store: Store, claim: Claim) -> None:
+        for number in range(claim.commit_no + 1, claim.commit_no + 1 + self.chance.randrange(8)):
+            try:
+                await store.commit(batch(number, drained=[(claim.node_no, NOON)]))
+            except Fenced:
+                self.fenced += 1
+                return
+            self.epochs[claim.node_no, number] = claim.epoch
+            await anyio.sleep(self.chance.choice((0.0, 0.0, 0.002)))
+
+    async def faults(self) -> list[str]:
+        """Return what no takeover may lead to."""
+        async with open_store(self.url, VAULT, exclusive=False) as store:
+            rows = await store.read_journal(limit=100_000)
+            found = await compare_with_replay(store)
+        keys = [(row.node_no, row.commit_no) for row in rows]
+        if set(keys) != set(self.epochs):
+            found.append("not each batch in the journal was acknowledged, or the other way round")
+        terms = [self.epochs.get(key, 0) for key in keys]
+        if terms != sorted(terms):
+            found.append("a node has committed after another took over")
+        return found
+
+
+@pytest.mark.postgres
+async def test_no_node_commits_after_another_took_over_at_whatever_moment(migrated_postgres_url):
+    rivals = Rivals(migrated_postgres_url, seed=7)
+    await rivals.run(nodes=3, rounds=15)
+
+    assert await rivals.faults() == []
+    assert rivals.claims >= 10
+    assert rivals.fenced >= 1
+
+
+@pytest.mark.postgres
+async def test_a_fence_that_ignores_the_term_is_noticed(migrated_postgres_url, monkeypatch):
+    node = tables.node
+    ignores = FENCE.whereclause.clauses[0] & FENCE.whereclause.clauses[2]
+    blind = (
+        update(node)
+        .where(ignores)
+        .values(
+            {name: bindparam(given, type_=node.c[name].type) for name, given in COMMITTED.items()}
+        )
+    )
+    monkeypatch.setattr("aioflow.store.postgres.store.FENCE", blind)
+    rivals = Rivals(migrated_postgres_url, seed=7)
+    await rivals.run(nodes=3, rounds=15)
+
+    assert "a node has committed after another took over" in await rivals.faults()
+
+
+COMMITTED = {"commit_no": "number", "seen_at": "at", "steady_at": "steady"}

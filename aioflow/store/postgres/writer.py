@@ -41,7 +41,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         return cls(
             connect=min(CONNECT_SECONDS, max(seconds * 2 / 3, 1.0)),
             command=3 * seconds,
-            idle=seconds / 2,
+            idle=seconds,
             keepalive_idle=1,
             keepalive_count=2,
             unacknowledged=seconds,
