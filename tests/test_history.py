@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import UTC
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from aioflow.api import Api
-from aioflow.api.page.history import history_faults, slow_after_ms
+from aioflow.api.page.history import Span, history_faults, slow_after_ms
 from aioflow.api.page.home import home
-from aioflow.api.past_fire_times import past_fire_times
+from aioflow.api.past_fire_times import days_of, fire_days, past_fire_times
 from aioflow.clock import SystemClock
 from aioflow.errors import RequestError, UnknownDag
 from aioflow.maintenance.retention import RetentionDays
-from aioflow.model.dag import RetryPolicy, TaskSpec
+from aioflow.model.dag import DagSpec, RetryPolicy, ScheduleSpec, TaskSpec
 from aioflow.model.history import HOUR_US, bucket_of, day_of, hour_of
+from aioflow.model.rows import RunRow
 from aioflow.model.states import Failure, RunState
 from aioflow.protocol.reports import Failed
 from aioflow.telemetry.task_log import TaskLog
@@ -179,6 +181,42 @@ async def test_a_manual_run_has_no_fire_time(store_url, tmp_path):
         found = await past_fire_times(api_of(n, tmp_path), hour_of(now) - HOUR_US, now + HOUR_US)
 
     assert (found.items, found.more) == ([], False)
+
+
+async def test_days_count_what_fired_failed_was_late_or_missed(store_url, tmp_path):
+    """Fire times before the first run do not count: the schedule may not have existed."""
+    hour = ScheduleSpec(cron="0 * * * *")
+    spec = DagSpec(dag_id="dag", file="f.py", tasks=(), schedule=hour)
+    begin = day_of(SystemClock().now())
+    runs = [
+        RunRow(
+            run_no=at,
+            run_id=f"r{at}",
+            dag_id="dag",
+            version="v",
+            state=RunState.FAILED if at == 23 else RunState.SUCCESS,
+            cause="schedule",
+            first_task_no=1,
+            logical_date=begin + at * HOUR_US,
+            created_at=begin,
+            started_at=begin + at * HOUR_US + (61_000_000 if at in {22, 24} else 1),
+        )
+        for at in (20, 22, 23, 24, 25)
+    ]
+
+    span = Span(begin, begin + 27 * HOUR_US, "day", UTC)
+    first, second = days_of(runs, spec, span)
+
+    assert (first.fired, first.failed, first.late, first.missed) == (3, 1, 1, 1)
+    assert (second.fired, second.failed, second.late, second.missed) == (2, 0, 1, 1)
+    async with node(store_url) as n:
+        await one_of_each(n)
+        api = api_of(n, tmp_path)
+        whole = api.history.span(None, None, "day", None)
+        assert (await fire_days(api, "dag", whole)).items == []
+        assert (await api.history.usual()).items == []
+        with pytest.raises(UnknownDag):
+            await fire_days(api, "never", whole)
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,13 @@ import msgspec
 
 from aioflow.author.callbacks import outbound
 from aioflow.model.page_links import dag_page, run_page, task_page
+from aioflow.notifications.delivery import Job, Preparing, Targets
 from aioflow.protocol.commands import Notify
-from aioflow.protocol.outbox import Alert
+from aioflow.protocol.effects import DeliverOutbox
+from aioflow.protocol.outbox import Alert, Callback
+from aioflow.redaction import Masks
 from aioflow.worker.callbacks import notify
+from tests.web.node import CHAIN, node
 
 BASE = "https://flows.example.org"
 
@@ -53,3 +57,47 @@ def test_webhook_and_mail_of_an_alert_have_the_link():
     assert f"url: {BASE}/runs/r?task=t" in mail.body.splitlines()
     assert json.loads(plain_webhook.body)["url"] is None
     assert "url" not in plain_mail.body
+
+
+async def test_a_delivery_has_the_page_of_the_run_the_task_or_the_dag(tmp_path):
+    async def restore(row):
+        return None
+
+    async with node(tmp_path) as n:
+        n.define(CHAIN)
+        await n.api.trigger("chain", run_id="r")
+        run_no = (await n.api.run("r")).run_no
+        targets = Targets(webhook="https://chat.example.org/x")
+        preparing = Preparing(
+            n.store, Masks(), targets, restore, needs_values=False, public_url=BASE
+        )
+
+        async def called(**where):
+            callback = Callback(event="success", run_no=run_no, state="success", at=0, **where)
+            body = msgspec.msgpack.encode(callback)
+            ready = await preparing.callback(Job(DeliverOutbox(1, "callback:chain", body)))
+            return msgspec.msgpack.decode(ready.command.body, type=Callback).url
+
+        async def alerted(**about):
+            about = {"dag_id": "", "run_id": "", "task_id": "", **about}
+            body = msgspec.msgpack.encode(Alert(reason="late", message="late", **about))
+            return (await preparing.alert(Job(DeliverOutbox(1, "alert", body)))).command.url
+
+        task = CHAIN.tasks[0].task_id
+        found = [
+            await called(task_index=-1),
+            await called(task_index=0),
+            await called(task_index=0, map_index=3),
+            await alerted(dag_id="chain", run_id="r", task_id="load[3]"),
+            await alerted(dag_id="chain"),
+            await alerted(),
+        ]
+
+    assert found == [
+        f"{BASE}/runs/r",
+        f"{BASE}/runs/r?task={task}",
+        f"{BASE}/runs/r?task={task}&map=3",
+        f"{BASE}/runs/r?task=load&map=3",
+        f"{BASE}/dags/chain",
+        "",
+    ]

@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import cast
 
 import msgspec
 
 from aioflow._threads import in_thread
-from aioflow.api.page.queries import merged_fire_times
+from aioflow.api.page.history import Span, period_start
+from aioflow.api.page.queries import merged_fire_times, next_fire_time
 from aioflow.api.queries import RunReader
 from aioflow.api.schemas import iso, run_state_name
+from aioflow.model.dag import DagSpec
 from aioflow.model.rows import RunRow
+from aioflow.model.states import RunState
 from aioflow.model.timestamps import Timestamp
 
-__all__ = ("LATE_SECONDS", "FireTimesView", "PastFireTimeView", "past_fire_times")
+__all__ = (
+    "LATE_SECONDS",
+    "FireDayView",
+    "FireDaysView",
+    "FireTimesView",
+    "PastFireTimeView",
+    "days_of",
+    "fire_days",
+    "past_fire_times",
+)
 
 LATE_SECONDS = 60
 """How long after its fire time a run must start to be late."""
 
 _RUNS = 2_000
+_RUNS_OF_DAG = 5_000
+_FAILED = frozenset({RunState.FAILED, RunState.PARTIAL})
 
 
 class PastFireTimeView(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +68,37 @@ class FireTimesView(msgspec.Struct, frozen=True, kw_only=True):
     next: str | None = None
 
 
+class FireDayView(msgspec.Struct, frozen=True, kw_only=True):
+    """The fire times of a day.
+
+    Attributes:
+        start: Midnight in the requested time zone.
+        fired: How many started a run.
+        failed: Of these, how many runs failed, completely or in part.
+        late: Of these, how many runs started more than a minute late.
+        missed: How many started no run.
+    """
+
+    start: str
+    fired: int
+    failed: int
+    late: int
+    missed: int
+
+
+class FireDaysView(msgspec.Struct, frozen=True, kw_only=True):
+    """The fire times of a DAG by day. Days without fire times are omitted.
+
+    Attributes:
+        more: Whether earlier days were left out, because there are too many runs.
+    """
+
+    dag_id: str
+    items: list[FireDayView]
+    more: bool
+    next: str | None = None
+
+
 async def past_fire_times(reader: RunReader, since: Timestamp, until: Timestamp) -> FireTimesView:
     """Return the fire times of a period with the runs that they started."""
     found = await reader.store.list_scheduled_runs(since, until, limit=_RUNS + 1)
@@ -70,6 +117,50 @@ async def past_fire_times(reader: RunReader, since: Timestamp, until: Timestamp)
     items.extend(_missed(dag_id, at) for at, dag_id in expected if (dag_id, at) not in fired)
     items.sort(key=lambda item: item.at)
     return FireTimesView(items=items, more=len(found) > _RUNS)
+
+
+async def fire_days(reader: RunReader, dag_id: str, span: Span) -> FireDaysView:
+    """Return the fire times of a DAG in a period by day.
+
+    Raises:
+        UnknownDag: If there is no such DAG.
+    """
+    row = await reader.dag_row(dag_id)
+    spec = await reader.known_spec(row.version, dag_id)
+    limit = _RUNS_OF_DAG + 1
+    runs = await reader.store.list_scheduled_runs(
+        span.since, span.until, limit=limit, dag_id=dag_id
+    )
+    items = await in_thread(days_of, runs[:_RUNS_OF_DAG], spec, span)
+    return FireDaysView(dag_id=dag_id, items=items, more=len(runs) == limit)
+
+
+def days_of(runs: Sequence[RunRow], spec: DagSpec, span: Span) -> list[FireDayView]:
+    """Return the days with fire times. Missed ones count from the earliest of the runs on."""
+    dates = {cast("Timestamp", run.logical_date): run for run in runs}
+    fired, failed, late, missed = (Counter[Timestamp]() for _ in range(4))
+    for at, run in dates.items():
+        day = period_start(at, span)
+        fired[day] += 1
+        failed[day] += run.state in _FAILED
+        late[day] += _started(run).late_seconds is not None
+    due = min(dates, default=None)
+    for _ in range(_RUNS_OF_DAG):
+        if due is None or due >= span.until:
+            break
+        if due not in dates:
+            missed[period_start(due, span)] += 1
+        due = next_fire_time(spec, due)
+    return [
+        FireDayView(
+            start=iso(day) or "",
+            fired=fired[day],
+            failed=failed[day],
+            late=late[day],
+            missed=missed[day],
+        )
+        for day in sorted({*fired, *missed})
+    ]
 
 
 def _started(run: RunRow) -> PastFireTimeView:

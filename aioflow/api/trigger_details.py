@@ -139,13 +139,14 @@ CATALOGUE_FIELDS: Mapping[str, tuple[str, ...]] = {
     "aioflow_triggers.files:FilesTrigger": ("pattern", "at_least", "poll_seconds", "stable"),
     "aioflow_triggers.files:NewFiles": ("pattern", "stable", "existing", "poll_seconds"),
     "aioflow_triggers.http:HttpTrigger": (
-        *("url", "method", "status", "interval", "timeout", "body_limit"),
+        *("url", "method", "status", "interval", "timeout", "body_limit", "connection"),
     ),
-    "aioflow_triggers.objects:NewObjects": ("url", "existing", "interval"),
-    "aioflow_triggers.objects:ObjectTrigger": ("url", "interval"),
+    "aioflow_triggers.objects:NewObjects": ("url", "existing", "interval", "connection"),
+    "aioflow_triggers.objects:ObjectTrigger": ("url", "interval", "connection"),
     "aioflow_triggers.pages:HttpPagesTrigger": (
         *("url", "items", "key", "next_link", "next_cursor", "cursor_parameter"),
         *("page_parameter", "first_page", "per", "interval", "timeout", "body_limit"),
+        "connection",
     ),
     "aioflow_triggers.temporal:CronTrigger": ("expression", "timezone"),
     "aioflow_triggers.temporal:DateTimeTrigger": ("moment",),

@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote, unquote, urlencode
 
+from aioflow.cli.output import hint, on_terminal
 from aioflow.errors import AioflowError, DaemonAway, SettingsError
+from aioflow.model.page_links import task_page
 from aioflow.settings import find_home, socket_path
 
-__all__ = ("Client", "Connection", "Refused", "connect", "connect_home")
+__all__ = ("Client", "Connection", "Refused", "connect", "connect_home", "show_run_link")
 
 
 _PAGE = 1_000
@@ -173,6 +175,8 @@ class Client:
         try:
             told = json.loads(data)
             code, detail = str(told["code"]), str(told["detail"])
+            if advice := told.get("advice"):
+                detail = f"{detail}; {advice}"
         except (ValueError, KeyError, TypeError):
             return Refused("remote", f"the daemon answered with HTTP status {status}", status)
         if code == "web.no_such_path":
@@ -223,3 +227,20 @@ def _token() -> str | None:
     if not (token.isascii() and token.isprintable()):
         raise SettingsError("AIOFLOW_TOKEN is not a token: use letters, digits, _ and -")
     return token or None
+
+
+def show_run_link(
+    arguments: argparse.Namespace, run_id: str, task: str | None = None, map_index: int = -1
+) -> None:
+    """Print the address of a run, or of a task of it, if standard output is a terminal.
+
+    Nothing is printed without a daemon: there is no page then.
+    """
+    if arguments.json or not on_terminal():
+        return
+    try:
+        base = connect(arguments).get("me").get("page_url") or arguments.url
+    except (DaemonAway, Refused):
+        return
+    if base:
+        hint(f"on the page: {task_page(base.rstrip('/'), run_id, task or '', map_index)}")

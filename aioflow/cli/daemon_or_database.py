@@ -269,7 +269,11 @@ class _Database:
     ) -> Any:
         page = self._ask(
             lambda api: api.reads.one_task.list(
-                run_id, task_id=task, state=state, offset=offset, limit=limit
+                run_id,
+                task_id=task,
+                states=() if state is None else (state,),
+                offset=offset,
+                limit=limit,
             )
         )
         return page["items"]

@@ -15,10 +15,9 @@ from aioflow.cli.arguments import (
     positive,
 )
 from aioflow.cli.backfills import add_start
-from aioflow.cli.client import connect
+from aioflow.cli.client import connect, show_run_link
 from aioflow.cli.daemon_or_database import read
 from aioflow.cli.output import hint, print_json, print_table, safe, safe_text, state
-from aioflow.cli.page_links import show_run_link
 
 __all__ = ("add_parser",)
 

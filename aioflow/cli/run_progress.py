@@ -18,10 +18,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from aioflow.cli.client import Refused, connect
+from aioflow.cli.client import Refused, connect, show_run_link
 from aioflow.cli.daemon_or_database import read
 from aioflow.cli.output import hint, print_json, progress_text, safe, task_name, wait_text
-from aioflow.cli.page_links import show_run_link
 from aioflow.errors import DaemonAway
 
 __all__ = (

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 
 from aioflow.cli.arguments import Nouns, add_command, add_group, from_zero, index, positive
 from aioflow.cli.bulk import act_on_matching, add_bulk, is_bulk
-from aioflow.cli.client import connect
+from aioflow.cli.client import connect, show_run_link
 from aioflow.cli.daemon_or_database import Source, named_run, read, read_run
 from aioflow.cli.logs import add_logs
 from aioflow.cli.output import (
@@ -26,7 +26,6 @@ from aioflow.cli.output import (
     task_name,
     wait_text,
 )
-from aioflow.cli.page_links import show_run_link
 from aioflow.cli.run_filters import add_filters, run_query
 from aioflow.errors import SettingsError
 

@@ -604,9 +604,13 @@ class Store(Browsed, Protocol):
         """Return the runs that were active in a period: live ones, then by end, latest first."""
 
     async def list_scheduled_runs(
-        self, since: Timestamp, until: Timestamp, *, limit: int
+        self, since: Timestamp, until: Timestamp, *, limit: int, dag_id: str | None = None
     ) -> list[RunRow]:
-        """Return the runs that schedules started for fire times in a period, the latest first."""
+        """Return the runs that schedules started for fire times in a period, the latest first.
+
+        Args:
+            dag_id: Only runs of this DAG.
+        """
 
     async def find_uncounted_ends(
         self, limit: int = 100

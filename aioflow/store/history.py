@@ -148,6 +148,7 @@ _SCHEDULED = (
     .order_by(_run.c.logical_date.desc(), _run.c.run_no.desc())
     .limit(number("limit"))
 )
+_SCHEDULED_OF_DAG = _SCHEDULED.where(_run.c.dag_id == text("dag_id"))
 _LIVE = (
     select(_run)
     .where(_run.c.ended_at.is_(None), _run.c.started_at < number("until"))
@@ -283,10 +284,13 @@ class HistoryReader(QueryInterface):
         return await self._all(rows.run_row, _EARLY_ENDED_AFTER, limit=limit, **early)
 
     async def list_scheduled_runs(
-        self, since: Timestamp, until: Timestamp, *, limit: int
+        self, since: Timestamp, until: Timestamp, *, limit: int, dag_id: str | None = None
     ) -> list[RunRow]:
         """See ``Store``."""
-        return await self._all(rows.run_row, _SCHEDULED, since=since, until=until, limit=limit)
+        values: dict[str, object] = {"since": since, "until": until, "limit": limit}
+        if dag_id is None:
+            return await self._all(rows.run_row, _SCHEDULED, **values)
+        return await self._all(rows.run_row, _SCHEDULED_OF_DAG, dag_id=dag_id, **values)
 
     async def find_uncounted_ends(
         self, limit: int = 100

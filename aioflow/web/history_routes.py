@@ -9,7 +9,7 @@ from fastapi import Query, Response
 from aioflow.api import instant
 from aioflow.api.page.history import Span, Step
 from aioflow.api.page.home import home
-from aioflow.api.past_fire_times import past_fire_times
+from aioflow.api.past_fire_times import fire_days, past_fire_times
 from aioflow.web.permissions import viewer
 from aioflow.web.routing import Json, NodeApi, api_router
 
@@ -48,6 +48,12 @@ async def history_of_dags(api: NodeApi, since: _From = None, until: _To = None) 
     return Json(await api.history.dags(_span(api, since, until, "day", None)))
 
 
+@router.get("/history/usual", dependencies=[viewer()])
+async def usual_durations(api: NodeApi) -> Response:
+    """List after how many seconds a run of each DAG is slower than usual."""
+    return Json(await api.history.usual())
+
+
 @router.get("/history/timeline", dependencies=[viewer()])
 async def history_timeline(api: NodeApi, since: _From = None, until: _To = None) -> Response:
     """List the runs that were active in a period, the latest first."""
@@ -72,6 +78,16 @@ async def history_of_dag(
 ) -> Response:
     """Show ends, failure rate, durations and queue times of a DAG's runs by hour or day."""
     return Json(await api.history.dag(dag_id, _span(api, since, until, step, zone)))
+
+
+@router.get("/history/dags/{dag_id}/schedule", dependencies=[viewer("dag")])
+async def history_of_schedule(
+    api: NodeApi, dag_id: str, since: _From = None, until: _To = None, zone: _Zone = None
+) -> Response:
+    """Count the fire times of a DAG by day: those that started a run, and late and missed ones."""
+    span = _span(api, since, until, "day", zone)
+    now = api.clock.now()
+    return Json(await fire_days(api, dag_id, span._replace(until=min(span.until, now))))
 
 
 @router.get("/history/dags/{dag_id}/tasks", dependencies=[viewer("dag")])

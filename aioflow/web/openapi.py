@@ -55,6 +55,7 @@ class Problem(msgspec.Struct):
     detail: str
     code: str
     instance: str = ""
+    advice: str = ""
 
 
 class Paused(TypedDict):
@@ -286,6 +287,8 @@ ANSWERS: Mapping[str, Any] = {
     "history_of_dags": history.DagsStatsView,
     "history_of_dag": history.DagHistoryView,
     "history_of_tasks": history.TaskHistoryView,
+    "history_of_schedule": past_fire_times.FireDaysView,
+    "usual_durations": history.UsualsView,
     "history_of_schedules": past_fire_times.FireTimesView,
     "history_timeline": history.RunSpansView,
     "logs": page_schemas.LogLinesView,

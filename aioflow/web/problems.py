@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
@@ -69,6 +70,7 @@ from aioflow.web.auth_context import request_context
 __all__ = ("problem", "problem_of", "status_of")
 
 _RETRY_SECONDS = 5
+_ADVICE = re.compile(r"; (see `aioflow [^`]*`)\Z")
 
 _STATUS: tuple[tuple[type[AioflowError], int], ...] = (
     (LoginFailed, 401),
@@ -136,7 +138,15 @@ def problem_of(error: AioflowError) -> Response:
     headers = {"retry-after": str(_RETRY_SECONDS)} if status == 503 else {}
     if isinstance(error, TooManyLogins | TooManyAnswers):
         headers["retry-after"] = str(error.again_seconds)
-    return _Problem(status, error.code, str(error), headers, _members(error))
+    detail, advice = _without_advice(str(error))
+    members = _members(error) | ({"advice": advice} if advice else {})
+    return _Problem(status, error.code, detail, headers, members)
+
+
+def _without_advice(message: str) -> tuple[str, str]:
+    """Return a message without the command that it advises at its end, and that advice."""
+    found = _ADVICE.search(message)
+    return (message, "") if found is None else (message[: found.start()], found[1])
 
 
 def _members(error: AioflowError) -> dict[str, Any]:

@@ -520,14 +520,14 @@ async def list_tasks(
     api: NodeApi,
     run_id: str,
     task: str | None = None,
-    state: str | None = None,
+    state: _Names = [],  # noqa: B006 - it is never changed
     offset: Offset = 0,
     limit: Count = PAGE,
     cursor: CursorText = None,
 ) -> Response:
     """List the tasks of a run; ``task`` and ``state`` filter them, ``offset`` skips so many."""
     found = await api.reads.one_task.list(
-        run_id, task_id=task, state=state, offset=offset, limit=limit, cursor=cursor
+        run_id, task_id=task, states=state, offset=offset, limit=limit, cursor=cursor
     )
     return Json(found)
 

@@ -79,7 +79,7 @@ class Levels:
 
     @property
     def is_between(self) -> bool:
-        """Whether no record or traceback continues, so that the next line begins anew."""
+        """Whether no record or traceback continues in the next line."""
         return self._level is None and not self._is_traceback
 
     def skip(self) -> None:

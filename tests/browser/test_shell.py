@@ -134,3 +134,20 @@ def test_a_table_is_copied_as_csv_with_full_times(browser, daemon):
         assert head == "State,Run,DAG,Logical date,Started by,Started,Duration"
         assert ",loud,hostile,,Manual,20" in run
         page.clean()
+
+
+def test_tasks_are_filtered_by_several_states(browser, daemon):
+    counts = daemon.run("loud")["counts"]
+    with watched(browser, daemon) as page:
+        page.go("/runs/loud/tasks")
+        page.press("State")
+        menu = page.page.get_by_role("menu")
+        for state, name in (("success", "Success"), ("failed", "Failed")):
+            assert counts[state] > 0
+            menu.get_by_role("menuitemcheckbox", name=name, exact=False).first.click()
+        rows = page.page.locator(".virtual")
+        wanted = counts["success"] + counts["failed"]
+        expect(rows).to_have_attribute("aria-rowcount", str(wanted + 1))
+        page.page.wait_for_url("**/tasks?state=success&state=failed")
+        assert serious(page.page) == []
+        page.clean()

@@ -1091,7 +1091,7 @@ def test_a_note_is_written_shown_and_removed(daemon):
     assert [one["run_id"] for one in found] == [run_id]
     assert (wrong.status, "put it in quotes" in wrong.err) == (2, True)
     assert removed == {"run_id": run_id, "task_id": task, "removed": True}
-    assert "no notes" in daemon.run("runs", "note", run_id).out
+    assert "no notes" in daemon.run("runs", "note", run_id).err
 
 
 def test_on_a_terminal_the_page_of_a_run_is_named_and_nowhere_else(daemon):
@@ -1117,7 +1117,7 @@ def test_the_audit_is_filtered(daemon):
     daemon.run("pools", "set", "audited", "3")
     daemon.run("pools", "delete", "audited")
     found = daemon.run("audit", "list", "--action", "pool", "--target", "audited", "--json").json
-    none = daemon.run("audit", "list", "--actor", "no such one").out
+    none = daemon.run("audit", "list", "--actor", "no such one").err
 
     assert [(one["action"], one["actor"]) for one in found] == [
         ("pool.delete", "home"),

@@ -114,3 +114,16 @@ async def test_viewers_read_notes_and_operators_write_them(tmp_path):
             found.append((wrote.status, [one["author"] for one in read.items]))
 
     assert found == [(403, []), (200, ["token:operator"])]
+
+
+async def test_the_command_that_an_error_advises_is_apart_from_its_text(tmp_path):
+    async with app(tmp_path) as (_, web):
+        missing = await get(web, "/runs/none")
+        wrong = await get(web, "/runs?from=yesterday")
+
+    assert (missing["detail"], missing["advice"]) == (
+        "there is no run 'none'",
+        "see `aioflow runs list`",
+    )
+    assert "write it as 2026-01-31 or 2026-01-31T03:00:00Z" in wrong["detail"]
+    assert "advice" not in wrong

@@ -232,6 +232,8 @@ async def test_tasks_are_listed_by_id_and_state(tmp_path):
         failed = await items(web, "/runs/r/tasks?state=failed&task=each")
         second = await items(web, "/runs/r/tasks?task=each&offset=1&limit=2")
         later = await items(web, "/runs/r/tasks?state=running&offset=1")
+        both = await items(web, "/runs/r/tasks?state=running&state=failed&task=each")
+        last = await items(web, "/runs/r/tasks?state=running&state=failed&task=each&offset=2")
         nonsense = await read(web, "/runs/r/tasks?state=asleep", status=400)
         unknown = await read(web, "/runs/r/tasks?task=nobody", status=404)
 
@@ -239,6 +241,8 @@ async def test_tasks_are_listed_by_id_and_state(tmp_path):
     assert [task["map_index"] for task in failed] == [0]
     assert [task["map_index"] for task in second] == [1, 2]
     assert [task["map_index"] for task in later] == [3]
+    assert [task["map_index"] for task in both] == [0, 2, 3]
+    assert [task["map_index"] for task in last] == [3]
     assert nonsense["code"] == "request"
     assert unknown["code"] == "request.unknown_task"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import anyio
 import pytest
@@ -18,6 +18,7 @@ from aioflow.clock import SystemClock
 from aioflow.core.state.memory import Memory
 from aioflow.executors.worker_process import log_key
 from aioflow.model.access import HOME, Actor, Role
+from aioflow.model.rows import RunRow
 from aioflow.model.states import TaskState
 from aioflow.web.app import create_app
 from aioflow.web.guard import Trusted
@@ -289,6 +290,7 @@ class Turn:
     run_changes = new_runs = dags = gone_dags = new_triggers = trigger_changes = ()
     at = 0
     memory = Memory(epoch=1)
+    noted_runs: ClassVar[dict[int, RunRow]] = {}
 
     def __init__(self, number: int, moved: dict[str, int]) -> None:
         self.number = number

@@ -17,7 +17,10 @@ from tests.web.node import CHAIN, ask, node
 TOKEN = Token("t" * 43)
 HEADERS = {"authorization": f"Bearer {TOKEN.secret}", "content-type": "application/json"}
 
-NUMBERS = {"trigger_id", "backfill_id", "decision_id", "event_id", "node", "session_id", "token_id"}
+NUMBERS = {
+    *("audit_id", "backfill_id", "decision_id", "event_id", "node"),
+    *("session_id", "token_id", "trigger_id"),
+}
 NO_NUMBERS = ("x", "-1", "1.5", "99999999999999999999", "7;drop", "%00", "nan")
 NO_NAMES = ("%00", "a%0Ab", "n" * 3_000, "%F0%9F%92%A9", "..%2F..", "' OR 1=1", "{{7*7}}")
 
@@ -41,6 +44,8 @@ BODIES = {
     ("POST", "/api/v1/dags/{dag_id}/backfills"): b'{"from": "2026-01-01", "to": "2026-01-02"}',
     ("POST", "/api/v1/decisions/{decision_id}/answer"): b'{"answer": true}',
     ("POST", "/api/v1/runs/{run_id}/mark"): b'{"state": "success"}',
+    ("PUT", "/api/v1/runs/{run_id}/note"): b'{"text": "seen"}',
+    ("PUT", "/api/v1/runs/{run_id}/tasks/{task_id}/note"): b'{"text": "seen"}',
 }
 
 
@@ -96,7 +101,7 @@ async def test_a_task_that_its_run_does_not_have_is_as_unknown_as_a_run(tmp_path
     assert [(answer.status, answer.json["code"]) for answer in answers] == [
         (404, "request.unknown_task")
     ] * len(of_tasks)
-    assert len(of_tasks) == 7
+    assert len(of_tasks) == 9
 
 
 @pytest.mark.asyncio(loop_factories=["uvloop"])

@@ -1,10 +1,10 @@
 // The run history for home and for one DAG, and the "slower than usual" mark.
 
-import { useState } from "preact/hooks";
+import { useMemo, useState } from "preact/hooks";
 
 import { enc, query } from "./api";
 import { Chart, type Point, type Series, type Step, periodName, periods } from "./chart";
-import { ofDag, useData } from "./data";
+import { ofDag, useData, useItems } from "./data";
 import { Panel, Shown, number } from "./parts";
 import { stateName, texts } from "./texts";
 import { instant, isUtc, millis, ownZone, span, useNow } from "./time";
@@ -118,6 +118,14 @@ export function SlowMark({ run, after }: { run: Pick<RunSummary, "started_at" | 
     </span>
   );
 }
+
+/** After how many seconds a run of each DAG is slower than usual. */
+export function useUsual(): ReadonlyMap<string, number> {
+  const found = useItems<{ dag_id: string; slow_after_seconds: number }>("/history/usual", { on: never, every: 60_000 });
+  return useMemo(() => new Map(found.data?.map((one) => [one.dag_id, one.slow_after_seconds])), [found.data]);
+}
+
+const never = (): boolean => false;
 
 export interface Durations {
   count: number;

@@ -464,6 +464,20 @@ export const texts = {
     older: "Older runs are left out. Choose a shorter period.",
   },
 
+  calendar: {
+    title: "Scheduled runs by day",
+    caption: "The scheduled times of the last five weeks",
+    days: ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"],
+    more: "Earlier days are left out: there are too many runs.",
+    short: (day: { failed: number; late: number; missed: number }): string =>
+      [[day.missed, "missed"], [day.failed, "failed"], [day.late, "late"]]
+        .filter(([all]) => all)
+        .map(([all, what]) => `${count(all as number)} ${what}`)
+        .join(", "),
+    day: (date: string, day: { fired: number; failed: number; late: number; missed: number }): string =>
+      `${date}: ${many(day.fired, "scheduled run")}, ${count(day.failed)} failed, ${count(day.late)} late, ${count(day.missed)} missed`,
+  },
+
   dags: {
     sentence: "Every DAG of the DAG folder, with its last runs and the next one.",
     counted: (dags: number, paused: number, broken: number): string =>

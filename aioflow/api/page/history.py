@@ -48,7 +48,10 @@ __all__ = (
     "Step",
     "TaskHistoryView",
     "TaskStatsView",
+    "UsualView",
+    "UsualsView",
     "history_faults",
+    "period_start",
     "slow_after_ms",
 )
 
@@ -190,6 +193,20 @@ class DagsStatsView(msgspec.Struct, frozen=True, kw_only=True):
     since: str = msgspec.field(name="from")
     until: str = msgspec.field(name="to")
     items: list[DagStatsView]
+    next: str | None = None
+
+
+class UsualView(msgspec.Struct, frozen=True, kw_only=True):
+    """After how many seconds a run of a DAG is slower than usual."""
+
+    dag_id: str
+    slow_after_seconds: float
+
+
+class UsualsView(msgspec.Struct, frozen=True, kw_only=True):
+    """The DAGs with at least 10 successful runs in the last 30 days."""
+
+    items: list[UsualView]
     next: str | None = None
 
 
@@ -335,6 +352,13 @@ class History:
         self._usual = (now, usual)
         return usual
 
+    async def usual(self) -> UsualsView:
+        """Return the same as a list."""
+        usual = sorted((await self.slow_after()).items())
+        return UsualsView(
+            items=[UsualView(dag_id=dag_id, slow_after_seconds=after) for dag_id, after in usual]
+        )
+
     async def dag(self, dag_id: str, span: Span) -> DagHistoryView:
         """Return the history of the runs of a DAG.
 
@@ -411,7 +435,7 @@ def _zone(name: str | None) -> tzinfo:
 
 
 def _ends_by_period(found: Iterable[tuple[Timestamp, int, int]], span: Span) -> list[EndsView]:
-    period_of = cache(partial(_period_start, span=span))
+    period_of = cache(partial(period_start, span=span))
     states: defaultdict[Timestamp, Counter[int]] = defaultdict(Counter)
     for start, state, count in found:
         states[period_of(start)][state] += count
@@ -422,7 +446,7 @@ def _ends_by_period(found: Iterable[tuple[Timestamp, int, int]], span: Span) -> 
     return items
 
 
-def _period_start(start: Timestamp, span: Span) -> Timestamp:
+def period_start(start: Timestamp, span: Span) -> Timestamp:
     """Return the start of the hour or day to which an hour belongs."""
     if span.step == "hour":
         return start
@@ -437,7 +461,7 @@ def _periods(rows: Iterable[HistoryRow], span: Span) -> tuple[PeriodView, list[P
     """Return a whole period, and its parts."""
     total = _Sums()
     parts: defaultdict[Timestamp, _Sums] = defaultdict(_Sums)
-    period_of = cache(partial(_period_start, span=span))
+    period_of = cache(partial(period_start, span=span))
     for row in rows:
         total.add(row)
         parts[period_of(row.start)].add(row)

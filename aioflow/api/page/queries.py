@@ -69,6 +69,7 @@ __all__ = (
     "Overview",
     "Reads",
     "merged_fire_times",
+    "next_fire_time",
     "node_view",
     "upcoming_fire_times",
 )
@@ -196,7 +197,7 @@ def merged_fire_times(
     for dag_id, spec in specs.items():
         at: Timestamp | None = begins[dag_id]
         if at is not None and at < after:
-            at = _next_fire_time(spec, after - 1)
+            at = next_fire_time(spec, after - 1)
         if at is not None and at <= until:
             queue.append((at, dag_id))
     heapq.heapify(queue)
@@ -206,13 +207,13 @@ def merged_fire_times(
         at, dag_id = heapq.heappop(queue)
         found.append((at, dag_id))
         counts[dag_id] = counts.get(dag_id, 0) + 1
-        later = _next_fire_time(specs[dag_id], at) if counts[dag_id] < _FIRE_TIMES_PER_DAG else None
+        later = next_fire_time(specs[dag_id], at) if counts[dag_id] < _FIRE_TIMES_PER_DAG else None
         if later is not None and later <= until:
             heapq.heappush(queue, (later, dag_id))
     return found
 
 
-def _next_fire_time(spec: DagSpec, after: Timestamp) -> Timestamp | None:
+def next_fire_time(spec: DagSpec, after: Timestamp) -> Timestamp | None:
     """Return the next fire time after a timestamp; ``None`` if it is unknown or there is none."""
     schedule = spec.schedule
     if schedule is None or schedule.once or schedule.gap_us is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -223,7 +223,7 @@ class TaskReader:
         run_id: str,
         *,
         task_id: str | None,
-        state: str | None,
+        states: Sequence[str],
         offset: int,
         limit: int,
         cursor: str | None = None,
@@ -231,28 +231,56 @@ class TaskReader:
         """Return a page of a run's tasks, filtered by id, by state, or by both.
 
         Args:
+            states: Tasks in any of them are returned; without one, all are.
             offset: Number of tasks to skip, after those that the cursor skips.
         """
         reader = self._reader
         run = await reader.run(run_id)
         layout = await reader.layout(run)
-        wanted = None if state is None else _state(state)
+        wanted = tuple(dict.fromkeys(_state(name) for name in states))
         segments = list(_segments(run, layout, task_id))
         if not segments:
             raise UnknownTask(run_id, task_id or "", -1)
         if cursor is not None:
             segments = _after(segments, *_location_after(cursor))
         limit = min(limit, PAGE)
-        if wanted is None:
+        if not wanted:
             found: Sequence[TaskLocation] = _window(segments, offset, limit + 1)
-        elif wanted is TaskState.QUEUED and run.state is RunState.RUNNING:
-            found = await self._queued(run, segments, offset, limit + 1)
-        elif wanted is absent_state(run.state):
-            found = await self._absent(run, segments, wanted, offset, limit + 1)
+        elif len(wanted) == 1:
+            found = await self._in_state(run, segments, wanted[0], offset, limit + 1)
         else:
-            found = await self._list_stored(segments, wanted, offset, limit + 1)
+            found = await self._in_states(run, segments, wanted, offset, limit + 1)
         page = page_of("tasks", found, limit, lambda one: (one.task_index, one.map_index))
         return Page(await reader.tasks_at(run, layout, page.items), page.next)
+
+    async def _in_states(
+        self,
+        run: RunRow,
+        segments: Sequence[Segment],
+        states: Iterable[TaskState],
+        offset: int,
+        limit: int,
+    ) -> Sequence[TaskLocation]:
+        """Merge the tasks of several states in the order of the run."""
+        found: TaskLocations = []
+        for state in states:
+            found += await self._in_state(run, segments, state, 0, offset + limit)
+        found.sort(key=lambda one: (one.task_index, one.task_no))
+        return found[offset : offset + limit]
+
+    async def _in_state(
+        self,
+        run: RunRow,
+        segments: Sequence[Segment],
+        state: TaskState,
+        offset: int,
+        limit: int,
+    ) -> Sequence[TaskLocation]:
+        if state is TaskState.QUEUED and run.state is RunState.RUNNING:
+            return await self._queued(run, segments, offset, limit)
+        if state is absent_state(run.state):
+            return await self._absent(run, segments, state, offset, limit)
+        return await self._list_stored(segments, state, offset, limit)
 
     async def _list_stored(
         self, segments: Sequence[Segment], state: TaskState, offset: int, limit: int

@@ -65,7 +65,7 @@ export default function Connections() {
                     <span class="soft">
                       <When at={row.set_at} />
                     </span>
-                    <button type="button" data-needs="admin" class="small" disabled={outcomes[row.name] === "pending" || !row.opens} aria-label={texts.testOf(row.name)} onClick={() => void test(row.name)}>
+                    <button type="button" data-needs="admin" class="small" disabled={outcomes[row.name] === "pending" || !row.opens} aria-label={texts.testRow(row.name)} onClick={() => void test(row.name)}>
                       {outcomes[row.name] === "pending" ? texts.testing : texts.test}
                     </button>
                     <button type="button" data-needs="admin" class="small" disabled={!row.opens} aria-label={texts.editRow(row.name)} onClick={() => void edit(row.name)}>

@@ -17,7 +17,7 @@ export const texts = {
   test: "Test",
   testing: "Testing",
   edit: "Edit",
-  testOf: (name: string): string => `Test ${name}`,
+  testRow: (name: string): string => `Test ${name}`,
   setOne: "Set a connection",
   editOne: (name: string): string => `Edit connection ${name}`,
   editRow: (name: string): string => `Edit ${name}`,

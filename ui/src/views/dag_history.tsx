@@ -9,6 +9,7 @@ import { Empty, Panel, Shown, number } from "../parts";
 import { sum } from "../states";
 import { texts } from "../texts";
 import { millis } from "../time";
+import { ScheduleCalendar } from "./calendar";
 
 interface TaskStats {
   task_id: string;
@@ -62,6 +63,7 @@ export default function DagHistoryView({ id }: { id: string }) {
           </div>
         )}
       </Shown>
+      <ScheduleCalendar id={id} />
       <Shown of={tasks}>
         {({ items }) => <Table name="task-history" label={texts.common.many(items.length, "task")} columns={COLUMNS} items={items} keyOf={(one) => one.task_id} isShort empty={<Empty>{texts.history.noTasks}</Empty>} />}
       </Shown>

@@ -3,6 +3,7 @@ import { useMemo } from "preact/hooks";
 import { cancel, clear, deleteRun, mark, runAgain } from "../actions";
 import { enc, query } from "../api";
 import { ofDag, ofRun, useData, useItems, useWindow } from "../data";
+import { Menu } from "../components/menu";
 import { TabBar } from "../components/tabs";
 import { type Column, Table } from "../components/table";
 import { SplitPane } from "../components/split";
@@ -10,12 +11,13 @@ import { Gantt } from "../gantt";
 import { GraphView, graphOf } from "../graph";
 import { RunLog } from "../log";
 import { NoteBox, NoteMark } from "../note";
-import { Choice, Empty, Fact, Filter, Head, NoMatches, Panel, Shown, Trouble, Waits, childName, dagHref, runHref, shortVersion, taskHref } from "../parts";
+import { Empty, Fact, Filter, Head, NoMatches, Panel, Shown, Trouble, Waits, childName, dagHref, number, runHref, shortVersion, taskHref } from "../parts";
 import { RunParameters } from "../run_parameters";
 import { go, usePlace, withQuery } from "../router";
 import { Bar, Glyph, Legend, State, TASK_ORDER, ended, isLive, sum, worst } from "../states";
 import { TaskPane } from "../task";
 import { stateName, texts } from "../texts";
+import { SlowMark, useUsual } from "../history";
 import { At, Took, When, millis, span } from "../time";
 import type { Counts, DagDetail, GanttRow, Graph, Note, Run, RunGraph, RunGraphTask, Task } from "../types";
 import { Why } from "../why";
@@ -125,6 +127,7 @@ export function sentenceOf(run: Run): string {
 /** All of what is known of it in the overview; in the other views, which need the room, how far it is. */
 function Top({ run, cause, note, isBrief }: { run: Run; cause?: string; note: Note | null | undefined; isBrief: boolean }) {
   const live = isGoingOn(run);
+  const usual = useUsual();
   const hasCause = isGoingOn(run) || FAILED.has(run.state);
   const newest = useData<DagDetail>(isBrief ? null : `/dags/${enc(run.dag_id)}`, { on: ofDag(run.dag_id), gap: 5000 }).data?.version;
   return (
@@ -155,7 +158,7 @@ function Top({ run, cause, note, isBrief }: { run: Run; cause?: string; note: No
             <When at={run.started_at} />
           </Fact>
           <Fact name={live ? texts.run.elapsed : texts.run.duration}>
-            <Took from={run.started_at} to={run.ended_at} />
+            <Took from={run.started_at} to={run.ended_at} /> <SlowMark run={run} after={usual.get(run.dag_id)} />
           </Fact>
           <Fact name={texts.run.version}>
             <CodeLink dag={run.dag_id} version={run.version} />
@@ -307,15 +310,24 @@ function RunGantt({ run }: { run: Run }) {
   return <Gantt rows={rows.items} run={run.run_id} from={run.started_at} to={run.ended_at} onRange={rows.onRange} />;
 }
 
+const stateLabel = (states: string[]): string => (states.length === 0 ? texts.task.state : states.length === 1 ? stateName(states[0]!) : `${texts.task.state} (${states.length})`);
+
+/** The address with one state more in the filter, or without it. */
+function withState(states: string[], state: string): string {
+  const next = states.includes(state) ? states.filter((one) => one !== state) : [...states, state];
+  const href = withQuery({ state: null });
+  return next.length === 0 ? href : `${href}${href.includes("?") ? "&" : "?"}${next.map((one) => `state=${one}`).join("&")}`;
+}
+
 function Tasks({ run, tasks, notes }: { run: Run; tasks?: RunGraphTask[]; notes: Note[] }) {
   const columns = useMemo(() => columnsOf(notes), [notes]);
   const place = usePlace();
-  const state = place.query.get("state") ?? "";
+  const states = place.query.getAll("state").filter((state) => TASK_ORDER.includes(state));
   const of = place.query.get("of") ?? "";
   const counts = (of ? tasks?.find((task) => task.task_id === of)?.counts : undefined) ?? (of ? {} : run.counts);
   const rows = useWindow<Task>(
-    state ? (counts[state] ?? 0) : sum(counts),
-    (offset) => query(`/runs/${enc(run.run_id)}/tasks`, { task: of, state, offset, limit: PAGE }),
+    states.length > 0 ? states.reduce((all, state) => all + (counts[state] ?? 0), 0) : sum(counts),
+    (offset) => query(`/runs/${enc(run.run_id)}/tasks`, { task: of, offset, limit: PAGE }) + states.map((state) => `&state=${state}`).join(""),
     PAGE,
     { on: ofRun(run.run_id) },
   );
@@ -333,12 +345,7 @@ function Tasks({ run, tasks, notes }: { run: Run; tasks?: RunGraphTask[]; notes:
       toolbar={
         <>
           <Filter name="of" label={texts.run.filterTask} options={tasks?.slice(0, 500).map((task) => task.task_id)} onValue={(text) => go(withQuery({ of: text }), { replace: true })} />
-          <Choice
-            label={texts.task.state}
-            value={state}
-            options={[["", texts.run.allStates], ...TASK_ORDER.map((one): [string, string] => [one, stateName(one)])]}
-            onValue={(value) => go(withQuery({ state: value }), { replace: true })}
-          />
+          <Menu label={stateLabel(states)} items={TASK_ORDER.map((one) => ({ name: stateName(one), hint: counts[one] ? number(counts[one]) : "", isOn: states.includes(one), act: () => go(withState(states, one), { replace: true }) }))} />
         </>
       }
       empty={

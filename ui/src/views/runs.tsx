@@ -7,6 +7,7 @@ import { type Column, Table } from "../components/table";
 import { type Concerns, useData, useItems, usePages } from "../data";
 import { ask, tell } from "../dialog";
 import { NoteMark } from "../note";
+import { SlowMark, useUsual } from "../history";
 import { Empty, Filter, Head, NoMatches, Shown, dagHref, runHref } from "../parts";
 import { go, usePlace } from "../router";
 import { CAUSES, type Choices, STATES, asAsked, changed, deleteView, filterOf, rangeOf, runsHref, saveView, savedViews, toggled, withFilter } from "../run_filters";
@@ -152,7 +153,15 @@ export function RunList({ filter, total, toolbar, isOfOne = false }: RunListProp
     setAll(false);
   };
   useEffect(clear, [text]);
-  const columns = isOfOne ? COLUMNS.filter((column) => column.id !== "dag") : COLUMNS;
+  const usual = useUsual();
+  const columns = useMemo(() => {
+    const took = (run: RunSummary) => (
+      <>
+        <SlowMark run={run} after={usual.get(run.dag_id)} /> <Took from={run.started_at} to={run.ended_at} />
+      </>
+    );
+    return COLUMNS.filter((column) => !isOfOne || column.id !== "dag").map((column) => (column.id === "took" && usual.size > 0 ? { ...column, width: "188px", cell: took } : column));
+  }, [usual, isOfOne]);
   const bar = keys.size > 0 && (
     <span class="bulk-bar" role="group" aria-label={texts.bulk.label}>
       <b>{isAll && total !== undefined ? texts.bulk.allSelected(total) : texts.table.selected(keys.size)}</b>
