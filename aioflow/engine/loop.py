@@ -116,7 +116,7 @@ _NUMBERS_AT_ONCE = 1 << 20
 _COMMITS = 1 << 53  # more than a daemon ever makes
 _EPOCHS = 1 << 31  # the epoch is the upper half of an assignment number
 _FIRST_DELAY, _LONGEST_DELAY = 0.05, 2.0  # seconds between attempts in an outage of the database
-_SAFE_PART = 0.7  # of a lease, in which nobody else can have taken over
+_SAFE_PART = 0.7  # of a lease, in which no other node can have taken over
 _SILENCE_US = 1_000_000  # between two log lines about the outage
 _RECENT = 0.2
 

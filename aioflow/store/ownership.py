@@ -294,7 +294,7 @@ DECLARE_DEAD = {
 }
 """Declares the active node dead; if it must be silent, only if it is as it was observed.
 
-It gets a term of its own, so nobody writes under its old one.
+It gets a term of its own, so no daemon writes under its old one.
 """
 
 HEARTBEAT = (
