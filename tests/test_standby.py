@@ -16,6 +16,7 @@ from aioflow.model.rows import NodeFacts, NodeMark
 from aioflow.settings import Settings
 from aioflow.store import open_store
 from aioflow.store.membership import ActiveNode, Joined, Membership
+from aioflow.store.takeover import _retried
 from tests.store.samples import NOON, VAULT, batch, first_batch
 from tests.test_takeover import Clock
 
@@ -167,6 +168,22 @@ async def test_a_dead_node_whose_row_is_locked_loses_its_session():
     assert database.ended == [THEIRS.mark]
     assert len(database.claims) == 2
     assert clock.us / 1e6 <= 4
+
+
+async def test_a_node_that_joins_outlasts_an_outage_of_the_database():
+    clock, asked = Clock(), []
+
+    async def ask() -> None:
+        asked.append(clock.us)
+        if clock.us < 20_000_000:
+            raise StoreUnavailable("away")
+
+    await _retried(ask, clock, 300.0)
+    assert clock.us == 20_000_000
+    asked.clear()
+    clock.us = -400_000_000
+    with pytest.raises(StoreUnavailable):
+        await _retried(ask, clock, 300.0)
 
 
 def test_a_node_that_is_fenced_again_and_again_gives_up():

@@ -31,6 +31,7 @@ LEASE_SECONDS = 6.0
 """Time without commits and heartbeats after which a daemon is considered dead."""
 
 _POLL_SECONDS = 0.5
+_RETRY_SECONDS = 1.0
 
 _log = Logger(__name__)
 
@@ -46,6 +47,11 @@ async def prepare_claim(settings: Settings, store: Store, *, take_over: bool) ->
         SettingsError: If no key of this home decrypts the encrypted values in the database.
     """
     clock, home, after = SystemClock(), own_identity(settings.home), None
+    membership = store.membership
+    if membership is not None:
+        # A node that rejoins must outlast an outage: it may be the only one that is left.
+        await _retried(membership.check_connection, clock, settings.db_wait_seconds)
+        await _retried(store.can_decrypt, clock, settings.db_wait_seconds)
     if not take_over:
         if not await store.can_decrypt():
             raise SettingsError(
@@ -53,10 +59,8 @@ async def prepare_claim(settings: Settings, store: Store, *, take_over: bool) ->
                 "the database, or the key file, is another home's; put the right key back, "
                 "or start without these values (--take-over)"
             )
-        if store.membership is None:
+        if membership is None:
             after = await wait_for_takeover(store, clock, home=home, where=settings.shown_db)
-        else:
-            await store.membership.check_connection()
     return NodeFacts(
         started_at=clock.now(),
         version=version("aioflow-engine"),
@@ -68,6 +72,25 @@ async def prepare_claim(settings: Settings, store: Store, *, take_over: bool) ->
         after=after,
         is_forced=take_over,
     )
+
+
+async def _retried(ask: Callable[[], Awaitable[object]], clock: Clock, seconds: float) -> None:
+    """Repeat a question until the database answers, or the time is over.
+
+    Raises:
+        StoreUnavailable: If the database does not answer within ``seconds``.
+    """
+    until = clock.monotonic_us() + round(seconds * 1e6)
+    while True:
+        try:
+            await ask()
+        except StoreUnavailable as exc:
+            if clock.monotonic_us() >= until:
+                raise
+            _log.warning("the database does not answer, trying again", error=str(exc))
+            await clock.sleep(_RETRY_SECONDS)
+        else:
+            return
 
 
 async def wait_for_takeover(
