@@ -41,6 +41,7 @@ class Database:
         self.claims: list[NodeFacts] = []
         self.ended: list[NodeMark] = []
         self.heartbeats = 0
+        self.drained_beside_another = False
         self.refusals: list[Exception] = []
 
     async def join(self, about: NodeFacts) -> Joined:
@@ -56,6 +57,12 @@ class Database:
             mark = self.active.mark
             self.active = replace(self.active, mark=mark._replace(heartbeat=mark.heartbeat + 1))
         return self.active
+
+    async def is_drained(self) -> bool:
+        return self.drained_beside_another
+
+    async def has_standby(self) -> bool:
+        return self.drained_beside_another
 
     async def end_idle_session(self, mark: NodeMark) -> bool:
         self.ended.append(mark)
@@ -118,6 +125,17 @@ async def test_a_node_that_has_left_is_not_waited_for():
 
     assert clock.us / 1e6 <= 60.5
     assert [claim.after for claim in database.claims] == [None]
+
+
+async def test_a_drained_standby_leaves_the_takeover_to_another_while_there_is_one():
+    clock, database = Clock(), Database(THEIRS)
+    database.drained_beside_another = True
+    at(clock, 10.0, lambda: setattr(database, "active", None))
+    at(clock, 60.0, lambda: setattr(database, "drained_beside_another", False))
+    await stand_by(database, clock)
+
+    assert 60 <= clock.us / 1e6 <= 61
+    assert len(database.claims) == 1
 
 
 async def test_a_daemon_that_expects_no_standby_may_be_silent_for_longer():

@@ -147,10 +147,14 @@ class Moves:
 
 
 class News:
-    """The changes of a series of commits."""
+    """The changes of a series of commits.
+
+    Attributes:
+        order: Number of the last commit among those that this node streams, of whichever node.
+    """
 
     def __init__(self) -> None:
-        self.commit_no = 0
+        self.commit_no = self.order = 0
         self.position: dict[int, int] = {}
         self.at: Timestamp = 0
         self.runs: dict[RunNo, RunRow] = {}
@@ -161,7 +165,8 @@ class News:
 
     def take(self, batch: Batch, draft: Transaction) -> None:
         """Add the changes of one commit."""
-        self.commit_no, self.at = batch.number, batch.at
+        self.commit_no = self.order = batch.number
+        self.at = batch.at
         memory = draft.memory
         self.position = {**memory.other_commits, memory.node_no: batch.number}
         for change in batch.run_changes:
@@ -290,7 +295,7 @@ class Follower:
     Attributes:
         wanted: The subject of its subscription.
         scope: Cancelled to disconnect it.
-        since: The commit after which it receives all changes.
+        since: The commit after which it receives all changes, see ``News.order``.
     """
 
     def __init__(self, wanted: Topic, since: int, scope: anyio.CancelScope) -> None:
@@ -363,13 +368,22 @@ class Commits:
         """
         if not self._followers:
             return
+        try:
+            self.collected().take(batch, draft)
+        except Exception as exc:  # noqa: BLE001 - raised by `run` instead
+            self._defect = exc
+
+    @property
+    def has_clients(self) -> bool:
+        """Whether changes are to be collected."""
+        return bool(self._followers)
+
+    def collected(self) -> News:
+        """Return the changes that ``run`` sends next, to add to them."""
         if self._news is None:
             self._news = News()
             self._stirred.set()
-        try:
-            self._news.take(batch, draft)
-        except Exception as exc:  # noqa: BLE001 - raised by `run` instead
-            self._defect = exc
+        return self._news
 
     async def run(self) -> None:
         """Send collected changes to clients until cancelled."""
@@ -387,7 +401,7 @@ class Commits:
             return
         by_wanted: dict[Topic, list[Follower]] = {}
         for follower in self._followers:
-            if news.commit_no > follower.since:
+            if news.order > follower.since:
                 by_wanted.setdefault(follower.wanted, []).append(follower)
         parts = news.sorted()
         for wanted, followers in by_wanted.items():

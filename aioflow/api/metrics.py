@@ -46,6 +46,7 @@ __all__ = (
     "health",
     "measured",
     "outbox_counts",
+    "standby_health",
 )
 
 OLDEST_TASKS = 10
@@ -352,6 +353,13 @@ async def health(
     return HealthView(
         status=status, checks=checks, reason=reason, owed=outbox_counts(engine.memory)
     )
+
+
+def standby_health(*, is_active_known: bool, is_current: bool) -> HealthView:
+    """Return whether a standby can pass requests on to the active node, and follows it."""
+    checks = {"active": is_active_known, "current": is_current}
+    status = "ready" if all(checks.values()) else "not_ready"
+    return HealthView(status=status, checks=checks, reason="", owed={})
 
 
 async def _is_database_whole(store: Store) -> bool:

@@ -9,26 +9,31 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import anyio
 import anyio.to_thread
 import msgspec
-from anyio.abc import TaskGroup, TaskStatus
+from anyio.abc import TaskGroup
 
 from aioflow._threads import in_thread
 from aioflow.catalog import Catalog, Limits, ParsePace
 from aioflow.catalog.folder_scan import list_loaded
-from aioflow.catalog.parse import Parser
 from aioflow.catalog.snapshot import Snapshots
 from aioflow.clock import Clock, SystemClock
 from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.child_roles import SLOT, shared_role
-from aioflow.core.transaction import Transaction
 from aioflow.core.why import still_waits
 from aioflow.crypto import Vault
 from aioflow.daemon.standby import Rejoins, Standby, timing_of
-from aioflow.daemon.startup import open_database
+from aioflow.daemon.startup import (
+    ApiServing,
+    Queries,
+    StandbyServing,
+    import_api_server,
+    import_node_queries,
+    import_standby_server,
+    open_database,
+)
 from aioflow.daemon.stop_signals import StopSignals
 from aioflow.engine.loop import Engine
 from aioflow.errors import Fenced, HomeBusy, StoreUnavailable
@@ -42,7 +47,6 @@ from aioflow.executors.worker_pool import WorkerPool
 from aioflow.maintenance.code_restore import CodeMissing
 from aioflow.maintenance.result_orphans import OrphanedResults
 from aioflow.maintenance.retention import Deleting
-from aioflow.model.batch import Batch
 from aioflow.model.decisions import DecisionRow
 from aioflow.model.ids import RunNo, TaskNo
 from aioflow.model.rows import NodeFacts, ResultRow, VersionRow
@@ -246,47 +250,9 @@ async def _serve(node: _Node, ready: Callable[[Ready], None], signals: StopSigna
             return
         await node.start(services)
         ready(node.describe())
-        await node.stopped.wait()
+        await node.wait_for_end()
         await node.drain()
         services.cancel_scope.cancel()
-
-
-class _ApiServer(Protocol):
-    """See ``api_server.ApiServer``, which is imported once the event loop runs."""
-
-    def committed(self, batch: Batch, tx: Transaction) -> None:
-        """See ``api.Api.committed``."""
-
-    async def inspect_plug_ins(self, parser: Parser) -> None:
-        """See ``api_server.ApiServer``."""
-
-    async def clean_up(self, *, task_status: TaskStatus[None] = ...) -> None:
-        """See ``maintenance.retention.Cleaning.run``."""
-
-    async def serve(self, *, task_status: TaskStatus[str] = ...) -> None:
-        """See ``api_server.ApiServer``."""
-
-    async def stop(self, seconds: float) -> None:
-        """See ``api_server.ApiServer``."""
-
-
-class _ReadServer(Protocol):
-    """See ``standby_server.StandbyServer``, which is imported once the event loop runs."""
-
-    async def serve(self, *, task_status: TaskStatus[str] = ...) -> None:
-        """See ``standby_server.StandbyServer``."""
-
-
-def _import_standby_server() -> Callable[..., _ReadServer]:
-    from aioflow.daemon.standby_server import StandbyServer
-
-    return StandbyServer
-
-
-def _import_api_server() -> Callable[..., _ApiServer]:
-    from aioflow.daemon.api_server import ApiServer
-
-    return ApiServer
 
 
 class _Warm:
@@ -327,10 +293,13 @@ class _Node:
         self._clock = clock
         self._traces = traces
         self._url = ""
-        self._api_server: _ApiServer | None = None
+        self._api_server: ApiServing | None = None
         self.stopped = stopped
         self._about = about
         self._warm = _Warm()
+        self._standby: Standby | None = None
+        self._standby_server: StandbyServing | None = None
+        self._queries: Queries | None = None
         self._backends = open_backends(settings.executors)
         self._engine = engine = _engine(settings, store, clock, about, self._backends)
         masks = Masks()
@@ -365,6 +334,48 @@ class _Node:
         self._deleting = Deleting(
             engine, store, self._tasklog, settings.results_folder, clock, self._stored
         )
+
+    async def wait_for_end(self) -> None:
+        """Wait until this node is to stop, or is drained and a standby can take over."""
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._end_when_stopped, group.cancel_scope)
+            while True:
+                await self._clock.sleep(_WATCH_STORE_SECONDS)
+                if self._engine.memory.is_drained and await self._has_successor():
+                    _log.info("drained, handing over to a standby")
+                    group.cancel_scope.cancel()
+
+    async def _has_successor(self) -> bool:
+        """Return whether a standby is alive that is not drained."""
+        membership = self._store.membership
+        try:
+            return membership is not None and await membership.has_standby()
+        except StoreUnavailable:
+            return False
+
+    async def _open_queries(self) -> Queries | None:
+        """Open the queries between the nodes of the database, if there may be several."""
+        if self._store.node_messages is None:
+            return None
+        make = await in_thread(import_node_queries)
+        return make(
+            self._store.node_messages,
+            self._vault,
+            self._clock,
+            own_epoch=self._own_epoch,
+            active_epoch=self._active_epoch,
+        )
+
+    def _own_epoch(self) -> int | None:
+        if self._engine.epoch is not None:
+            return self._engine.epoch
+        return None if self._standby is None else self._standby.epoch
+
+    def _active_epoch(self) -> int | None:
+        if self._engine.epoch is not None:
+            return self._engine.epoch
+        active = None if self._standby is None else self._standby.active
+        return None if active is None else active.mark.epoch
 
     def _query_handler(self, masks: Masks) -> QueryHandler:
         stored, engine = self._stored, self._engine
@@ -440,12 +451,12 @@ class _Node:
     def _spans(self) -> tuple[int, int]:
         return (0, 0) if self._traces is None else (self._traces.made, self._traces.dropped)
 
-    async def _open_api_server(self, dags_read: Callable[[], bool]) -> _ApiServer:
+    async def _open_api_server(self, dags_read: Callable[[], bool]) -> ApiServing:
         """Open the API and the services behind it.
 
         The module is imported in a thread while the child processes start, which takes as long.
         """
-        make = await in_thread(_import_api_server)
+        make = await in_thread(import_api_server)
         return make(
             self._settings,
             self._engine,
@@ -461,9 +472,10 @@ class _Node:
             spans=self._spans,
             dags_read=dags_read,
             copy_result=None if self._stored is None else self._stored.fetcher.path,
+            node_queries=self._queries,
         )
 
-    def _connect(self, api_server: _ApiServer) -> None:
+    def _connect(self, api_server: ApiServing) -> None:
         """Register the handlers of effects and the subscribers of durable batches."""
         dispatcher = self._engine.dispatcher
         dispatcher.register(effect_handlers(self._slot, self._hosts, self._remote))
@@ -507,17 +519,20 @@ class _Node:
             return True
         settings = self._settings
         where, timing = settings.shown_db, timing_of(settings)
-        standby = Standby(membership, self._clock, timing, self._about, where)
+        standby = self._standby = Standby(membership, self._clock, timing, self._about, where)
         self._warm.reads_over = anyio.Event()
         services.start_soon(self._start_children, services)
-        services.start_soon(self._serve_reads, standby, ready)
+        self._queries = await self._open_queries()
+        if self._queries is not None:
+            services.start_soon(self._queries.run)
+            services.start_soon(self._serve_reads, services, self._queries, ready)
         async with anyio.create_task_group() as watching:
             watching.start_soon(self._end_when_stopped, watching.cancel_scope)
             await standby.wait(self._claim)
             watching.cancel_scope.cancel()
-        self._warm.reads.cancel()
         is_active = not self.stopped.is_set()
         if not is_active:
+            self._warm.reads.cancel()
             with suppress(StoreUnavailable):
                 await membership.leave()
         return is_active
@@ -535,14 +550,17 @@ class _Node:
         await self.stopped.wait()
         scope.cancel()
 
-    async def _serve_reads(self, standby: Standby, ready: Callable[[], None]) -> None:
-        """Serve the API and the page from rows until cancelled; see ``StandbyServer``."""
+    async def _serve_reads(
+        self, services: TaskGroup, queries: Queries, ready: Callable[[], None]
+    ) -> None:
+        """Serve the API and the page of a standby until cancelled; see ``StandbyServer``."""
         try:
             with self._warm.reads:
-                make = await in_thread(_import_standby_server)
+                make = await in_thread(import_standby_server)
                 parts = self._settings, self._store, self._vault, self._tasklog, self._clock
                 async with anyio.create_task_group() as group:
-                    self._url = await group.start(make(*parts, standby).serve)
+                    server = self._standby_server = make(*parts, queries, services)
+                    self._url = await group.start(server.serve)
                     ready()
         finally:
             self._warm.reads_over.set()
@@ -627,7 +645,7 @@ class _Node:
         await self._code_missing.restore_needed(self._settings.code_folder)
         return catalog
 
-    async def _start_web(self, services: TaskGroup, api_server: _ApiServer) -> None:
+    async def _start_web(self, services: TaskGroup, api_server: ApiServing) -> None:
         """Serve the API and the page, once the triggers of deferred tasks are assigned.
 
         Queued tasks start only after that. So if a task crashes the daemon, a user can cancel it
@@ -636,10 +654,12 @@ class _Node:
         with anyio.move_on_after(_WEB_WAITS_SECONDS):
             while self._engine.waiting_inputs and not self._engine.slots.is_suspended:
                 await self._engine.next_turn()
-        if not self._warm.reads_over.is_set():
-            self._open_slots()  # the server of the standby may take seconds to release the address
+        at = None if self._standby_server is None else self._standby_server.address
+        if at is None:
+            self._warm.reads.cancel()
             await self._warm.reads_over.wait()
-        self._url = await services.start(api_server.serve)
+        self._url = await services.start(api_server.serve, at)
+        self._warm.reads.cancel()  # new requests are answered by the server of the active node
         self._open_slots()
 
     def _open_slots(self) -> None:

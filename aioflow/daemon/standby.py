@@ -79,6 +79,11 @@ class Standby:
         """The number of this node, once it has joined."""
         return None if self._joined is None else self._joined.node_no
 
+    @property
+    def epoch(self) -> int | None:
+        """The term of this node, once it has joined."""
+        return None if self._joined is None else self._joined.epoch
+
     async def wait(self, take_over: TakeOver) -> None:
         """Return once this node has claimed the database.
 
@@ -98,6 +103,9 @@ class Standby:
         at = self._clock.monotonic_us()
         try:
             self.active = active = await self._membership.find_active()
+            if active is None and self._joined is not None and await self._leaves_it_to_another():
+                await self._membership.heartbeat(self._clock.now())
+                return False
             if active is None or active.home == self._about.home:
                 return self._is_free(active) and await self._claim(take_over, None)
             if self._about.is_forced:
@@ -117,8 +125,17 @@ class Standby:
         self._watch = observed(self._watch, _poll_of(active, at), self._timing)
         if self._watch is None or not self._watch.is_dead:
             return False
+        if await self._leaves_it_to_another():
+            return False
         _log.warning("the active node is silent, taking over", dead=active.name)
         return await self._claim(take_over, active.mark)
+
+    async def _leaves_it_to_another(self) -> bool:
+        """Return whether this standby is drained, and another one can take over."""
+        try:
+            return await self._membership.is_drained() and await self._membership.has_standby()
+        except StoreUnavailable:
+            return False
 
     def _is_free(self, active: ActiveNode | None) -> bool:
         """Return whether no node is active, or only the earlier daemon of this home.

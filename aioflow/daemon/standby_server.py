@@ -1,53 +1,50 @@
-"""The API and the page of a standby: they answer reads from rows, and refuse changes."""
+"""The API and the page of a standby: reads are answered from rows, the rest by the active node."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
-from anyio.abc import TaskStatus
+from anyio.abc import TaskGroup, TaskStatus
 
 from aioflow._threads import in_thread
 from aioflow.api import Api
+from aioflow.api.node_queries import NodeQueries
 from aioflow.clock import Clock
 from aioflow.crypto import Vault
-from aioflow.daemon.standby import Standby
-from aioflow.engine.loop import Engine
-from aioflow.errors import NodeStandby, StoreError
 from aioflow.settings import Settings
 from aioflow.store import Store
-from aioflow.telemetry.log import Logger
 from aioflow.telemetry.task_log import TaskLog
 
 __all__ = ("StandbyServer",)
 
-_log = Logger(__name__)
-
 _QUESTION_SECONDS = 2.0
-_LOOK_SECONDS = 0.5
 
 
-class _StandbyApi(Api):
-    """An API without an engine: it says who has one.
+class _Address(Protocol):
+    """See ``web.WebAddress``."""
 
-    Attributes:
-        standby: Knows the active node.
-    """
+    def listen(self) -> None:
+        """See ``web.WebAddress``."""
 
-    standby: Standby
-
-    @property
-    def _running(self) -> Engine:
-        active = self.standby.active
-        raise NodeStandby("unknown" if active is None else active.name)
+    async def run(self, *, task_status: TaskStatus[None] = ...) -> None:
+        """See ``web.WebAddress``."""
 
 
 class StandbyServer:
-    """Serves reads until cancelled.
+    """Serves until cancelled.
 
-    Accounts, tokens and sessions are read again after each commit of the active node, at most twice
-    a second, so a revoked token is refused here within a second or two.
+    It follows the journal of the active node, so that a revoked token is refused here, too, and the
+    live stream shows what the active node commits.
+
+    Args:
+        queries: Queries to the active node.
+        listening: The task group in which the address is served. It outlives the cancellation, so
+            that the server of the active node can follow without a gap.
+
+    Attributes:
+        address: The address; ``None`` before it listens.
     """
 
     def __init__(
@@ -57,50 +54,38 @@ class StandbyServer:
         vault: Vault,
         tasklog: TaskLog,
         clock: Clock,
-        standby: Standby,
+        queries: NodeQueries,
+        listening: TaskGroup,
     ) -> None:
         self._settings = settings
-        self._clock = clock
-        self._standby = standby
-        self._stop = anyio.Event()
-        self._store = store.limited(_QUESTION_SECONDS)
-        self._api = _StandbyApi(
+        self._listening = listening
+        self._api = Api(
             None,
-            self._store,
+            store.limited(_QUESTION_SECONDS),
             tasklog,
             clock=clock,
             started_at=clock.now(),
             home=settings.home,
             vault=vault,
+            node_queries=queries,
         )
-        self._api.standby = standby
+        self.address: object | None = None
 
     async def serve(self, *, task_status: TaskStatus[str] = anyio.TASK_STATUS_IGNORED) -> None:
         """Serve the API and the page; see ``web.serve``."""
-        serve_web = await in_thread(_import_web)
+        make_address, serve_web = await in_thread(_import_web)
+        address = make_address(self._settings)
         async with anyio.create_task_group() as group:
-            group.start_soon(self._follow_access)
-            await serve_web(self._api, self._settings, self._stop, task_status=task_status)
-
-    async def _follow_access(self) -> None:
-        seen = None
-        while True:
-            await self._clock.sleep(_LOOK_SECONDS)
-            active = self._standby.active
-            now = None if active is None else active.mark[:3]
-            if now == seen and now is not None:
-                continue
-            try:
-                await self._api.access.reload()
-            except StoreError as exc:
-                if seen is not None:
-                    _log.warning("accounts cannot be read", error=str(exc))
-                seen = None
-            else:
-                seen = now
+            if self._api.follower is not None:
+                group.start_soon(self._api.follower.run)
+            address.listen()
+            await self._listening.start(address.run)
+            self.address = address
+            never = anyio.Event()
+            await serve_web(self._api, self._settings, never, at=address, task_status=task_status)
 
 
-def _import_web() -> Callable[..., Coroutine[Any, Any, None]]:
-    from aioflow.web import serve
+def _import_web() -> tuple[Callable[..., _Address], Callable[..., Coroutine[Any, Any, None]]]:
+    from aioflow.web import WebAddress, serve
 
-    return serve
+    return WebAddress, serve

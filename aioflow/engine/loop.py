@@ -155,6 +155,7 @@ class Engine(FailedTurns):
         lease_us: int | None = None,
     ) -> None:
         self.memory = Memory(epoch=0)
+        self._epoch: int | None = None
         self.measures = Measures()
         self._retries = retries_per_run, retries_per_pool
         self._late_after_us = late_after_us
@@ -451,6 +452,11 @@ class Engine(FailedTurns):
 
     # ── recovery ────────────────────────────────────────────────────────────────────────
 
+    @property
+    def epoch(self) -> int | None:
+        """The term under which this node commits; ``None`` before it has claimed the database."""
+        return self._epoch
+
     async def claim(self, about: NodeFacts) -> None:
         """Claim the database before ``run``, which does it otherwise.
 
@@ -460,9 +466,11 @@ class Engine(FailedTurns):
         """
         self._about = about
         self._claimed = await self._claim()
+        self._epoch = self._claimed.epoch
 
     async def _recover(self, claim: Claim) -> Claim:
         """Restore all unfinished work to memory under a new epoch. Return the claim."""
+        self._epoch = claim.epoch
         self.memory = Memory(epoch=claim.epoch)
         self.memory.node_no, self.memory.commit_no = claim.node_no, claim.commit_no
         nodes = [one for one in await self._store.list_nodes() if one.node_no != claim.node_no]

@@ -57,6 +57,7 @@ from aioflow.model.timestamps import Timestamp
 from aioflow.model.triggers import DagTriggerRow
 from aioflow.protocol.inputs import LiveRun, UnfinishedWork
 from aioflow.store.membership import Membership
+from aioflow.store.node_messages import NodeMessages
 from aioflow.store.rows import Damages
 from aioflow.store.ui_protocol import Browsed
 
@@ -162,10 +163,12 @@ class Store(Browsed, Protocol):
 
     Attributes:
         membership: The other daemons on the database; ``None`` if this daemon is alone on it.
+        node_messages: The messages to and from them; ``None`` if this daemon is alone.
     """
 
     damages: Damages
     membership: Membership | None
+    node_messages: NodeMessages | None
 
     def limited(self, seconds: float) -> Store:
         """Return this store with a time limit for each read statement.

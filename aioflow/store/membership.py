@@ -68,6 +68,18 @@ class Membership(Protocol):
     async def leave(self) -> None:
         """Record that this standby has shut down."""
 
+    async def has_standby(self) -> bool:
+        """Return whether another node is a standby that is alive and not drained."""
+
+    async def is_drained(self) -> bool:
+        """Return whether this standby is drained."""
+
+    async def forget(self, node_no: int) -> None:
+        """Free the row of a node that has left or is dead for the next new node.
+
+        The row stays, because the numbers of its commits continue.
+        """
+
     async def find_active(self) -> ActiveNode | None:
         """Return the active node; ``None`` if there is none."""
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import Select, bindparam, literal_column, select, union_all, update
+from sqlalchemy import Select, bindparam, literal_column, null, select, union_all, update
 
 from aioflow.crypto import Vault
 from aioflow.errors import Fenced, HomeBusy, StrangeDatabase
@@ -25,10 +25,12 @@ from aioflow.model.timestamps import Timestamp
 from aioflow.store import Claim, Owner, tables
 from aioflow.store.columns import row_checker
 from aioflow.store.membership import Membership
+from aioflow.store.node_messages import NodeMessages
 from aioflow.store.query_protocol import QueryInterface
 
 __all__ = (
     "DECLARE_DEAD",
+    "FORGET",
     "HEARTBEAT",
     "LEAVE",
     "READ_NODES",
@@ -314,6 +316,15 @@ LEAVE = (
     .values(state=literal_column(str(int(NodeState.LEFT))))
 )
 
+FORGET = (
+    update(_node)
+    .where(
+        _node.c.node_no == _bound("node_no"),
+        _node.c.state >= literal_column(str(int(NodeState.LEFT))),
+    )
+    .values(home=null(), name=null(), host=null(), state=literal_column(str(int(NodeState.LEFT))))
+)
+
 
 def _encrypted_rows() -> Select[Any]:
     """Return the statement for the newest rows of each table with encrypted values."""
@@ -349,6 +360,7 @@ class OwnershipReader(QueryInterface):
     """The part of a store that reads its owner."""
 
     membership: Membership | None = None
+    node_messages: NodeMessages | None = None
     _vault: Vault
 
     async def can_decrypt(self) -> bool:

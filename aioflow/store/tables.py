@@ -676,7 +676,7 @@ audit_head = Table(
 )
 
 
-HEAD_REVISION = "0008"
+HEAD_REVISION = "0009"
 """The revision that this version of aioflow needs. Revisions are numbered in order."""
 
 PRODUCT = "aioflow"

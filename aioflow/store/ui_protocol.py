@@ -14,7 +14,7 @@ from aioflow.model.run_filter import RunCounts, RunFilter
 from aioflow.model.states import TaskState, TriggerState
 from aioflow.model.timestamps import Timestamp
 
-__all__ = ("AGE_SECONDS", "Browsed", "CommitsAbove", "Counted", "WaitCount")
+__all__ = ("AGE_SECONDS", "Browsed", "CommitsAbove", "Counted", "JournalEnd", "WaitCount")
 
 AUDIT_SEARCHED = 10_000
 """Number of the newest audit entries in which the clears of a run are searched."""
@@ -27,6 +27,18 @@ Counted: TypeAlias = tuple[int, TaskState, int, Timestamp | None, Timestamp | No
 
 WaitCount: TypeAlias = tuple[str, Timestamp, tuple[int, ...]]
 """Class path, earliest start of a wait, and counts by age, see ``AGE_SECONDS``."""
+
+
+class JournalEnd(NamedTuple):
+    """The end of the journal in one committed state.
+
+    Attributes:
+        seq: That of the newest row; 0 if there is none.
+        commits: Number of the last commit of each node.
+    """
+
+    seq: int
+    commits: dict[int, int]
 
 
 class CommitsAbove(NamedTuple):
@@ -271,6 +283,9 @@ class Browsed(Protocol):
 
     async def list_nodes(self) -> list[NodeRow]:
         """Return every node that has ever claimed this database."""
+
+    async def find_journal_end(self) -> JournalEnd:
+        """Return the end of the journal."""
 
     async def commits_above(self, number: int, *, node_no: int = 1) -> CommitsAbove | None:
         """Return a node's journal rows above a commit number; ``None`` if there are none."""

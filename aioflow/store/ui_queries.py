@@ -28,7 +28,14 @@ from aioflow.store import rows, tables
 from aioflow.store.contains import Contains
 from aioflow.store.query_protocol import QueryInterface
 from aioflow.store.selects import literal, number, text
-from aioflow.store.ui_protocol import AGE_SECONDS, AUDIT_SEARCHED, CommitsAbove, Counted, WaitCount
+from aioflow.store.ui_protocol import (
+    AGE_SECONDS,
+    AUDIT_SEARCHED,
+    CommitsAbove,
+    Counted,
+    JournalEnd,
+    WaitCount,
+)
 
 __all__ = ("BrowsingReader",)
 
@@ -126,6 +133,9 @@ _dag_event, _dag_trigger = tables.dag_event, tables.dag_trigger
 _NODES = select(tables.node, _is_drained).order_by(tables.node.c.node_no)
 _OLDEST_COMMIT = select(func.min(tables.journal.c.seq))
 _NEWEST_COMMIT = select(func.max(tables.journal.c.seq))
+_JOURNAL_END = select(
+    tables.node.c.node_no, tables.node.c.commit_no, _NEWEST_COMMIT.scalar_subquery()
+)
 _commit_no = tables.journal.c.commit_no
 _of_node = tables.journal.c.node_no == number("node_no")
 _COMMITS_ABOVE: Any = select(func.count(), func.min(_commit_no), func.max(_commit_no)).where(
@@ -476,6 +486,12 @@ class BrowsingReader(QueryInterface):
         """See ``Store``."""
         (found,) = await self._all(lambda row: row[0], _NEWEST_COMMIT)
         return None if found is None else int(found)
+
+    async def find_journal_end(self) -> JournalEnd:
+        """See ``Store``."""
+        found = await self._all(tuple, _JOURNAL_END)
+        commits = {int(node_no): int(commit_no) for node_no, commit_no, _ in found}
+        return JournalEnd(seq=max((seq or 0 for *_, seq in found), default=0), commits=commits)
 
     async def commits_above(self, number: int, *, node_no: int = 1) -> CommitsAbove | None:
         """See ``Store``."""

@@ -181,7 +181,7 @@ def _stream(api: Api, who: str, wanted: Topic, given: str | None) -> Response:
 
     async def tell(put: _Put) -> None:
         upto, position = api.reads.commit_no, api.reads.position
-        with api.reads.commits.follow(wanted, upto, scope) as follower:
+        with api.reads.commits.follow(wanted, api.reads.stream_order, scope) as follower:
             is_missed = given is not None and not _is_reached(given, position)
             first = "reset" if is_missed else "ready"
             await put(frame(first, {"commit": upto}, stream_id(position)))

@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import http.client
+import json
 import signal
+import socket
 import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from threading import Thread
+from typing import Any, Self
 
 import asyncpg
 
 from aioflow.crypto import Vault
+from aioflow.settings import socket_path
 from aioflow.settings.home import make_home
 from aioflow.store import open_store
 from benchmarks.daemon import DaemonProcess, eventually
@@ -25,7 +29,7 @@ from tests.ha.proxy import Proxy
 from tests.journal_replay import compare_with_replay
 from tests.postgres_server import PostgresServer, private_postgres
 
-__all__ = ("LEASE_SECONDS", "Cluster", "Node", "cluster")
+__all__ = ("LEASE_SECONDS", "Cluster", "Follower", "Node", "cluster")
 
 LEASE_SECONDS = 3.0
 _HA = """
@@ -59,9 +63,12 @@ class Node(DaemonProcess):
     def is_ready(self) -> bool:
         """Return whether it is active and ready."""
         try:
-            return self.is_alive and self._is_ready()
+            if not self.is_alive:
+                return False
+            status, health = self.request("GET", "/health/ready", status=None)
         except (OSError, http.client.HTTPException):
             return False
+        return status == 200 and "engine" in health["checks"]  # a standby has none
 
     def health(self, which: str) -> int:
         """Return the status of ``/health/live`` or ``/health/ready``; 0 without an answer."""
@@ -77,6 +84,64 @@ class Node(DaemonProcess):
     def go_on(self) -> None:
         """SIGCONT the daemon."""
         self.process.send_signal(signal.SIGCONT)
+
+
+class Follower:
+    """A page that is open at a node: it reads the live stream, and looks for it when it is cut.
+
+    Attributes:
+        tasks: The last state that was told of each child of ``square``, by run.
+        cuts: How often the stream was cut.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._thread = Thread(target=self._run, daemon=True)
+        self._is_over = False
+        self._last_id = ""
+        self.tasks: dict[tuple[str, int], str] = {}
+        self.cuts = 0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over = True
+        self._thread.join(30)
+
+    def _run(self) -> None:
+        while not self._is_over:
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                self._read()
+            self.cuts += 1
+            time.sleep(0.1)  # as a browser does, which is not looked at here
+
+    def _read(self) -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stream:
+            stream.settimeout(1.0)
+            stream.connect(str(socket_path(self._node.home)))
+            head = "GET /api/v1/stream HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+            told = f"Last-Event-ID: {self._last_id}\r\n" if self._last_id else ""
+            stream.sendall(f"{head}{told}\r\n".encode())
+            text = ""
+            while not self._is_over:
+                with contextlib.suppress(TimeoutError):
+                    data = stream.recv(65_536)
+                    if not data:
+                        return
+                    text += data.decode()
+                *messages, text = text.split("\n\n")
+                for message in messages:
+                    self._take(message)
+
+    def _take(self, message: str) -> None:
+        fields = dict(line.split(": ", 1) for line in message.splitlines() if ": " in line)
+        self._last_id = fields.get("id", self._last_id)
+        if fields.get("event") == "commit":
+            for task in json.loads(fields["data"])["tasks"]:
+                if task["task_id"] == "square":
+                    self.tasks[task["run_id"], task["map_index"]] = task["state"]
 
 
 class Cluster:

@@ -326,3 +326,18 @@ def restarted(nodes: Cluster, active: Node, standby: Node) -> tuple[Node, Node]:
     active.launch()
     nodes.wait_for_standby(active)
     return standby, active
+
+
+def test_an_active_daemon_that_is_drained_hands_over_and_stands_by(tmp_path: Path) -> None:
+    with cluster(tmp_path) as nodes:
+        active, standby = nodes.start()
+        run_id = started(nodes, active)
+        standby.request("POST", "/api/v1/nodes/1/drain")
+        nodes.wait_for_active(standby)
+        assert nodes.takeovers() == 0, "a lease was waited for"
+        eventually(lambda: active.health("ready") == 200, 60.0, nodes.words)
+        _, found = active.get("/api/v1/nodes")
+        assert [node["state"] for node in found["items"]] == ["drained", "active"]
+        active.request("POST", "/api/v1/nodes/1/undrain")
+        assert active.stop(60) == 0
+        judged(nodes, standby, run_id, takeovers=1)

@@ -188,6 +188,7 @@ class Access:
         """Read all accounts, tokens and sessions again, because another node has changed them."""
         cache = AuthCache()
         await cache.load(self._store)
+        cache.uses, cache.session_uses = self.auth_cache.uses, self.auth_cache.session_uses
         self.auth_cache = cache
 
     async def finish(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib.metadata import version
-from typing import TypeVar, cast
+from typing import Protocol, TypeVar, cast
 
 from aioflow._threads import in_thread
 from aioflow.api.assets import Assets
@@ -45,7 +45,7 @@ from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.memory import Memory
 from aioflow.core.transaction import Transaction
 from aioflow.engine.loop import Engine
-from aioflow.errors import DaemonAway
+from aioflow.errors import DaemonAway, UnknownNode
 from aioflow.executors.host_inspection import HostLoad
 from aioflow.model.batch import Batch
 from aioflow.model.dag import DagSpec
@@ -222,22 +222,6 @@ def next_fire_time(spec: DagSpec, after: Timestamp) -> Timestamp | None:
     return None if at is None or (spec.end_date is not None and at > spec.end_date) else at
 
 
-_SILENT_US = 10_000_000
-
-
-def _node_state(row: NodeRow, now: Timestamp) -> str:
-    """Return the state of another node. Only one with heartbeats is known to be there."""
-    if not row.heartbeat_ms or row.seen_at is None or now - row.seen_at > _SILENT_US:
-        return "away"
-    match row.state:
-        case NodeState.STANDBY:
-            return "standby"
-        case NodeState.ACTIVE:
-            return "up"
-        case _:
-            return "away"
-
-
 def node_view(row: NodeRow, engine: Engine | None, now: Timestamp) -> NodeView:
     """Return a node as JSON shows it.
 
@@ -246,29 +230,57 @@ def node_view(row: NodeRow, engine: Engine | None, now: Timestamp) -> NodeView:
     """
     memory = None if engine is None else engine.memory
     is_here = memory is not None and (row.node_no, row.epoch) == (memory.node_no, memory.epoch)
-    state = _node_state(row, now) if not is_here else "drained" if row.is_drained else "up"
-    slots = triggers = None
+    runs = slots = triggers = None
     if engine is not None and is_here:
+        runs = len(engine.memory.runs)
         slots = len(engine.slots.workers) + engine.slots.coroutines
         triggers = len(engine.memory.waits)
+    seen_at = now if is_here else row.seen_at
+    silent = None if seen_at is None else max(now - seen_at, 0) / 1e6
     return NodeView(
         node=row.node_no,
         name=row.name or row.host,
         epoch=row.epoch,
-        state=state,
+        state=_node_state(row, silent),
         started_at=iso(row.started_at),
-        seen_at=iso(now if is_here else row.seen_at),
+        seen_at=iso(seen_at),
         version=row.version,
         pid=row.pid,
         host=row.host,
+        silent_seconds=silent,
+        runs=runs,
         slots=slots,
         triggers=triggers,
         is_here=is_here,
     )
 
 
+_AWAY_SECONDS = 10.0
+"""A node that has been silent for longer is shown as away. It decides nothing."""
+
+
+def _node_state(row: NodeRow, silent: float | None) -> str:
+    if row.state not in {NodeState.ACTIVE, NodeState.STANDBY}:
+        return row.state.label
+    if silent is None or silent > _AWAY_SECONDS:
+        return "away"
+    return "drained" if row.is_drained else row.state.label
+
+
+def _is_forgotten(row: NodeRow) -> bool:
+    return row.state is NodeState.LEFT and row.name is None and row.host is None
+
+
 _HOLDERS = 100
 _RECENT_RUNS = 20
+
+
+class FollowedJournal(Protocol):
+    """See ``api.journal_follower.JournalFollower``, which reads through this module."""
+
+    commit_no: int
+    seq: int
+    position: dict[int, int]
 
 
 class Reads:
@@ -282,6 +294,7 @@ class Reads:
 
     Attributes:
         fires: Events since the daemon started.
+        follower: Follows the commits of the active node; ``None`` except for a standby.
         lag_seconds: Returns the recent delay of the event loop; set by the web server.
     """
 
@@ -301,6 +314,7 @@ class Reads:
         self._send = send
         self._hosts = hosts
         self.lag_seconds: Callable[[], float] = lambda: 0.0
+        self.follower: FollowedJournal | None = None
         self.fires = TriggerStats(clock)
         self.commits = Commits(clock)
         self.graphs = Graphs(reader)
@@ -338,7 +352,18 @@ class Reads:
         Raises:
             DaemonAway: If there is no daemon.
         """
+        if self.follower is not None:
+            return self.follower.commit_no
         return _of_daemon(self._engine).memory.commit_no
+
+    @property
+    def stream_order(self) -> int:
+        """The order of the last commit in the live stream; see ``News.order``.
+
+        Raises:
+            DaemonAway: If there is no daemon.
+        """
+        return self.commit_no if self.follower is None else self.follower.seq
 
     @property
     def position(self) -> dict[int, int]:
@@ -347,6 +372,8 @@ class Reads:
         Raises:
             DaemonAway: If there is no daemon.
         """
+        if self.follower is not None:
+            return self.follower.position
         return commits_by_node(_of_daemon(self._engine).memory)
 
     @property
@@ -395,7 +422,18 @@ class Reads:
     async def nodes(self) -> list[NodeView]:
         """Return the nodes of this database."""
         now, rows = self._clock.now(), await self._reader.store.list_nodes()
-        return [node_view(row, self._engine, now) for row in rows]
+        return [node_view(row, self._engine, now) for row in rows if not _is_forgotten(row)]
+
+    async def node(self, node_no: int) -> NodeView:
+        """Return one node.
+
+        Raises:
+            UnknownNode: If there is none with this number.
+        """
+        for view in await self.nodes():
+            if view.node == node_no:
+                return view
+        raise UnknownNode(node_no)
 
     async def import_errors(self) -> list[ImportErrorView]:
         """Return the files that cannot be imported now."""

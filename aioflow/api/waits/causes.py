@@ -16,6 +16,7 @@ from typing import NamedTuple, TypeAlias, cast
 import anyio
 import msgspec
 
+from aioflow.api.journal_follower import JournalFollower
 from aioflow.api.operate import Actions
 from aioflow.api.page.queries import Reads
 from aioflow.api.queries import Counted
@@ -586,6 +587,11 @@ def _is_live(row: TaskRow | None) -> bool:
 _EXPLAIN_SECONDS = 0.5
 """Timeout for the engine's answer. After it, the state is read from rows, not from memory."""
 
+_TAKEN_OVER = Wait(
+    kind=WaitKind.HOST, detail="no node is active: a standby takes its DAG over within seconds"
+)
+"""The wait of all tasks of a run that a standby cannot ask the active node about."""
+
 _MAY_BE_A_CYCLE = frozenset({WaitKind.TRIGGER, WaitKind.INTERVAL})
 
 
@@ -593,6 +599,7 @@ class Explaining(Actions):
     """The methods of ``Api`` that explain waits."""
 
     reads: Reads
+    follower: JournalFollower | None
     _engine: Engine | None
     _home: Path | None
     _cycle: Callable[[RunNo, int, int], str] | None
@@ -631,7 +638,11 @@ class Explaining(Actions):
         return [known.get(run.run_id) or await self._count(run) for run in runs]
 
     async def waits(self, run: RunRow, tasks: Sequence[tuple[int, int]]) -> Explained:
-        if self._engine is None or not tasks or not run.state.is_live:
+        if not tasks or not run.state.is_live:
+            return {}
+        if self.follower is not None or (self._engine is not None and not self._engine.turns):
+            return dict.fromkeys(tasks, _TAKEN_OVER)
+        if self._engine is None:
             return {}
         answer: object = None
         with anyio.move_on_after(self._patience):

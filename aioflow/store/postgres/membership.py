@@ -18,7 +18,7 @@ from aioflow.model.states import NodeState
 from aioflow.model.timestamps import Timestamp
 from aioflow.store.changes import CLAIM_NODE, POSTGRES, compiled
 from aioflow.store.membership import ActiveNode, Joined
-from aioflow.store.ownership import HEARTBEAT, LEAVE, claim_parameters, own_number
+from aioflow.store.ownership import FORGET, HEARTBEAT, LEAVE, claim_parameters, own_number
 from aioflow.store.postgres.claims import (
     known_nodes_of,
     name_session,
@@ -41,6 +41,15 @@ FROM node n LEFT JOIN pg_stat_activity a ON a.datname = current_database()
     AND a.application_name = 'aioflow/' || n.node_no || '/' || n.epoch
 WHERE n.state = {int(NodeState.ACTIVE)}
 GROUP BY n.node_no
+"""
+
+# A standby that is alive has a session in which it writes its heartbeats.
+_STANDBYS = f"""
+SELECT 1 FROM node n JOIN pg_stat_activity a ON a.datname = current_database()
+    AND a.application_name = 'aioflow/' || n.node_no || '/' || n.epoch
+WHERE n.state = {int(NodeState.STANDBY)} AND n.node_no <> $1
+    AND NOT EXISTS (SELECT 1 FROM drained d WHERE d.node_no = n.node_no)
+LIMIT 1
 """
 
 _END_IDLE = """
@@ -123,6 +132,22 @@ class PostgresMembership:
         values = {"node_no": self._joined.node_no, "of_epoch": self._joined.epoch}
         async with self._writer.transaction() as connection:
             await connection.execute(statement.sql, *statement.placed(values))
+
+    async def has_standby(self) -> bool:
+        """See ``Membership``."""
+        own = -1 if self._joined is None else self._joined.node_no
+        return bool(await self._ask(_STANDBYS, own))
+
+    async def is_drained(self) -> bool:
+        """See ``Membership``."""
+        own = -1 if self._joined is None else self._joined.node_no
+        return bool(await self._ask("SELECT 1 FROM drained WHERE node_no = $1", own))
+
+    async def forget(self, node_no: int) -> None:
+        """See ``Membership``."""
+        statement = compiled(FORGET, POSTGRES)
+        async with self._writer.transaction() as connection:
+            await connection.execute(statement.sql, *statement.placed({"node_no": node_no}))
 
     async def find_active(self) -> ActiveNode | None:
         """See ``Membership``."""

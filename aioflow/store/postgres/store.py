@@ -51,6 +51,7 @@ from aioflow.store.ownership import (
 from aioflow.store.postgres import claims
 from aioflow.store.postgres.claims import one_row, row_count, session_name
 from aioflow.store.postgres.membership import PostgresMembership
+from aioflow.store.postgres.node_messages import PostgresNodeMessages
 from aioflow.store.postgres.schema import (
     CONNECT_SECONDS,
     check_schema,
@@ -174,7 +175,7 @@ async def open_postgres(
         else:
             await check_schema(url)
     async with AsyncExitStack() as stack:
-        writer = membership = None
+        writer = membership = messages = None
         if exclusive:
             limits = None if lease_seconds is None else Limits.of_lease(lease_seconds)
             writer = Writer(dsn, where, durability, limits)
@@ -182,6 +183,8 @@ async def open_postgres(
             if lease_seconds is not None:
                 membership = PostgresMembership(dsn, where, writer, limit_seconds=lease_seconds)
                 stack.push_async_callback(membership.close)
+                messages = PostgresNodeMessages(dsn, where, limit_seconds=lease_seconds / 3)
+                stack.push_async_callback(messages.close)
         with translated_errors(where):
             readers = await _open_readers(dsn, least=1, most=_READERS)
         stack.push_async_callback(_close_readers, readers)
@@ -189,6 +192,7 @@ async def open_postgres(
         stack.push_async_callback(_close_readers, asked)
         store = PostgresStore(where, vault, writer, readers, asked)
         store.membership = membership
+        store.node_messages = messages
         yield store
 
 
