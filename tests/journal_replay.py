@@ -63,16 +63,22 @@ async def compare_with_replay(store: Store) -> list[str]:
     """
     scanned = [tables.journal, tables.node, tables.history, *REPLAYED]
     journal, node, history, *stored = await store.scan(scanned)
-    told = [row for row in journal if isinstance(row[0], int) and isinstance(row[2], bytes)]
-    replay = Replay(first=told[0][0] if told else 1)
-    for commit_no, at, body in told:
-        replay.apply(JournalRow(commit_no=commit_no, at=at, body=body))
+    told = [
+        JournalRow(seq=seq, at=at, body=body, node_no=node_no, commit_no=commit_no)
+        for seq, at, body, node_no, commit_no in journal
+        if isinstance(seq, int) and isinstance(body, bytes)
+    ]
+    replay = Replay(told)
+    for row in told:
+        replay.apply(row)
     replay.check_beginning()
     differences = replay.faults
-    for _, _, commit_no, *_ in node:
-        if commit_no != replay.commit_no:
+    for node_no, _, commit_no, *_ in node:
+        journaled = replay.commit_nos.get(node_no, 0)
+        # All rows of a node that has been idle for long may have been deleted by age.
+        if commit_no != journaled and (journaled or replay.is_whole):
             differences.append(
-                f"node stands at commit {commit_no}, its journal at {replay.commit_no}"
+                f"node {node_no} stands at commit {commit_no}, its journal at {journaled}"
             )
     for table, rows in zip(REPLAYED, stored, strict=True):
         differences.extend(_table_differences(table, replay, rows))
@@ -98,23 +104,26 @@ class Replay:
     """The tables according to the journal.
 
     Args:
-        first: The commit it begins with.
+        journal: The rows that will be applied.
 
     Attributes:
-        commit_no: Number of the last applied row.
-        is_whole: Whether it begins with the very first commit.
+        commit_nos: Number of the last applied row of each node.
+        is_whole: Whether it begins with the very first commit of each node.
         ends: Ends of runs and tasks; ``None`` once a part of the history was deleted by age.
         faults: Violations found. The replay continues as well as it can.
     """
 
-    def __init__(self, first: int = 1) -> None:
-        self.is_whole = first == 1
-        self.commit_no = first - 1
+    def __init__(self, journal: Sequence[JournalRow] = ()) -> None:
+        self.commit_nos: dict[int, int] = {}
+        for row in journal:
+            self.commit_nos.setdefault(row.node_no, row.commit_no - 1)
+        self.is_whole = not any(self.commit_nos.values())
+        self._row = JournalRow(seq=0, at=0, body=b"")
         self.faults: list[str] = []
         self.ends: Counter[_End] | None = Counter()
         self._at = 0
         self._gone_until = 0
-        self._before_first = first - 1
+        self._first = journal[0].seq if journal else 1
         self._tables: defaultdict[str, dict[_Key, _Row]] = defaultdict(dict)
         self._gone: defaultdict[str, set[_Key]] = defaultdict(set)
 
@@ -130,16 +139,19 @@ class Replay:
         return self._gone[table.name]
 
     def check_beginning(self) -> None:
-        """Check that the journal begins directly after the rows that it records as deleted."""
-        if self._before_first != self._gone_until:
+        """Check that the journal begins after the rows that it records as deleted."""
+        before = 0 if self.is_whole else self._first - 1
+        if before != self._gone_until:
             told = f"its entries until {self._gone_until} were deleted"
-            self.faults.append(f"the journal begins with {self._before_first + 1}, but {told}")
+            self.faults.append(f"the journal begins with {self._first}, but {told}")
 
     def apply(self, row: JournalRow) -> None:
         """Apply the next row of the journal."""
-        if row.commit_no != self.commit_no + 1:
-            self._fault(f"the journal continues with {row.commit_no}")
-        self.commit_no = row.commit_no
+        before = self.commit_nos.get(row.node_no, 0)
+        if row.seq <= self._row.seq or row.commit_no != before + 1:
+            self._fault(f"the journal of node {row.node_no} continues with {row.commit_no}")
+        self._row = row
+        self.commit_nos[row.node_no] = row.commit_no
         try:
             entry = decode(row.body)
         except ValueError as exc:
@@ -183,7 +195,7 @@ class Replay:
             self._history_gone(guards)
             return
         if kind.table is tables.journal:
-            self._gone_until = max(self._gone_until, guards["commit_no"])
+            self._gone_until = max(self._gone_until, guards["seq"])
             return
         rows = self._tables[kind.table.name]
         if guards and len(guards) < len(kind.key):  # all rows whose keys begin with these values
@@ -272,7 +284,8 @@ class Replay:
                 self._fault(f"run {key[0]} moves from {before.label} to {after.label}")
 
     def _fault(self, what: str) -> None:
-        self.faults.append(f"commit {self.commit_no}: {what}")
+        node = "" if self._row.node_no == 1 else f"{self._row.node_no}:"
+        self.faults.append(f"commit {node}{self._row.commit_no}: {what}")
 
 
 def _key_alone(kind: Kind, new: _Row) -> _Row:

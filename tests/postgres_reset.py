@@ -31,6 +31,7 @@ SELECT md5(string_agg(line, E'\\n' ORDER BY line)) FROM (
     WHERE connamespace = 'public'::regnamespace
 ) AS shape (line)
 """
+_SEQUENCES = "SELECT sequencename FROM pg_sequences WHERE schemaname = 'public'"
 _CUT_OTHERS = """
 SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
 WHERE datname = current_database() AND pid <> pg_backend_pid()
@@ -52,6 +53,7 @@ class ResettableDatabase:
     def __enter__(self) -> Self:
         self._connection = self._run(asyncpg.connect(self.url))
         self._tables = self._referring_first()
+        self._sequences = [name for (name,) in self._fetch(_SEQUENCES)]
         self._shape = self._fetch(_SHAPE)
         self._rows = {
             table: [tuple(row) for row in self._fetch(f"SELECT * FROM {table}")]
@@ -73,6 +75,8 @@ class ResettableDatabase:
         self._fetch(_CUT_OTHERS)
         if filled := self._filled():
             self._run(self._connection.execute("; ".join(f"DELETE FROM {t}" for t in filled)))
+        for sequence in self._sequences:
+            self._fetch(f"SELECT setval('{sequence}', 1, false)")
         for table, rows in self._rows.items():
             self._run(self._connection.copy_records_to_table(table, records=rows))
 

@@ -14,7 +14,7 @@ from aioflow.clock import SystemClock
 from aioflow.crypto import Vault, new_key
 from aioflow.daemon import node
 from aioflow.errors import Fenced, HomeBusy, HomeUnusable, SettingsError, StoreUnavailable
-from aioflow.model.rows import NodeFacts
+from aioflow.model.rows import NodeFacts, NodeMark
 from aioflow.settings import Settings
 from aioflow.settings.home import make_home, own_identity
 from aioflow.store import Owner, Store, open_store
@@ -73,12 +73,14 @@ class Database:
         self.beats.append(at)
 
 
-THEIRS = Owner(home="theirs", epoch=3, commit_no=9, seen_at=NOON, host="there", pid=7)
+MARK = NodeMark(2, 3, 9, 5)
+THEIRS = Owner(home="theirs", mark=MARK, host="there", pid=7)
 
 
 def moved(database: Database, **fields: Any) -> Callable[[], None]:
     def happen() -> None:
-        database.holder = msgspec.structs.replace(THEIRS, **fields) if fields else None
+        mark = MARK._replace(**fields)
+        database.holder = msgspec.structs.replace(THEIRS, mark=mark) if fields else None
 
     return happen
 
@@ -91,7 +93,7 @@ def place(database: Database, clock: Clock, home: str = "ours"):
 async def test_a_free_database_and_ones_own_are_claimed_at_once(holder, home):
     clock = Clock()
 
-    assert await place(Database(holder), clock, home) == (holder and 3)
+    assert await place(Database(holder), clock, home) is None
     assert clock.us == 0
 
 
@@ -99,13 +101,13 @@ async def test_a_daemon_that_does_not_move_for_a_lease_is_taken_over_from():
     clock = Clock()
 
     with structlog.testing.capture_logs() as lines:
-        assert await place(Database(THEIRS), clock) == 3
+        assert await place(Database(THEIRS), clock) == MARK
     assert LEASE_SECONDS <= clock.us / 1e6 < LEASE_SECONDS + 1
     assert lines[0]["event"].startswith("another daemon serves this database")
     assert [line["holder"] for line in lines] == ["process 7 on there"] * 2
 
 
-@pytest.mark.parametrize("fields", [{"epoch": 4}, {"commit_no": 10}, {"seen_at": NOON + 1}])
+@pytest.mark.parametrize("fields", [{"epoch": 4}, {"commit_no": 10}, {"heartbeat": 6}])
 @pytest.mark.parametrize("at", [0.5, LEASE_SECONDS - 0.5])
 async def test_a_daemon_that_moves_is_left_alone(fields, at):
     clock, database = Clock(), Database(THEIRS)
@@ -119,7 +121,7 @@ async def test_a_daemon_that_leaves_is_not_waited_for():
     clock, database = Clock(), Database(THEIRS)
     clock.plans.append((1.0, moved(database)))
 
-    assert await place(database, clock) == 3
+    assert await place(database, clock) is None
     assert clock.us < 2e6
 
 
@@ -137,7 +139,7 @@ async def test_no_daemon_is_declared_dead_while_the_database_is_away():
 
 async def test_an_idle_daemon_beats_and_one_that_commits_need_not():
     clock, database = Clock(), Database(THEIRS)
-    beating = Beating(cast(Store, database), clock)
+    beating = Beating(lambda: database.heartbeat(clock.now()), clock)
     for commit_no in range(20):
         await beating.heartbeat(commit_no)
         await clock.sleep(1.0)
@@ -156,7 +158,7 @@ def test_a_fenced_daemon_that_is_idle_finds_out_before_a_lease_expires():
 
 async def test_a_database_that_is_away_ends_no_daemon_and_another_claim_does():
     clock, database = Clock(), Database(THEIRS)
-    beating = Beating(cast(Store, database), clock)
+    beating = Beating(lambda: database.heartbeat(clock.now()), clock)
     database.is_away = True
     for _ in range(5):
         await beating.heartbeat(1)
@@ -171,8 +173,8 @@ async def test_a_database_that_is_away_ends_no_daemon_and_another_claim_does():
 # ── on PostgreSQL ───────────────────────────────────────────────────────────────────────
 
 
-def facts(home: str, after: int | None = None) -> NodeFacts:
-    return NodeFacts(started_at=NOON, version="1", pid=7, host="here", home=home, after=after)
+def facts(home: str, **more: Any) -> NodeFacts:
+    return NodeFacts(started_at=NOON, version="1", pid=7, host="here", home=home, **more)
 
 
 @pytest.mark.postgres
@@ -188,8 +190,8 @@ async def test_the_holder_of_a_database_is_known_until_it_leaves(migrated_postgr
         claims.append(await first.claim(facts("a")))
 
     assert [claim.after_crash for claim in claims] == [False, True, False]
-    assert (before.home, before.epoch, before.pid, before.host) == ("a", 1, 7, "here")
-    assert after.seen_at == NOON + 5
+    assert (before.home, before.mark, before.pid, before.host) == ("a", (1, 1, 0, 0), 7, "here")
+    assert after.mark == (1, 1, 0, 1)
     assert left is None
 
 
@@ -200,7 +202,7 @@ async def test_a_fenced_daemon_neither_beats_nor_sends_the_next_one_away(migrate
         open_store(migrated_postgres_url, VAULT) as second,
     ):
         await first.claim(facts("a"))
-        await second.claim(facts("b", after=1))
+        await second.claim(facts("b", after=(await second.find_owner()).mark))
         with pytest.raises(Fenced):
             await first.heartbeat(NOON)
         await first.leave()
@@ -214,12 +216,28 @@ async def test_one_of_two_concurrent_takeovers_succeeds(migrated_postgres_url):
         open_store(migrated_postgres_url, VAULT) as first,
         open_store(migrated_postgres_url, VAULT) as second,
     ):
-        await first.claim()
-        await first.claim(facts("a", after=1))
-        with pytest.raises(HomeBusy):
-            await second.claim(facts("b", after=1))
+        await first.claim(facts("c"))
+        seen = (await second.find_owner()).mark
+        await first.claim(facts("a", after=seen))
+        for after in (seen, None):
+            with pytest.raises(HomeBusy):
+                await second.claim(facts("b", after=after))
 
         assert (await second.find_owner()).home == "a"
+
+
+@pytest.mark.postgres
+async def test_a_daemon_that_commits_during_its_takeover_stays(migrated_postgres_url):
+    async with (
+        open_store(migrated_postgres_url, VAULT) as first,
+        open_store(migrated_postgres_url, VAULT) as second,
+    ):
+        await first.claim(facts("a"))
+        seen = (await second.find_owner()).mark
+        await first.commit(first_batch())
+        with pytest.raises(HomeBusy):
+            await second.claim(facts("b", after=seen))
+        await first.heartbeat(NOON)
 
 
 @pytest.mark.postgres
@@ -236,12 +254,12 @@ async def test_a_daemon_that_stands_still_in_a_transaction_does_not_keep_the_nex
         async def stand_still():
             async with cast(PostgresStore, first)._writing().transaction() as connection:
                 await connection.execute("UPDATE node SET seen_at = 1")
-                claims.append(await second.claim(facts("b")))
+                claims.append(await second.claim(facts("b", is_forced=True)))
 
         with pytest.raises(StoreUnavailable):  # the server has ended its session
             await stand_still()
 
-        assert [claim.epoch for claim in claims] == [2]
+        assert [claim.epoch for claim in claims] == [3]
 
 
 # ── another home's key ──────────────────────────────────────────────────────────────────

@@ -99,6 +99,10 @@ class Catalogue:
         elif self._missed is not None:
             self._missed.append(batch)
 
+    def forget(self) -> None:
+        """Read all rows again when they are needed, because another node has changed some."""
+        self._is_read, self._missed, self._order = False, None, None
+
     async def _read(self) -> tuple[dict[str, DagRow], dict[str, DagFileRow]]:
         mine = self._missed = []
         dags = {row.dag_id: row for row in await self._store.list_dags()}

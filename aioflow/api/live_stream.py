@@ -9,8 +9,9 @@ missed commits, but not their changes: it reloads what it shows.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeAlias
 
@@ -20,6 +21,7 @@ import msgspec
 
 from aioflow.api.schemas import iso
 from aioflow.clock import Clock
+from aioflow.core.state.memory import Memory
 from aioflow.core.transaction import Transaction
 from aioflow.model.access import HOME
 from aioflow.model.batch import Batch
@@ -37,7 +39,10 @@ __all__ = (
     "Follower",
     "News",
     "Topic",
+    "commits_by_node",
     "frame",
+    "position_of",
+    "stream_id",
 )
 
 CLIENTS = 100
@@ -53,6 +58,8 @@ _TASKS_TOLD = 500
 _TOGETHER_SECONDS = 0.05
 _TASKS = 20_000
 """Maximum number of task changes that are listed individually, over all runs."""
+
+_STREAM_ID = re.compile(r"([0-9]{1,9}:)?[0-9]{1,18}(,[0-9]{1,9}:[0-9]{1,18}){0,99}")
 
 _MARKS = 256
 _UNMOVED = 0
@@ -140,10 +147,15 @@ class Moves:
 
 
 class News:
-    """The changes of a series of commits."""
+    """The changes of a series of commits.
+
+    Attributes:
+        order: Number of the last commit among those that this node streams, of whichever node.
+    """
 
     def __init__(self) -> None:
-        self.commit_no = 0
+        self.commit_no = self.order = 0
+        self.position: dict[int, int] = {}
         self.at: Timestamp = 0
         self.runs: dict[RunNo, RunRow] = {}
         self.moves: dict[RunNo, Moves] = {}
@@ -153,7 +165,10 @@ class News:
 
     def take(self, batch: Batch, draft: Transaction) -> None:
         """Add the changes of one commit."""
-        self.commit_no, self.at = batch.number, batch.at
+        self.commit_no = self.order = batch.number
+        self.at = batch.at
+        memory = draft.memory
+        self.position = {**memory.other_commits, memory.node_no: batch.number}
         for change in batch.run_changes:
             run = draft.runs.get(change.run_no)
             if run is not None:
@@ -218,7 +233,7 @@ class Sorted:
             body["counts"] = {of_run.row.run_id: of_run.counts() for of_run in moves}
         else:
             body["tasks"] = [task for of_run in moves for task in of_run.told()]
-        return frame("commit", body, news.commit_no)
+        return frame("commit", body, stream_id(news.position))
 
 
 def _topics_of(row: RunRow) -> tuple[Topic, ...]:
@@ -242,9 +257,35 @@ def _task(row: RunRow, spec: DagSpec, task_index: int, map_index: int, state: Ta
     }
 
 
-def frame(event: str, body: object, number: int | None = None) -> bytes:
+def commits_by_node(memory: Memory) -> dict[int, int]:
+    """Return the last commit of each node."""
+    return {**memory.other_commits, memory.node_no: memory.commit_no}
+
+
+def stream_id(position: Mapping[int, int]) -> str:
+    """Return the id of a message: the last commit of each node, such as ``1:523,2:88``.
+
+    If only the first node has committed, the id is the number of its last commit.
+    """
+    if set(position) <= {1}:
+        return str(position.get(1, 0))
+    return ",".join(f"{node_no}:{position[node_no]}" for node_no in sorted(position))
+
+
+def position_of(given: str) -> dict[int, int] | None:
+    """Return the last commit of each node that the id of a message names.
+
+    A plain number is that of a commit of the first node. The result is ``None`` if it is no id.
+    """
+    if not _STREAM_ID.fullmatch(given):
+        return None
+    pairs = (part.rpartition(":") for part in given.split(","))
+    return {int(node_no or 1): int(commit_no) for node_no, _, commit_no in pairs}
+
+
+def frame(event: str, body: object, number: int | str | None = None) -> bytes:
     """Return a message of an event stream."""
-    head = b"" if number is None else b"id: %d\n" % number
+    head = b"" if number is None else f"id: {number}\n".encode()
     return head + b"event: %s\ndata: %s\n\n" % (event.encode(), msgspec.json.encode(body))
 
 
@@ -254,7 +295,7 @@ class Follower:
     Attributes:
         wanted: The subject of its subscription.
         scope: Cancelled to disconnect it.
-        since: The commit after which it receives all changes.
+        since: The commit after which it receives all changes, see ``News.order``.
     """
 
     def __init__(self, wanted: Topic, since: int, scope: anyio.CancelScope) -> None:
@@ -327,13 +368,22 @@ class Commits:
         """
         if not self._followers:
             return
+        try:
+            self.collected().take(batch, draft)
+        except Exception as exc:  # noqa: BLE001 - raised by `run` instead
+            self._defect = exc
+
+    @property
+    def has_clients(self) -> bool:
+        """Whether changes are to be collected."""
+        return bool(self._followers)
+
+    def collected(self) -> News:
+        """Return the changes that ``run`` sends next, to add to them."""
         if self._news is None:
             self._news = News()
             self._stirred.set()
-        try:
-            self._news.take(batch, draft)
-        except Exception as exc:  # noqa: BLE001 - raised by `run` instead
-            self._defect = exc
+        return self._news
 
     async def run(self) -> None:
         """Send collected changes to clients until cancelled."""
@@ -351,7 +401,7 @@ class Commits:
             return
         by_wanted: dict[Topic, list[Follower]] = {}
         for follower in self._followers:
-            if news.commit_no > follower.since:
+            if news.order > follower.since:
                 by_wanted.setdefault(follower.wanted, []).append(follower)
         parts = news.sorted()
         for wanted, followers in by_wanted.items():

@@ -46,6 +46,7 @@ __all__ = (
     "health",
     "measured",
     "outbox_counts",
+    "standby_health",
 )
 
 OLDEST_TASKS = 10
@@ -191,18 +192,14 @@ class Sizing:
         self._known = Sizes(0, 0)
         self._next_us = 0
 
-    async def sizes(self, commit_no: int) -> Sizes:
-        """Return the current sizes, or the last known ones if the database is unavailable.
-
-        Args:
-            commit_no: Number of the journal's last row; rows are numbered without gaps.
-        """
+    async def sizes(self) -> Sizes:
+        """Return the current sizes, or the last known ones if the database is unavailable."""
         now = self._clock.monotonic_us()
         if now >= self._next_us:
             self._next_us = now + _SIZE_POLL_US
             with anyio.move_on_after(_SIZE_POLL_SECONDS), contextlib.suppress(StoreUnavailable):
-                oldest = await self._store.read_journal(limit=1)
-                rows = commit_no - oldest[0].commit_no + 1 if oldest else 0
+                first, last = await self._store.oldest_commit(), await self._store.newest_commit()
+                rows = 0 if first is None or last is None else last - first + 1
                 self._known = Sizes(await self._store.size_bytes(), max(rows, 0))
         return self._known
 
@@ -256,6 +253,7 @@ class Metrics(msgspec.Struct, kw_only=True):
     owed: dict[str, int]
     callbacks_failed: int
     schedules_late: int
+    lease_age_seconds: float
     is_store_away: bool
     uptime_seconds: float
 
@@ -307,6 +305,7 @@ def measured(
         owed=outbox_counts(memory),
         callbacks_failed=memory.callbacks_failed,
         schedules_late=memory.schedules_late,
+        lease_age_seconds=engine.lease_age_us / 1e6,
         is_store_away=engine.store_away_since is not None,
         uptime_seconds=uptime_us / 1e6,
     )
@@ -347,12 +346,20 @@ async def health(
         "hosts": engine.memory.hosts_up >= _REQUIRED_HOSTS,
         "open": engine.slots.is_open,
         "dags": is_read,
+        "lease": not engine.is_cut_off,
     }
     status = "ready" if all(checks.values()) else "not_ready"
     reason = engine.store_error if is_away else full
     return HealthView(
         status=status, checks=checks, reason=reason, owed=outbox_counts(engine.memory)
     )
+
+
+def standby_health(*, is_active_known: bool, is_current: bool) -> HealthView:
+    """Return whether a standby can pass requests on to the active node, and follows it."""
+    checks = {"active": is_active_known, "current": is_current}
+    status = "ready" if all(checks.values()) else "not_ready"
+    return HealthView(status=status, checks=checks, reason="", owed={})
 
 
 async def _is_database_whole(store: Store) -> bool:

@@ -10,9 +10,10 @@ import anyio
 
 from aioflow.api.queries import RunReader
 from aioflow.api.validation import checked_idempotency_key, packed_payload
-from aioflow.errors import AioflowError, RequestError, UnknownRun
+from aioflow.errors import AioflowError, RequestError, UnknownNode, UnknownRun
+from aioflow.model.access import Actor, audit_entry
 from aioflow.model.ids import TriggerNo
-from aioflow.model.states import RunState, TaskState
+from aioflow.model.states import NodeState, RunState, TaskState
 from aioflow.protocol.requests import (
     CancelRun,
     ClearTasks,
@@ -22,6 +23,7 @@ from aioflow.protocol.requests import (
     EraseHistory,
     FireTrigger,
     Mark,
+    Note,
     Preview,
     Request,
     SetPool,
@@ -43,6 +45,8 @@ _PREVIEWED_TASKS = 500
 
 class Actions(RunReader):
     """The methods of ``Api`` that change something."""
+
+    actor: Actor | None
 
     @abstractmethod
     async def _send(self, request: Request, seconds: float = REQUEST_SECONDS) -> object:
@@ -276,8 +280,33 @@ class Actions(RunReader):
     async def drain(self, node_no: int, *, is_drained: bool) -> dict[str, Any]:
         """Stop or resume assigning work to a node.
 
+        An active node that is drained hands over to a standby, if there is one.
+
         Raises:
-            UnknownNode: If ``node_no`` is not this node.
+            UnknownNode: If there is no such node.
         """
+        if not any(row.node_no == node_no for row in await self.store.list_nodes()):
+            raise UnknownNode(node_no)
         changed = await self._send(DrainNode(node_no=node_no, is_drained=is_drained))
         return {"node": node_no, "drained": is_drained, "changed": changed}
+
+    async def forget_node(self, node_no: int) -> dict[str, Any]:
+        """Remove a node from the list. Its number is given to the next new node.
+
+        Raises:
+            UnknownNode: If there is no such node.
+            RequestError: If it has neither left nor been declared dead.
+        """
+        row = next((one for one in await self.store.list_nodes() if one.node_no == node_no), None)
+        if row is None:
+            raise UnknownNode(node_no)
+        if row.state not in {NodeState.LEFT, NodeState.DEAD} or self.store.membership is None:
+            raise RequestError(
+                f"node {node_no} is {row.state.label}; only one that has left or is dead can be "
+                "forgotten"
+            )
+        if self.actor is not None:
+            entry = audit_entry(self.actor, "node.forget", str(node_no))
+            await self._send(Note(lines=(entry,)))
+        await self.store.membership.forget(node_no)
+        return {"node": node_no, "forgotten": True}

@@ -20,7 +20,9 @@ from aioflow.api.dags import Catalogue, FirstScan, Timetables
 from aioflow.api.decisions import Decisions
 from aioflow.api.events import NamedEvents
 from aioflow.api.executors import ExecutorView, executor_views
-from aioflow.api.metrics import Metrics, Sizes, Sizing, health, measured
+from aioflow.api.journal_follower import BEHIND_SECONDS, JournalFollower
+from aioflow.api.metrics import Metrics, Sizes, Sizing, health, measured, standby_health
+from aioflow.api.node_queries import NodeQueries, OwnAnswer, OwnQuery
 from aioflow.api.notes import Notes
 from aioflow.api.operate import REQUEST_SECONDS
 from aioflow.api.page.history import History
@@ -59,13 +61,14 @@ from aioflow.engine.metrics import Measures
 from aioflow.errors import (
     AioflowError,
     DaemonAway,
+    RequestError,
     RunExists,
     StoreUnavailable,
     UnknownDag,
     UnknownTrigger,
 )
 from aioflow.executors.host_inspection import HostLoad
-from aioflow.model.access import Actor, AuditEntry, audit_entry
+from aioflow.model.access import Actor, AuditEntry, SessionRow, audit_entry
 from aioflow.model.batch import Batch
 from aioflow.model.dag import DagSpec
 from aioflow.model.ids import RunNo, TriggerNo
@@ -78,7 +81,15 @@ from aioflow.model.triggers import (
     describe_no_triggers,
 )
 from aioflow.model.workers import WorkerPages
-from aioflow.protocol.requests import CountTasks, CreateRun, Note, Request, SetPaused
+from aioflow.protocol.requests import (
+    CountTasks,
+    CreateRun,
+    Note,
+    NoteUse,
+    OpenSession,
+    Request,
+    SetPaused,
+)
 from aioflow.store import Store
 from aioflow.telemetry.task_log import TaskLog
 
@@ -111,6 +122,8 @@ class Api(Explaining):
         dags_read: Returns whether the DAG folders have been read once.
         copy_result: Copies results that are stored outside of the home; ``None`` if none are.
         connection_tests: ConnectionTester connections; ``None`` without a daemon.
+        node_queries: Queries to and from other nodes. With them and without an engine this is the
+            API of a standby.
 
     Attributes:
         actor: The actor of changes, for the audit; ``None`` for the daemon itself.
@@ -122,6 +135,8 @@ class Api(Explaining):
         connections: Types and tests of connections.
         reads: Queries of the web page.
         history: Ends and durations of runs and tasks by hour.
+        node_queries: Queries to and from other nodes; ``None`` if there are none.
+        follower: Follows the commits of the active node; ``None`` except for a standby.
     """
 
     def __init__(
@@ -146,6 +161,7 @@ class Api(Explaining):
         dags_read: Callable[[], bool] = lambda: True,
         copy_result: CopyResult | None = None,
         connection_tests: ConnectionTester | None = None,
+        node_queries: NodeQueries | None = None,
     ) -> None:
         super().__init__(store, tasklog, None if home is None else home / "results", copy_result)
         self.clock = clock
@@ -168,12 +184,21 @@ class Api(Explaining):
         self._connection_tests = connection_tests
         if vault is not None and home is not None:
             self._rotation = KeyRotation(vault, home / "key")
-        if engine is not None:
+        self.node_queries, self.follower = node_queries, None
+        if engine is not None or node_queries is not None:
             self.catalogue = Catalogue(store, follows=True)
         self.reads = Reads(self, clock, engine, self._send, hosts=hosts, watched=watched)
         self.history = History(self, clock)
         self.access = Access(store, clock, self._send_as, passwords)
+        if engine is None and node_queries is not None:
+            self.follower = self.reads.follower = self._new_follower()
         self.act_as(None)
+
+    def _new_follower(self) -> JournalFollower:
+        access, catalogue, commits = self.access, self.catalogue, self.reads.commits
+        return JournalFollower(
+            self, self.clock, access=access, catalogue=catalogue, commits=commits
+        )
 
     def act_as(self, actor: Actor | None) -> None:
         """Set the actor on whose behalf requests are sent from now on."""
@@ -278,6 +303,8 @@ class Api(Explaining):
             return await super().dag_row(dag_id)
 
     async def _send_once(self, request: Request, actor: Actor | None, seconds: float) -> object:
+        if self.follower is not None and isinstance(request, Note | NoteUse | OpenSession):
+            return await self._send_to_active(request, actor)
         engine = self._running
         try:
             with anyio.fail_after(seconds):
@@ -289,6 +316,32 @@ class Api(Explaining):
                 f"nothing was committed within {seconds} s{reason}; it may still be: retry "
                 "with the same key or run id"
             ) from exc
+
+    async def _send_to_active(
+        self, request: Note | NoteUse | OpenSession, actor: Actor | None
+    ) -> SessionRow | None:
+        """Have the active node make a change of this standby.
+
+        Raises:
+            NoActiveNode: If none has answered.
+            RequestError: If the request was refused.
+        """
+        if self.node_queries is None or self.follower is None:
+            raise DaemonAway(str(self._home or ""))
+        query = OwnQuery(request=request, actor=actor)
+        answer = await self.node_queries.ask(query, is_repeatable=False)
+        if not isinstance(answer, OwnAnswer) or answer.refusal:
+            raise RequestError(answer.refusal if isinstance(answer, OwnAnswer) else "no answer")
+        await self.follower.catch_up()
+        return answer.session
+
+    async def answer_standby(self, query: OwnQuery) -> OwnAnswer:
+        """Make a change of a standby."""
+        try:
+            answer = await self._send_as(query.request, query.actor, REQUEST_SECONDS)
+        except AioflowError as exc:
+            return OwnAnswer(refusal=str(exc))
+        return OwnAnswer(session=answer if isinstance(answer, SessionRow) else None)
 
     # ── changes ─────────────────────────────────────────────────────────────────────────
 
@@ -449,8 +502,18 @@ class Api(Explaining):
 
     async def health(self) -> HealthView:
         """Return whether the daemon works; see ``api.metrics``."""
+        if self.follower is not None:
+            return await self._standby_health(self.follower)
         engine, is_read = self._running, self._first_read.is_over
         return await health(engine, self.store, self._home, self.clock, is_read=is_read)
+
+    async def _standby_health(self, follower: JournalFollower) -> HealthView:
+        """Return whether this standby can pass requests on, and knows of the latest commits."""
+        queries = self.node_queries
+        return standby_health(
+            is_active_known=queries is not None and queries.has_active,
+            is_current=follower.lag_seconds <= BEHIND_SECONDS,
+        )
 
     async def metrics(self) -> Metrics:
         """Return the current metrics.
@@ -477,7 +540,7 @@ class Api(Explaining):
 
     async def sizes(self) -> Sizes:
         """Return the size of the stored data, slightly delayed."""
-        return await self._sizing.sizes(self._running.memory.commit_no)
+        return await self._sizing.sizes()
 
 
 def _triggered(run: RunRow, *, created: bool) -> Triggered:

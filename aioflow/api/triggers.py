@@ -31,7 +31,6 @@ from aioflow.model.triggers import (
 
 __all__ = (
     "KINDS",
-    "NODE_NO",
     "TriggerReader",
     "count_dag_triggers",
     "kind_of",
@@ -50,9 +49,6 @@ KINDS = {
     "aioflow_triggers.objects": "object",
     "aioflow.author.person": "person",
 }
-
-NODE_NO = 1
-"""The node of this daemon."""
 
 K = TypeVar("K")
 
@@ -270,7 +266,7 @@ def _whereabouts(number: TriggerNo, memory: Memory) -> _Hosted:
         return _Hosted()
     if wait.assignment_id:
         return (
-            _Hosted(NODE_NO)
+            _Hosted(memory.node_no)
             if wait.has_capacity
             else _Hosted(None, WaitKind.TRIGGER_CAPACITY.value)
         )
@@ -396,7 +392,7 @@ async def list_dag_triggers(
         watch = watched.get(row.trigger_no)
         fields = reader.public_fields.detail(row.class_path, row.kwargs, watch)
         detail = spec.name if spec.is_timetable else fields
-        node = NODE_NO if is_hosted else None
+        node = memory.node_no if memory is not None and is_hosted else None
         views.append(_dag_trigger_view(row, spec, wait, node, detail, watch))
     return views
 

@@ -24,6 +24,7 @@ from aioflow.cli.arguments import (
 from aioflow.cli.client import connect
 from aioflow.cli.daemon_or_database import read
 from aioflow.cli.output import hint, print_json, print_table, say
+from aioflow.errors import UnknownNode
 
 __all__ = (
     "add_config",
@@ -214,12 +215,22 @@ def _setting_text(value: Any) -> str:
     return ", ".join(value) if isinstance(value, list | tuple) else str(value)
 
 
+_NODE_VERBS = (
+    (
+        "drain",
+        "drain a node: it starts nothing more; an active one hands over to a standby",
+    ),
+    ("undrain", "let a drained node start work again"),
+    ("forget", "remove a node that has left or is dead from the list"),
+)
+
+
 def add_nodes(nouns: Nouns) -> None:
     """Declare ``aioflow nodes`` and its commands."""
     verbs = add_group(
         nouns,
         "nodes",
-        text="list the nodes, drain and undrain one",
+        text="list the nodes of the database, drain, undrain and forget them",
         example="aioflow nodes list",
     )
     add_command(
@@ -229,22 +240,14 @@ def add_nodes(nouns: Nouns) -> None:
         text="list the nodes of the database",
         example="aioflow nodes list",
     )
-    draining = add_command(
-        verbs,
-        "drain",
-        _drain_node,
-        text="drain a node: it starts nothing more, even after a restart; running tasks finish",
-        example="aioflow nodes drain 1",
+    showing = add_command(
+        verbs, "show", _show_node, text="show one node", example="aioflow nodes show 1"
     )
-    draining.add_argument("node", type=positive, metavar="NODE")
-    undraining = add_command(
-        verbs,
-        "undrain",
-        _undrain_node,
-        text="let a drained node start work again",
-        example="aioflow nodes undrain 1",
-    )
-    undraining.add_argument("node", type=positive, metavar="NODE")
+    showing.add_argument("node", type=positive, metavar="NODE")
+    for verb, text in _NODE_VERBS:
+        run = {"drain": _drain_node, "undrain": _undrain_node, "forget": _forget_node}[verb]
+        adding = add_command(verbs, verb, run, text=text, example=f"aioflow nodes {verb} 1")
+        adding.add_argument("node", type=positive, metavar="NODE")
 
 
 def _list_nodes(arguments: argparse.Namespace) -> int:
@@ -252,23 +255,39 @@ def _list_nodes(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(nodes)
         return 0
-    print_table(
-        ("NODE", "STATE", "HOST", "PID", "VERSION", "STARTED", "SEEN"),
+    heads = ("NODE", "NAME", "STATE", "EPOCH", "VERSION", "SILENT", "RUNS", "WAITS", "SLOTS")
+    rows = (
         (
-            (
-                node["node"],
-                node["state"],
-                node["host"],
-                node["pid"],
-                node["version"],
-                node["started_at"],
-                node["seen_at"],
-            )
-            for node in nodes
-        ),
-        empty="no daemon has used this database",
+            node["node"],
+            node["name"] or node["host"],
+            node["state"],
+            node["epoch"],
+            node["version"],
+            _seconds(node["silent_seconds"]),
+            node["runs"],
+            node["triggers"],
+            node["slots"],
+        )
+        for node in nodes
     )
+    print_table(heads, rows, empty="no daemon has used this database")
     return 0
+
+
+def _seconds(silent: float | None) -> str | None:
+    return None if silent is None else f"{silent:.1f} s"
+
+
+def _show_node(arguments: argparse.Namespace) -> int:
+    nodes = read(arguments, lambda source: source.nodes())
+    for node in nodes:
+        if node["node"] == arguments.node:
+            if arguments.json:
+                print_json(node)
+            else:
+                print_table(("FACT", "VALUE"), node.items(), empty="")
+            return 0
+    raise UnknownNode(arguments.node)
 
 
 def _drain_node(arguments: argparse.Namespace) -> int:
@@ -279,6 +298,11 @@ def _drain_node(arguments: argparse.Namespace) -> int:
 def _undrain_node(arguments: argparse.Namespace) -> int:
     answer = connect(arguments).post("nodes", str(arguments.node), "undrain")
     return say(arguments, answer, f"node {arguments.node} starts work again")
+
+
+def _forget_node(arguments: argparse.Namespace) -> int:
+    answer = connect(arguments).delete("nodes", str(arguments.node))
+    return say(arguments, answer, f"node {arguments.node} is forgotten")
 
 
 def add_top(nouns: Nouns) -> None:

@@ -29,7 +29,6 @@ from aioflow.core.tasks.tries import (
 from aioflow.core.transaction import Transaction
 from aioflow.core.triggers import dag_triggers, event_runs, lifecycle
 from aioflow.core.triggers.assignment import REASSIGNED, host_all, reassign, request_own_hosts
-from aioflow.errors import UnknownNode
 from aioflow.model.states import Failure, TaskState
 from aioflow.protocol.effects import RecallTries, RetireWorker, SetWorkerDemand
 from aioflow.protocol.inputs import (
@@ -64,12 +63,12 @@ __all__ = (
 def set_drained(request: DrainNode, tx: Transaction) -> bool:
     """Drain or undrain a node. Return whether that changes its state.
 
-    Raises:
-        UnknownNode: If it is another node, because only this node is reachable.
+    A standby is drained by its row alone: it takes over only if no other standby can.
     """
     memory = tx.memory
     if request.node_no != memory.node_no:
-        raise UnknownNode(request.node_no)
+        tx.batch.drained.append((request.node_no, tx.now if request.is_drained else None))
+        return True
     if memory.is_drained == request.is_drained:
         return False
     if tx.was_drained is None:

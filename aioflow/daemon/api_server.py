@@ -17,6 +17,7 @@ from anyio.abc import TaskStatus
 from aioflow._threads import in_thread
 from aioflow.api import Api
 from aioflow.api.dags import HostedTimetables
+from aioflow.api.node_queries import NodeQueries
 from aioflow.api.schemas import CleanedView
 from aioflow.api.task_instances import CopyResult
 from aioflow.catalog.parse import Parser
@@ -74,6 +75,7 @@ class ApiServer:
         spans: Callable[[], tuple[int, int]],
         dags_read: Callable[[], bool],
         copy_result: CopyResult | None = None,
+        node_queries: NodeQueries | None = None,
     ) -> None:
         self._settings = settings
         self._stop = anyio.Event()
@@ -98,6 +100,7 @@ class ApiServer:
             spans=spans,
             dags_read=dags_read,
             copy_result=copy_result,
+            node_queries=node_queries,
             connection_tests=ConnectionTests(
                 allowed=settings.children_env, mark=f"{home_mark(settings.home)}:c0"
             ),
@@ -120,15 +123,17 @@ class ApiServer:
         """Register the public fields of plug-in triggers. Warn of broken plug-ins."""
         await warn_of_broken(parser, self.api.public_fields.learn)
 
-    async def serve(self, *, task_status: TaskStatus[str] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Serve the API and the page until stopped; see ``web.serve``.
+    async def serve(
+        self, at: object | None, *, task_status: TaskStatus[str] = anyio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Serve the API and the page until stopped; see ``web.serve`` for ``at``.
 
         ``aioflow.web`` is imported in a thread, because its import is the longest part of a start.
         The thread competes with the event loop for the interpreter lock.
         """
         try:
             serve_web = await in_thread(_import_web)
-            await serve_web(self.api, self._settings, self._stop, task_status=task_status)
+            await serve_web(self.api, self._settings, self._stop, at=at, task_status=task_status)
         finally:
             self._over.set()
 

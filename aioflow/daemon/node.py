@@ -9,28 +9,34 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import anyio
 import anyio.to_thread
 import msgspec
-from anyio.abc import TaskGroup, TaskStatus
+from anyio.abc import TaskGroup
 
 from aioflow._threads import in_thread
 from aioflow.catalog import Catalog, Limits, ParsePace
 from aioflow.catalog.folder_scan import list_loaded
-from aioflow.catalog.parse import Parser
 from aioflow.catalog.snapshot import Snapshots
 from aioflow.clock import Clock, SystemClock
 from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.child_roles import SLOT, shared_role
-from aioflow.core.transaction import Transaction
 from aioflow.core.why import still_waits
 from aioflow.crypto import Vault
-from aioflow.daemon.startup import open_database
+from aioflow.daemon.standby import Rejoins, Standby, timing_of
+from aioflow.daemon.startup import (
+    ApiServing,
+    Queries,
+    StandbyServing,
+    import_api_server,
+    import_node_queries,
+    import_standby_server,
+    open_database,
+)
 from aioflow.daemon.stop_signals import StopSignals
 from aioflow.engine.loop import Engine
-from aioflow.errors import HomeBusy, StoreUnavailable
+from aioflow.errors import Fenced, HomeBusy, StoreUnavailable
 from aioflow.executors.backend import ExecutorBackend, ExecutorLease
 from aioflow.executors.effect_handlers import effect_handlers
 from aioflow.executors.executor_context import ExecutorContext, stores_nothing
@@ -41,7 +47,6 @@ from aioflow.executors.worker_pool import WorkerPool
 from aioflow.maintenance.code_restore import CodeMissing
 from aioflow.maintenance.result_orphans import OrphanedResults
 from aioflow.maintenance.retention import Deleting
-from aioflow.model.batch import Batch
 from aioflow.model.decisions import DecisionRow
 from aioflow.model.ids import RunNo, TaskNo
 from aioflow.model.rows import NodeFacts, ResultRow, VersionRow
@@ -141,16 +146,61 @@ async def serve(
         disable_core_dumps()
         with _alone(settings.home):
             vault = await anyio.to_thread.run_sync(Vault.open, settings.key_file)
-            async with _tracing(settings) as traces, AsyncExitStack() as stack:
-                with signals.starting():
-                    store = await open_database(stack, settings, vault, SystemClock())
-                    about = await prepare_claim(settings, store, take_over=take_over)
-                if not signals.stopped.is_set():
-                    node = _Node(settings, store, vault, traces, about, signals.stopped)
-                    await _serve(node, ready, signals)
-                    with suppress(StoreUnavailable):
-                        await store.leave()
+            async with _tracing(settings) as traces:
+                serving = _Serving(settings, vault, traces, ready, signals)
+                rejoins = Rejoins(SystemClock())
+                while not signals.stopped.is_set():
+                    try:
+                        await serving.run(take_over=take_over)
+                    except* Fenced as fenced:
+                        if not settings.ha_enabled or not rejoins.may_rejoin():
+                            raise
+                        take_over = False
+                        _log.error(
+                            "fenced, joins again as a standby", error=str(fenced.exceptions[0])
+                        )
     return 0
+
+
+class _Serving:
+    """Serves with one node after the other: each that is fenced is followed by a new one."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        vault: Vault,
+        traces: Traces | None,
+        ready: Callable[[Ready], None],
+        signals: StopSignals,
+    ) -> None:
+        self._settings = settings
+        self._vault = vault
+        self._traces = traces
+        self._ready = ready
+        self._signals = signals
+        self._is_known_ready = False
+
+    async def run(self, *, take_over: bool) -> None:
+        """Run a node until the daemon is stopped.
+
+        Raises:
+            Fenced: If another node took over. Its children are dead, and its memory is dropped.
+        """
+        settings, signals = self._settings, self._signals
+        async with AsyncExitStack() as stack:
+            with signals.starting():
+                store = await open_database(stack, settings, self._vault, SystemClock())
+                about = await prepare_claim(settings, store, take_over=take_over)
+            if not signals.stopped.is_set():
+                node = _Node(settings, store, self._vault, self._traces, about, signals.stopped)
+                await _serve(node, self._tell, signals)
+                with suppress(StoreUnavailable):
+                    await store.leave()
+
+    def _tell(self, ready: Ready) -> None:
+        if not self._is_known_ready:
+            self._is_known_ready = True
+            self._ready(ready)
 
 
 @asynccontextmanager
@@ -194,36 +244,31 @@ def _alone(home: Path) -> Iterator[None]:
 async def _serve(node: _Node, ready: Callable[[Ready], None], signals: StopSignals) -> None:
     async with anyio.create_task_group() as services:
         signals.everything = services.cancel_scope
+        await node.start_warm(services)
+        if not await node.stand_by(services, lambda: ready(node.describe())):
+            services.cancel_scope.cancel()
+            return
         await node.start(services)
         ready(node.describe())
-        await node.stopped.wait()
+        await node.wait_for_end()
         await node.drain()
         services.cancel_scope.cancel()
 
 
-class _ApiServer(Protocol):
-    """See ``api_server.ApiServer``, which is imported once the event loop runs."""
+class _Warm:
+    """What a standby has started before it is active.
 
-    def committed(self, batch: Batch, tx: Transaction) -> None:
-        """See ``api.Api.committed``."""
+    Attributes:
+        has_children: The child processes have been started.
+        reads: The scope of its server, which answers reads.
+        reads_over: Set unless that server runs.
+    """
 
-    async def inspect_plug_ins(self, parser: Parser) -> None:
-        """See ``api_server.ApiServer``."""
-
-    async def clean_up(self, *, task_status: TaskStatus[None] = ...) -> None:
-        """See ``maintenance.retention.Cleaning.run``."""
-
-    async def serve(self, *, task_status: TaskStatus[str] = ...) -> None:
-        """See ``api_server.ApiServer``."""
-
-    async def stop(self, seconds: float) -> None:
-        """See ``api_server.ApiServer``."""
-
-
-def _import_api_server() -> Callable[..., _ApiServer]:
-    from aioflow.daemon.api_server import ApiServer
-
-    return ApiServer
+    def __init__(self) -> None:
+        self.has_children = False
+        self.reads = anyio.CancelScope()
+        self.reads_over = anyio.Event()
+        self.reads_over.set()
 
 
 class _Node:
@@ -244,15 +289,17 @@ class _Node:
     ) -> None:
         clock = SystemClock()
         self._started_at = clock.now()
-        self._settings = settings
-        self._store = store
-        self._vault = vault
+        self._settings, self._store, self._vault = settings, store, vault
         self._clock = clock
         self._traces = traces
         self._url = ""
-        self._api_server: _ApiServer | None = None
+        self._api_server: ApiServing | None = None
         self.stopped = stopped
-        self._home_id = about.home
+        self._about = about
+        self._warm = _Warm()
+        self._standby: Standby | None = None
+        self._standby_server: StandbyServing | None = None
+        self._queries: Queries | None = None
         self._backends = open_backends(settings.executors)
         self._engine = engine = _engine(settings, store, clock, about, self._backends)
         masks = Masks()
@@ -287,6 +334,48 @@ class _Node:
         self._deleting = Deleting(
             engine, store, self._tasklog, settings.results_folder, clock, self._stored
         )
+
+    async def wait_for_end(self) -> None:
+        """Wait until this node is to stop, or is drained and a standby can take over."""
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._end_when_stopped, group.cancel_scope)
+            while True:
+                await self._clock.sleep(_WATCH_STORE_SECONDS)
+                if self._engine.memory.is_drained and await self._has_successor():
+                    _log.info("drained, handing over to a standby")
+                    group.cancel_scope.cancel()
+
+    async def _has_successor(self) -> bool:
+        """Return whether a standby is alive that is not drained."""
+        membership = self._store.membership
+        try:
+            return membership is not None and await membership.has_standby()
+        except StoreUnavailable:
+            return False
+
+    async def _open_queries(self) -> Queries | None:
+        """Open the queries between the nodes of the database, if there may be several."""
+        if self._store.node_messages is None:
+            return None
+        make = await in_thread(import_node_queries)
+        return make(
+            self._store.node_messages,
+            self._vault,
+            self._clock,
+            own_epoch=self._own_epoch,
+            active_epoch=self._active_epoch,
+        )
+
+    def _own_epoch(self) -> int | None:
+        if self._engine.epoch is not None:
+            return self._engine.epoch
+        return None if self._standby is None else self._standby.epoch
+
+    def _active_epoch(self) -> int | None:
+        if self._engine.epoch is not None:
+            return self._engine.epoch
+        active = None if self._standby is None else self._standby.active
+        return None if active is None else active.mark.epoch
 
     def _query_handler(self, masks: Masks) -> QueryHandler:
         stored, engine = self._stored, self._engine
@@ -362,12 +451,12 @@ class _Node:
     def _spans(self) -> tuple[int, int]:
         return (0, 0) if self._traces is None else (self._traces.made, self._traces.dropped)
 
-    async def _open_api_server(self, dags_read: Callable[[], bool]) -> _ApiServer:
+    async def _open_api_server(self, dags_read: Callable[[], bool]) -> ApiServing:
         """Open the API and the services behind it.
 
         The module is imported in a thread while the child processes start, which takes as long.
         """
-        make = await in_thread(_import_api_server)
+        make = await in_thread(import_api_server)
         return make(
             self._settings,
             self._engine,
@@ -383,9 +472,10 @@ class _Node:
             spans=self._spans,
             dags_read=dags_read,
             copy_result=None if self._stored is None else self._stored.fetcher.path,
+            node_queries=self._queries,
         )
 
-    def _connect(self, api_server: _ApiServer) -> None:
+    def _connect(self, api_server: ApiServing) -> None:
         """Register the handlers of effects and the subscribers of durable batches."""
         dispatcher = self._engine.dispatcher
         dispatcher.register(effect_handlers(self._slot, self._hosts, self._remote))
@@ -398,8 +488,8 @@ class _Node:
         if self._traces is not None:
             dispatcher.subscribe(self._traces.committed)
 
-    async def start(self, services: TaskGroup) -> None:
-        """Start every service, each after the services that it needs."""
+    async def start_warm(self, services: TaskGroup) -> None:
+        """Start the services that need no claim of the database."""
         await services.start(self._children.run)
         await services.start(self._interpreters.run)
         await services.start(self._tasklog.run)
@@ -410,12 +500,88 @@ class _Node:
             await services.start(self._stored.run)
         if self._traces is not None:
             await services.start(self._traces.run)
+
+    async def stand_by(self, services: TaskGroup, ready: Callable[[], None]) -> bool:
+        """Wait until this node may claim the database. Return whether it has.
+
+        Meanwhile its child processes start, and it answers reads. Without other nodes, the engine
+        claims the database when it starts.
+
+        Args:
+            ready: Called when it stands by.
+
+        Raises:
+            Fenced: If another daemon has the identity of this home.
+            HomeBusy: If another daemon with the identity of this home is active.
+        """
+        membership = self._store.membership
+        if membership is None:
+            return True
+        settings = self._settings
+        where, timing = settings.shown_db, timing_of(settings)
+        standby = self._standby = Standby(membership, self._clock, timing, self._about, where)
+        self._warm.reads_over = anyio.Event()
+        services.start_soon(self._start_children, services)
+        self._queries = await self._open_queries()
+        if self._queries is not None:
+            services.start_soon(self._queries.run)
+            services.start_soon(self._serve_reads, services, self._queries, ready)
+        async with anyio.create_task_group() as watching:
+            watching.start_soon(self._end_when_stopped, watching.cancel_scope)
+            await standby.wait(self._claim)
+            watching.cancel_scope.cancel()
+        is_active = not self.stopped.is_set()
+        if not is_active:
+            self._warm.reads.cancel()
+            with suppress(StoreUnavailable):
+                await membership.leave()
+        return is_active
+
+    async def _claim(self, about: NodeFacts) -> None:
+        if not self.stopped.is_set():
+            with anyio.CancelScope(shield=True):
+                await self._engine.claim(about)
+            if about.after is not None:
+                name = about.name or about.host
+                message = f"node {name} took over from node {about.after.node_no}, which was silent"
+                self._engine.report([AlertRaised(reason="takeover", message=message)])
+
+    async def _end_when_stopped(self, scope: anyio.CancelScope) -> None:
+        await self.stopped.wait()
+        scope.cancel()
+
+    async def _serve_reads(
+        self, services: TaskGroup, queries: Queries, ready: Callable[[], None]
+    ) -> None:
+        """Serve the API and the page of a standby until cancelled; see ``StandbyServer``."""
+        try:
+            with self._warm.reads:
+                make = await in_thread(import_standby_server)
+                parts = self._settings, self._store, self._vault, self._tasklog, self._clock
+                async with anyio.create_task_group() as group:
+                    server = self._standby_server = make(*parts, queries, services)
+                    self._url = await group.start(server.serve)
+                    ready()
+        finally:
+            self._warm.reads_over.set()
+
+    async def _start_children(self, services: TaskGroup) -> None:
+        """Start the child processes, unless they have been started."""
+        if not self._warm.has_children:
+            self._warm.has_children = True
+            async with anyio.create_task_group() as starting:
+                starting.start_soon(services.start, self._slot.run)
+                starting.start_soon(services.start, self._hosts.run)
+
+    async def start(self, services: TaskGroup) -> None:
+        """Start every other service, each after the services that it needs."""
+        if self._store.membership is not None:
+            services.start_soon(self._send_heartbeats)
         catalog = await self._open_catalog()
         async with anyio.create_task_group() as starting:
             # The child processes start while the engine reads the unfinished runs. Their reports
             # wait in its inbox until it has read them.
-            starting.start_soon(services.start, self._slot.run)
-            starting.start_soon(services.start, self._hosts.run)
+            starting.start_soon(self._start_children, services)
             api_server = self._api_server = await self._open_api_server(
                 catalog.first_sweep_done.is_set
             )
@@ -429,7 +595,8 @@ class _Node:
             starting.start_soon(self._start_web, services, api_server)
         with anyio.move_on_after(_FIRST_SWEEP_SECONDS):
             await catalog.first_sweep_done.wait()
-        services.start_soon(self._watch_store)
+        if self._store.membership is None:
+            services.start_soon(self._watch_store)
         services.start_soon(self._examine_store)
         services.start_soon(self._code_missing.run)
         services.start_soon(self._deleting.run)
@@ -446,7 +613,7 @@ class _Node:
     def _lease(self) -> ExecutorLease:
         memory = self._engine.memory
         return ExecutorLease(
-            home_id=self._home_id,
+            home_id=self._about.home,
             node_no=memory.node_no,
             epoch=memory.epoch,
             secret=secrets.token_hex(32),
@@ -478,7 +645,7 @@ class _Node:
         await self._code_missing.restore_needed(self._settings.code_folder)
         return catalog
 
-    async def _start_web(self, services: TaskGroup, api_server: _ApiServer) -> None:
+    async def _start_web(self, services: TaskGroup, api_server: ApiServing) -> None:
         """Serve the API and the page, once the triggers of deferred tasks are assigned.
 
         Queued tasks start only after that. So if a task crashes the daemon, a user can cancel it
@@ -487,7 +654,12 @@ class _Node:
         with anyio.move_on_after(_WEB_WAITS_SECONDS):
             while self._engine.waiting_inputs and not self._engine.slots.is_suspended:
                 await self._engine.next_turn()
-        self._url = await services.start(api_server.serve)
+        at = None if self._standby_server is None else self._standby_server.address
+        if at is None:
+            self._warm.reads.cancel()
+            await self._warm.reads_over.wait()
+        self._url = await services.start(api_server.serve, at)
+        self._warm.reads.cancel()  # new requests are answered by the server of the active node
         self._open_slots()
 
     def _open_slots(self) -> None:
@@ -529,11 +701,25 @@ class _Node:
 
     async def _watch_store(self) -> None:
         """Fail if another daemon has claimed the database, even while nothing commits."""
-        beating = Beating(self._store, self._clock)
+        beating = Beating(self._engine.heartbeat, self._clock)
         while True:
             await self._clock.sleep(_WATCH_STORE_SECONDS)
             self._store.verify()
             await beating.heartbeat(self._engine.memory.commit_no)
+
+    async def _send_heartbeats(self) -> None:
+        """Send heartbeats for the standbys to see, even while nothing commits.
+
+        Once the engine runs, each follows a turn: an engine that hangs must not look alive.
+        """
+        seconds, engine = self._settings.ha_heartbeat_seconds, self._engine
+        beating = Beating(engine.heartbeat, self._clock, seconds=0.9 * seconds)
+        while True:
+            await self._clock.sleep(seconds)
+            if engine.turns:
+                engine.report([ContinueRun(-1)])
+                await engine.next_turn()
+            await beating.heartbeat(engine.memory.commit_no)
 
     async def _examine_store(self) -> None:
         """Run the database checks that the start skipped to save time."""
@@ -578,6 +764,7 @@ def _engine(
         late_after_us=round(settings.schedule_late_seconds * 1e6) or None,
         ends_when_idle=settings.until_idle,
         about=about,
+        lease_us=round(settings.ha_lease_seconds * 1e6) if settings.ha_enabled else None,
     )
 
 

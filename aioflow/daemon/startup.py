@@ -1,10 +1,13 @@
-"""Opening of a daemon's database, with a wait for a server that does not answer yet.
+"""The start of a daemon: it opens its database, and imports its parts late.
+
+A database server that does not answer yet is waited for.
 
 When a machine boots, the database server and the daemon may start in any order.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Protocol
 
@@ -12,14 +15,25 @@ import anyio
 from anyio.abc import TaskStatus
 
 from aioflow._threads import in_thread
+from aioflow.catalog.parse import Parser
 from aioflow.clock import Clock
+from aioflow.core.transaction import Transaction
 from aioflow.crypto import Vault
 from aioflow.errors import StoreUnavailable
+from aioflow.model.batch import Batch
 from aioflow.settings import Settings
 from aioflow.store import Store, open_store
 from aioflow.telemetry.log import Logger
 
-__all__ = ("open_database",)
+__all__ = (
+    "ApiServing",
+    "Queries",
+    "StandbyServing",
+    "import_api_server",
+    "import_node_queries",
+    "import_standby_server",
+    "open_database",
+)
 
 _log = Logger(__name__)
 
@@ -72,7 +86,8 @@ async def open_database(
 
 async def _try(stack: AsyncExitStack, settings: Settings, vault: Vault) -> Store | StoreUnavailable:
     durability, home = settings.durability, settings.home
-    opening = open_store(settings.db, vault, durability=durability, home=home)
+    lease = settings.ha_lease_seconds if settings.ha_enabled else None
+    opening = open_store(settings.db, vault, durability=durability, home=home, lease_seconds=lease)
     try:
         return await stack.enter_async_context(opening)
     except StoreUnavailable as exc:
@@ -88,3 +103,60 @@ def _import_not_ready() -> _Serve:
     from aioflow.web.server import serve_not_ready  # a web framework, slow to import
 
     return serve_not_ready
+
+
+# ── parts that are slow to import: in a thread, once the event loop runs ────────────────
+class ApiServing(Protocol):
+    """See ``api_server.ApiServer``, which is imported once the event loop runs."""
+
+    def committed(self, batch: Batch, tx: Transaction) -> None:
+        """See ``api.Api.committed``."""
+
+    async def inspect_plug_ins(self, parser: Parser) -> None:
+        """See ``api_server.ApiServer``."""
+
+    async def clean_up(self, *, task_status: TaskStatus[None] = ...) -> None:
+        """See ``maintenance.retention.Cleaning.run``."""
+
+    async def serve(self, at: object | None, *, task_status: TaskStatus[str] = ...) -> None:
+        """See ``api_server.ApiServer``."""
+
+    async def stop(self, seconds: float) -> None:
+        """See ``api_server.ApiServer``."""
+
+
+class Queries(Protocol):
+    """See ``api.node_queries.NodeQueries``, which is imported once the event loop runs."""
+
+    async def run(self) -> None:
+        """See ``api.node_queries.NodeQueries``."""
+
+
+class StandbyServing(Protocol):
+    """See ``standby_server.StandbyServer``, which is imported once the event loop runs."""
+
+    address: object | None
+
+    async def serve(self, *, task_status: TaskStatus[str] = ...) -> None:
+        """See ``standby_server.StandbyServer``."""
+
+
+def import_standby_server() -> Callable[..., StandbyServing]:
+    """Import ``StandbyServer``."""
+    from aioflow.daemon.standby_server import StandbyServer
+
+    return StandbyServer
+
+
+def import_node_queries() -> Callable[..., Queries]:
+    """Import ``NodeQueries``."""
+    from aioflow.api.node_queries import NodeQueries
+
+    return NodeQueries
+
+
+def import_api_server() -> Callable[..., ApiServing]:
+    """Import ``ApiServer``."""
+    from aioflow.daemon.api_server import ApiServer
+
+    return ApiServer

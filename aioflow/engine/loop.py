@@ -116,6 +116,7 @@ _NUMBERS_AT_ONCE = 1 << 20
 _COMMITS = 1 << 53  # more than a daemon ever makes
 _EPOCHS = 1 << 31  # the epoch is the upper half of an assignment number
 _FIRST_DELAY, _LONGEST_DELAY = 0.05, 2.0  # seconds between attempts in an outage of the database
+_SAFE_PART = 0.7  # of a lease, in which no other node can have taken over
 _SILENCE_US = 1_000_000  # between two log lines about the outage
 _RECENT = 0.2
 
@@ -134,6 +135,9 @@ class Engine(FailedTurns):
         dispatcher: Handlers of effects and subscribers of durable batches. The node must register
             its own before ``run``.
         turned_at: When the last turn ended, in monotonic microseconds.
+        lease_us: Silence after which another node may take over; ``None`` without other nodes.
+        confirmed_at: When the last commit or heartbeat that succeeded began, in monotonic
+            microseconds: until then, no other node had taken over.
     """
 
     def __init__(
@@ -148,13 +152,21 @@ class Engine(FailedTurns):
         late_after_us: int | None = None,
         ends_when_idle: bool = False,
         about: NodeFacts | None = None,
+        lease_us: int | None = None,
     ) -> None:
         self.memory = Memory(epoch=0)
+        self._epoch: int | None = None
         self.measures = Measures()
         self._retries = retries_per_run, retries_per_pool
         self._late_after_us = late_after_us
         self._ends_when_idle = ends_when_idle
         self._about = about
+        self._claimed: Claim | None = None
+        self.lease_us = lease_us
+        self.confirmed_at = clock.monotonic_us()
+        self._longest_delay = _LONGEST_DELAY
+        if lease_us is not None:
+            self._longest_delay = min(_LONGEST_DELAY, lease_us / 6e6)
         self.slots = slots
         self.store_away_since: int | None = None
         self.store_error = ""
@@ -258,7 +270,7 @@ class Engine(FailedTurns):
         """
         self.dispatcher.require_all()
         try:
-            claim = await self._recover()
+            claim = await self._recover(self._claimed or await self._claim())
             await self._run_turns(task_status, has_crashed=claim.after_crash)
         finally:
             self._pending_requests.end()
@@ -359,11 +371,51 @@ class Engine(FailedTurns):
         except Fenced:
             self.measures.fenced += 1
             raise
+        await self._confirm(began)
         memory, took_us = self.memory, self._clock.monotonic_us() - began
         memory.commit_no = batch.number
         memory.commit_us += _RECENT * (took_us - memory.commit_us)
         self.measures.committed(batch, took_us / 1e6)
         self.dispatcher.committed(batch, tx)
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether another node may have taken over, as far as this node knows."""
+        return self.lease_us is not None and self.lease_age_us > _SAFE_PART * self.lease_us
+
+    @property
+    def lease_age_us(self) -> int:
+        """Time since the last commit or heartbeat that succeeded; 0 without other nodes."""
+        if self.lease_us is None:
+            return 0
+        return self._clock.monotonic_us() - self.confirmed_at
+
+    async def _confirm(self, began: int) -> None:
+        """Note that a commit succeeded. Return once it is certain that its effects may begin.
+
+        If its reply came late, because the server was slow or this process was stopped, another
+        node may have taken over since. Only a heartbeat shows whether one has.
+
+        Args:
+            began: When the commit began, in monotonic microseconds.
+
+        Raises:
+            Fenced: If another node has taken over.
+        """
+        self.confirmed_at = began
+        while self.is_cut_off:
+            await self._patiently(self.heartbeat)
+
+    async def heartbeat(self) -> None:
+        """Record a heartbeat.
+
+        Raises:
+            Fenced: If another node has taken over.
+            StoreUnavailable: If the database does not answer.
+        """
+        began = self._clock.monotonic_us()
+        await self._store.heartbeat(self._clock.now())
+        self.confirmed_at = began
 
     async def _patiently(
         self, call: Callable[[], Awaitable[Answer]], *, is_whole: bool = True
@@ -384,7 +436,7 @@ class Engine(FailedTurns):
                 attempts += 1
                 self._note_unavailable(exc, attempts)
                 await self._clock.sleep(delay)
-                delay = min(2 * delay, _LONGEST_DELAY)
+                delay = min(2 * delay, self._longest_delay)
             else:
                 self.store_away_since = None
                 return answer
@@ -400,11 +452,29 @@ class Engine(FailedTurns):
 
     # ── recovery ────────────────────────────────────────────────────────────────────────
 
-    async def _recover(self) -> Claim:
+    @property
+    def epoch(self) -> int | None:
+        """The term under which this node commits; ``None`` before it has claimed the database."""
+        return self._epoch
+
+    async def claim(self, about: NodeFacts) -> None:
+        """Claim the database before ``run``, which does it otherwise.
+
+        Raises:
+            HomeBusy: If another node is active; see ``NodeFacts.after``.
+            StoreUnavailable: If the database does not answer. It may have been claimed.
+        """
+        self._about = about
+        self._claimed = await self._claim()
+        self._epoch = self._claimed.epoch
+
+    async def _recover(self, claim: Claim) -> Claim:
         """Restore all unfinished work to memory under a new epoch. Return the claim."""
-        claim = await self._claim()
+        self._epoch = claim.epoch
         self.memory = Memory(epoch=claim.epoch)
         self.memory.node_no, self.memory.commit_no = claim.node_no, claim.commit_no
+        nodes = [one for one in await self._store.list_nodes() if one.node_no != claim.node_no]
+        self.memory.other_commits = {one.node_no: one.commit_no for one in nodes if one.commit_no}
         self.memory.retries_per_run, self.memory.retries_per_pool = self._retries
         self.memory.late_after_us = self._late_after_us
         self._steady.resume(wall=claim.seen_at, steady=claim.steady_at)
@@ -422,17 +492,19 @@ class Engine(FailedTurns):
         Raises:
             StrangeDatabase: If the row of this node is damaged, so that nothing could be committed.
         """
+        began = self._clock.monotonic_us()
         try:
             claim = await self._store.claim(self._about)
         except BatchRefused as exc:
             raise StrangeDatabase(f"the row of this node in table node is damaged: {exc}") from exc
+        self.confirmed_at = began
         of_node = f"damaged: table node, row node_no={claim.node_no}, column"
         if not 0 < claim.epoch < _EPOCHS:
             raise StrangeDatabase(f"{of_node} epoch: {claim.epoch}")
         row = f"{of_node} commit_no"
         if not 0 <= claim.commit_no < _COMMITS:
             raise StrangeDatabase(f"{row}: {claim.commit_no}")
-        above = await self._store.commits_above(claim.commit_no)
+        above = await self._store.commits_above(claim.commit_no, node_no=claim.node_no)
         if above is not None:  # the next commits of this node would be refused
             raise StrangeDatabase(str(above))
         return claim

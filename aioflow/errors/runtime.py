@@ -21,6 +21,8 @@ __all__ = (
     "HomeUnusable",
     "InterpreterUnusable",
     "LinkClosed",
+    "NoActiveNode",
+    "NodeBehind",
     "NotificationFailed",
     "ObjectMissing",
     "PortInUse",
@@ -111,6 +113,35 @@ class DaemonStopping(AioflowError, MessageTemplate):
 
     code = "daemon.stopping"
     message = "the daemon is stopping; retry when it runs, with the same key or run id"
+
+
+class NoActiveNode(AioflowError):
+    """This node is a standby, and no active node has answered a request in time."""
+
+    code = "node.no_active"
+
+    def __init__(self, *, is_sent: bool) -> None:
+        """Create the error.
+
+        Args:
+            is_sent: Whether the request was sent to an active node, which may have executed it.
+        """
+        if is_sent:
+            text = (
+                "the active node has not answered; it may have executed the request: retry with "
+                "the same key or run id"
+            )
+        else:
+            text = "no node is active just now; a standby takes over within seconds: retry"
+        super().__init__(text)
+
+
+class NodeBehind(AioflowError, MessageTemplate):
+    """This standby has not read the latest commits, so it knows no revoked tokens."""
+
+    code = "node.behind"
+    message = "this standby is more than {seconds:g} s behind the active node; retry"
+    seconds: float
 
 
 class SettingsError(AioflowError):

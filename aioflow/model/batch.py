@@ -46,11 +46,18 @@ __all__ = (
 
 
 class JournalRow(msgspec.Struct, frozen=True, kw_only=True):
-    """The changes of one batch in compact form: a history, and a source for rebuilding tables."""
+    """The changes of one batch in compact form: a history, and a source for rebuilding tables.
 
-    commit_no: int
+    Attributes:
+        seq: Orders the rows of all nodes. Numbers may be missing.
+        commit_no: Number of the batch among those of its node. No number is missing.
+    """
+
+    seq: int
     at: Timestamp
     body: bytes
+    node_no: int = 1
+    commit_no: int = 0
 
 
 # ── a batch: the net change of one turn ─────────────────────────────────────────────────

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from aioflow.model.dag import DagSpec, ValueKind
 from aioflow.model.ids import RunNo, StartNo, TaskNo, TriggerNo
-from aioflow.model.states import Failure, RecordState, RunState, TaskState, TriggerState
+from aioflow.model.states import (
+    Failure,
+    NodeState,
+    RecordState,
+    RunState,
+    TaskState,
+    TriggerState,
+)
 from aioflow.model.timestamps import Timestamp
 
 __all__ = (
@@ -26,6 +33,7 @@ __all__ = (
     "NamedEventRow",
     "NamedEventSummary",
     "NodeFacts",
+    "NodeMark",
     "NodeRow",
     "OutboxRow",
     "PoolRow",
@@ -384,13 +392,26 @@ class ValueRow(msgspec.Struct, frozen=True, kw_only=True):
         return f"ValueRow({self.kind} {self.name!r} #{self.value_no})"
 
 
+class NodeMark(NamedTuple):
+    """The state of the active node at some moment. Each commit and each heartbeat changes it."""
+
+    node_no: int
+    epoch: int
+    commit_no: int
+    heartbeat: int
+
+
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The facts that a node reports when it claims the database.
 
     Attributes:
         home: The identity of its home; empty if not reported.
-        after: The epoch from which it takes over. If the database has another, the claim is
-            refused.
+        name: Name of the node in lists and messages.
+        heartbeat_ms: Interval of its heartbeats; 0 if it sends them only while it commits nothing.
+        after: The mark of the active node from which it takes over. If another node is active, or
+            this one has committed or sent a heartbeat since, the claim is refused.
+        is_forced: Take over from any node, whatever it does.
+        joined_epoch: The epoch under which it stands by; 0 if it does not.
     """
 
     started_at: Timestamp
@@ -398,7 +419,11 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     host: str
     home: str = ""
-    after: int | None = None
+    name: str = ""
+    heartbeat_ms: int = 0
+    after: NodeMark | None = None
+    is_forced: bool = False
+    joined_epoch: int = 0
 
 
 class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -407,8 +432,10 @@ class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         is_drained: Whether the node starts no tasks and hosts no further triggers.
         started_at: When it last claimed the database.
-        seen_at: When it last committed.
+        seen_at: When it last committed, or sent a heartbeat.
         version: The version of aioflow.
+        name: Its name; by default that of its host.
+        heartbeat_ms: Interval of its heartbeats; 0 if other nodes cannot stand by for it.
     """
 
     node_no: int
@@ -420,6 +447,9 @@ class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
     version: str | None = None
     pid: int | None = None
     host: str | None = None
+    name: str | None = None
+    state: NodeState = NodeState.LEFT
+    heartbeat_ms: int = 0
 
 
 class DeletionRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ __all__ = (
     "LIVE_TASK_STATES",
     "MARKED",
     "Failure",
+    "NodeState",
     "RecordState",
     "RunState",
     "TaskState",
@@ -84,6 +85,22 @@ class TriggerState(IntEnum):
     """Its event is stored. The row stays until the resumed work has ended."""
     ENDING = 2
     """Its task no longer waits for it. The row stays until its host has released it."""
+
+
+class NodeState(IntEnum):
+    """What a node is to its database. Only an active node may commit; there is at most one."""
+
+    STANDBY = 0
+    ACTIVE = 1
+    LEFT = 2
+    """It has shut down cleanly."""
+    DEAD = 3
+    """Another node took over from it."""
+
+    @property
+    def label(self) -> str:
+        """The name of the state in messages and JSON."""
+        return self.name.lower()
 
 
 class RecordState(IntEnum):

@@ -149,6 +149,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         children_env: Names of environment variables, or patterns of names, that children inherit
             besides the standard ones.
         db_wait_seconds: How long a start waits for a database server that does not respond.
+        ha_enabled: Whether this daemon is one of several on its database: one is active, the
+            others stand by.
+        ha_lease_seconds: Silence of the active daemon after which another takes over.
+        ha_quick_lease_seconds: The same if the database has no session of it any more.
+        ha_node_name: Name of this node; empty for that of its host.
         port: Port of the web server; 0 takes any free port.
         keep_runs_days: Retention of ended runs. For this and the seven fields below, 0 means
             forever.
@@ -175,6 +180,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     db_wait_seconds: Annotated[
         float, Setting("db.wait_seconds", ge=0, le=_DAY, allow_inf_nan=False)
     ] = 300.0
+    ha_enabled: Annotated[bool, Setting("ha.enabled")] = False
+    ha_heartbeat_seconds: Annotated[float, Setting("ha.heartbeat_seconds", ge=0.1, le=60)] = 0.5
+    ha_lease_seconds: Annotated[float, Setting("ha.lease_seconds", ge=1, le=600)] = 3.0
+    ha_quick_lease_seconds: Annotated[float, Setting("ha.quick_lease_seconds", ge=0.5, le=600)] = (
+        1.5
+    )
+    ha_node_name: Annotated[str, Setting("ha.node_name", max_length=100)] = ""
     host: Annotated[str, Setting("web.host", min_length=1)] = "127.0.0.1"
     port: Annotated[int, Setting("web.port", ge=0, le=65_535)] = 8793
     allow_remote: Annotated[bool, Setting("web.allow_remote")] = False

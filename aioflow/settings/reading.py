@@ -173,8 +173,37 @@ def _check(given: Mapping[str, Any]) -> None:
         )
 
 
+_HEARTBEATS_IN_LEASE = 4
+
+
+def _check_standby(given: Mapping[str, Any]) -> None:
+    """Refuse settings with which a standby could not take over safely."""
+    if not given["ha.enabled"]:
+        return
+    if not given["db.url"].startswith("postgres"):
+        raise SettingsError("ha.enabled needs PostgreSQL: a SQLite file has one daemon; set db.url")
+    if given["db.durability"] != "full":
+        raise SettingsError(
+            "ha.enabled needs db.durability = 'full': after a crash of the server a node would "
+            "continue from commits that are lost"
+        )
+    for name, what in (("results.url", "large results"), ("log.url", "the output of tasks")):
+        if not given[name]:
+            raise SettingsError(
+                f"ha.enabled needs {name}: without it, {what} would be on the disk of one node; "
+                "name an object store, or file:///folder for a folder that all nodes share"
+            )
+    lease, beat = given["ha.lease_seconds"], given["ha.heartbeat_seconds"]
+    if lease < _HEARTBEATS_IN_LEASE * beat:
+        raise SettingsError(
+            f"ha.lease_seconds is {lease:g}, which is less than {_HEARTBEATS_IN_LEASE} heartbeats "
+            f"of {beat:g} s"
+        )
+
+
 def _settled(home: Path, given: dict[str, Any], sources: dict[str, str]) -> Settings:
     _check(given)
+    _check_standby(given)
     base = home if sources.get("dags", "").startswith("file") else Path.cwd()
     dags = tuple(_folder(part, base) for part in given["dags"]) or (_default_dags(home),)
     given |= {"dags": dags, "db.url": given["db.url"] or database_url(home)}

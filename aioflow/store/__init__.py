@@ -39,6 +39,7 @@ from aioflow.model.rows import (
     NamedEventRow,
     NamedEventSummary,
     NodeFacts,
+    NodeMark,
     OutboxRow,
     PoolRow,
     RecordRow,
@@ -55,6 +56,8 @@ from aioflow.model.states import RunState, TaskState
 from aioflow.model.timestamps import Timestamp
 from aioflow.model.triggers import DagTriggerRow
 from aioflow.protocol.inputs import LiveRun, UnfinishedWork
+from aioflow.store.membership import Membership
+from aioflow.store.node_messages import NodeMessages
 from aioflow.store.rows import Damages
 from aioflow.store.ui_protocol import Browsed
 
@@ -73,14 +76,12 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
     """The daemon that last claimed a database, if it has not shut down cleanly.
 
     Attributes:
-        home: The identity of the daemon's home.
-        seen_at: Time of the daemon's last commit or heartbeat.
+        home: The identity of the daemon's home; empty if it is not known.
+        mark: Changes with each commit and each heartbeat of the daemon.
     """
 
     home: str
-    epoch: int
-    commit_no: int
-    seen_at: Timestamp | None
+    mark: NodeMark
     host: str | None
     pid: int | None
 
@@ -118,10 +119,11 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """The exclusive right of this node to write.
 
     Attributes:
-        epoch: One higher than that of this node's previous claim.
-        commit_no: Number of the last applied batch. The next batch has the following number.
-        seen_at, steady_at: Time of the last applied batch, on the wall clock and on the steady
-            clock. ``None`` if there was no batch, or if an older version of aioflow applied it.
+        epoch: The term of this claim. Each claim of any node has a higher one than all before.
+        commit_no: Number of this node's last applied batch. The next batch has the following
+            number.
+        seen_at, steady_at: Time of the last applied batch of any node, on the wall clock and on the
+            steady clock. ``None`` if there was no batch, or if an older version applied it.
         after_crash: The daemon that claimed the database last did not shut down cleanly.
     """
 
@@ -158,9 +160,15 @@ class Store(Browsed, Protocol):
         StrangeDatabase: From any method, if the database has changed since it was opened: the file
             was replaced, a table is missing, or the database is damaged. The store stops writing.
         SyncFailed: From any method, once an fsync has failed. The process has to exit.
+
+    Attributes:
+        membership: The other daemons on the database; ``None`` if this daemon is alone on it.
+        node_messages: The messages to and from them; ``None`` if this daemon is alone.
     """
 
     damages: Damages
+    membership: Membership | None
+    node_messages: NodeMessages | None
 
     def limited(self, seconds: float) -> Store:
         """Return this store with a time limit for each read statement.
@@ -169,11 +177,12 @@ class Store(Browsed, Protocol):
         """
 
     async def claim(self, about: NodeFacts | None = None) -> Claim:
-        """Advance this node's epoch and return the claim. Writers with an older epoch are fenced.
+        """Make this node active under a new term. Writers with an older epoch are fenced.
 
         Called once, before the first ``commit``.
 
         Raises:
+            HomeBusy: If another node is active, and the claim does not take over from it.
             ForeignDatabase: If the integrity check after an unclean shutdown finds damage. The
                 check has a time limit, so it may cover only a part of the file.
         """
@@ -619,7 +628,7 @@ class Store(Browsed, Protocol):
         """
 
     async def read_journal(self, after: int = 0, limit: int = 1000) -> list[JournalRow]:
-        """Return journal rows with commit numbers above ``after``, in order."""
+        """Return journal rows with a ``seq`` above ``after``, in order."""
 
     async def find_damage(self) -> list[Damage]:
         """Return every damaged value in every table. For checks only: it reads all rows."""
@@ -673,6 +682,7 @@ async def open_store(
     exclusive: bool = True,
     migrate: bool = False,
     home: Path | None = None,
+    lease_seconds: float | None = None,
 ) -> AsyncIterator[Store]:
     """Open a database and close it at the end of the block.
 
@@ -688,6 +698,8 @@ async def open_store(
         migrate: Allow the migration of a PostgreSQL schema.
         home: The home that a SQLite file must belong to. The store records there how the database
             was closed.
+        lease_seconds: Set if the daemon is one of several on a PostgreSQL database: its locks are
+            released within this time. The store then has a ``membership``.
 
     Raises:
         SettingsError: If the URL is invalid, or its driver is not installed.
@@ -699,7 +711,13 @@ async def open_store(
         StoreUnavailable: If the database cannot be reached, read or written.
     """
     async with _store_of_url(
-        url, vault, durability=durability, exclusive=exclusive, migrate=migrate, home=home
+        url,
+        vault,
+        durability=durability,
+        exclusive=exclusive,
+        migrate=migrate,
+        home=home,
+        lease_seconds=lease_seconds,
     ) as store:
         yield store
 
@@ -712,6 +730,7 @@ def _store_of_url(
     exclusive: bool,
     migrate: bool,
     home: Path | None,
+    lease_seconds: float | None,
 ) -> AbstractAsyncContextManager[Store]:
     """Return a context manager that opens a database; see ``open_store``."""
     from sqlalchemy.engine import make_url  # SQLAlchemy takes a while to import
@@ -739,7 +758,12 @@ def _store_of_url(
                 raise SettingsError(f"PostgreSQL needs asyncpg: {hint}") from exc
 
             return open_postgres(
-                parsed, vault, durability=durability, exclusive=exclusive, migrate=migrate
+                parsed,
+                vault,
+                durability=durability,
+                exclusive=exclusive,
+                migrate=migrate,
+                lease_seconds=lease_seconds,
             )
         case other:
             raise SettingsError(

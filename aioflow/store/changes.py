@@ -670,6 +670,7 @@ FENCE = (
         _node.c.node_no == _bound(_node, "node_no", "node_no"),
         _node.c.epoch == _bound(_node, "epoch", "epoch"),
         _node.c.commit_no == _bound(_node, "commit_no", "before"),
+        tables.is_active,
     )
     .values(
         commit_no=_bound(_node, "commit_no", "number"),
@@ -677,36 +678,46 @@ FENCE = (
         steady_at=_bound(_node, "steady_at", "steady"),
     )
 )
-"""Advances the commit number of this node under its epoch. Must affect one row."""
+"""Advances the commit number of this node, if it is active under its epoch. Affects one row."""
 
-READ_NODE = select(_node.c.epoch, _node.c.commit_no).where(
+READ_NODE = select(_node.c.epoch, _node.c.commit_no, _node.c.state).where(
     _node.c.node_no == _bound(_node, "node_no", "node_no")
 )
 
-INSERT_JOURNAL = insert(tables.journal).values(
-    {
-        name: bindparam(name, type_=tables.journal.c[name].type)
-        for name in ("commit_no", "at", "body")
-    }
-)
+
+def _insert_journal(seq: ColumnElement[Any]) -> Insert:
+    journal = tables.journal
+    bound = {name: _bound(journal, name, name) for name in ("at", "body", "node_no", "commit_no")}
+    return insert(journal).values({"seq": seq, **bound})
+
+
+_seq = tables.journal.c.seq
+_AFTER_LAST = select(func.coalesce(func.max(_seq), literal_column("0")) + literal_column("1"))
+
+INSERT_JOURNAL = {
+    SQLITE: _insert_journal(
+        func.max(_AFTER_LAST.scalar_subquery(), _bound(tables.journal, "commit_no", "commit_no"))
+    ),
+    POSTGRES: _insert_journal(func.nextval(literal_column("'journal_seq'"))),
+}
+"""Adds the row of a batch.
+
+In a SQLite file ``seq`` is the commit number, unless the file is a copy of a database with several
+nodes. PostgreSQL takes the next number of a sequence. The fence has been passed by then, so the
+batches of all nodes get their numbers in the order in which they are committed.
+"""
 
 # Both databases have the same upsert, but SQLAlchemy's construct for SQLite compiles only there.
 
 
 def _claim(dialect: Any) -> Insert:
-    node_no = _bound(_node, "node_no", "node_no")
-    facts = ("started_at", "seen_at", "version", "pid", "host")
-    about = {name: _bound(_node, name, name) for name in facts}
-    first = dialect.insert(_node).values(
-        node_no=node_no, epoch=literal_column("1"), commit_no=literal_column("0"), **about
-    )
+    facts = ("started_at", "version", "pid", "host", "home", "name", "heartbeat_ms", "state")
+    about = {name: _bound(_node, name, name) for name in ("node_no", "epoch", "seen_at", *facts)}
+    first = dialect.insert(_node).values(commit_no=literal_column("0"), **about)
     claimed: Insert = first.on_conflict_do_update(
         index_elements=["node_no"],
-        set_={
-            "epoch": _node.c.epoch + literal_column("1"),
-            **{name: first.excluded[name] for name in facts if name != "seen_at"},
-        },
-    ).returning(_node.c.epoch, _node.c.commit_no, _node.c.seen_at, _node.c.steady_at)
+        set_={name: first.excluded[name] for name in ("epoch", *facts)},
+    ).returning(_node.c.epoch, _node.c.commit_no)
     return claimed
 
 
@@ -746,7 +757,7 @@ def _put_chunk(dialect: Any) -> Insert:
 
 
 CLAIM_NODE = {SQLITE: _claim(sqlite), POSTGRES: _claim(postgresql)}
-"""Creates the row of a node or increments its epoch. Returns the epoch and the last commit."""
+"""Creates or updates the row of a node. Returns its epoch and its last commit."""
 
 LEASE_NUMBERS = {SQLITE: _lease(sqlite), POSTGRES: _lease(postgresql)}
 """Reserves a block of numbers and returns the first number after it.

@@ -135,10 +135,11 @@ def small(column: str) -> Column[int]:
     return Column(column, _SMALL, nullable=False)
 
 
-def state(last: int, column: str = "state") -> Column[int]:
+def state(last: int, column: str = "state", *, server_default: str | None = None) -> Column[int]:
     """Return a column for a numbered state, from 0 to ``last``."""
     check = CheckConstraint(f"{column} BETWEEN 0 AND {last}")
-    return Column(column, _SMALL, check, nullable=False, info={RANGE: (0, last)})
+    info = {RANGE: (0, last)}
+    return Column(column, _SMALL, check, nullable=False, server_default=server_default, info=info)
 
 
 Row = TypeVar("Row")

@@ -28,6 +28,10 @@ __all__ = ("copy", "export")
 _ROWS_AT_ONCE = 500
 _CHUNKS_AT_ONCE = 8
 
+_CONTINUE_JOURNAL = sqlalchemy.text(
+    "SELECT setval('journal_seq', (SELECT coalesce(max(seq), 0) + 1 FROM journal), false)"
+)
+
 _DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg"}
 
 
@@ -65,6 +69,8 @@ async def copy(source: str, target: str, vault: Vault, home: Path | None = None)
         for table in _tables():
             counts[table.name] = await _copy_table(table, source_connection, target_connection)
         await _copy_mark(source_connection, target_connection)
+        if make_url(target).get_backend_name() == "postgresql":
+            await target_connection.execute(_CONTINUE_JOURNAL)
         await target_connection.commit()
     return counts
 

@@ -9,25 +9,28 @@ and useful for analysis, so they are stored in full.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
-from sqlalchemy import LargeBinary
+from sqlalchemy import Column, LargeBinary
 
 from aioflow.errors import BatchRefused
 from aioflow.model.batch import Batch
-from aioflow.model.ids import TaskNo
+from aioflow.model.ids import RunNo, TaskNo
 from aioflow.model.states import TaskState
+from aioflow.store import tables
 from aioflow.store.changes import KINDS, Changes, Kind, Parameters
 
 __all__ = (
     "Digest",
     "Entry",
+    "Moved",
     "decode",
     "digest",
     "encode",
     "entry_of",
+    "moved_by",
     "steps_of",
     "unpacked",
 )
@@ -59,6 +62,24 @@ class _Steps(msgspec.Struct, frozen=True, array_like=True):
     """Only the steps of an ``Entry``. Its changes, which are much larger, are not decoded."""
 
     steps: list[tuple[TaskNo, int]]
+
+
+class Moved(msgspec.Struct, frozen=True, kw_only=True):
+    """What a batch moved that the live stream shows.
+
+    Attributes:
+        tables: Names of the tables with changed rows.
+        runs: New and changed runs.
+        tasks: The last state of each task that moved.
+        dags: New, changed and deleted DAGs.
+        triggers: Number of changes of the triggers of tasks.
+    """
+
+    tables: frozenset[str]
+    runs: frozenset[RunNo]
+    tasks: dict[TaskNo, TaskState]
+    dags: frozenset[str]
+    triggers: int
 
 
 _decoder = msgspec.msgpack.Decoder(Entry)
@@ -135,6 +156,35 @@ def steps_of(packed: bytes) -> list[tuple[TaskNo, int]]:
         raise ValueError(f"the journal row is damaged: {exc}") from exc
 
 
+def moved_by(body: bytes) -> Moved:
+    """Return what the batch of a journal row moved.
+
+    Raises:
+        ValueError: See ``decode``.
+    """
+    entry = decode(body)
+    rows = [(_KINDS[name], values) for name, values in entry.changes.items() if name in _KINDS]
+    return Moved(
+        tables=frozenset(kind.table.name for kind, _ in rows),
+        runs=frozenset(
+            (*_named_by(rows, tables.run.c.run_no), *_named_by(rows, tables.note.c.run_no))
+        ),
+        tasks=dict(entry.steps),
+        dags=frozenset(_named_by(rows, tables.dag.c.dag_id)),
+        triggers=sum(len(of) for kind, of in rows if kind.table is tables.task_trigger),
+    )
+
+
+def _named_by(
+    rows: Sequence[tuple[Kind, Sequence[Sequence[Any]]]], key: Column[Any]
+) -> Iterator[Any]:
+    """Yield the keys of changed rows of the table of a key column."""
+    for kind, changed in rows:
+        if kind.table is key.table:
+            place = (*kind.columns, *kind.guards).index(key.name)
+            yield from (row[place] for row in changed)
+
+
 def _shortened(kind: Kind, rows: list[Parameters]) -> Sequence[Any]:
     places = _digested[kind.name]
     if not places:
@@ -156,5 +206,7 @@ def _blobs(kind: Kind) -> tuple[int, ...]:
         if name != "failure" and isinstance(kind.table.c[name].type, LargeBinary)
     )
 
+
+_KINDS = {kind.name: kind for kind in KINDS}
 
 _digested = {kind.name: _blobs(kind) for kind in KINDS}

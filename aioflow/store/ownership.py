@@ -1,86 +1,231 @@
 """Ownership of a database: its claim, its fence, its owner, and whether a key decrypts its values.
 
+The owner is the node whose row says that it is active. A claim makes a node active under a new
+term, and declares the node dead that was active before. A batch of that node then fails its fence,
+because both change the same row.
+
 If a commit does not advance the commit number, ``confirm_applied`` finds out why.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import Select, bindparam, delete, literal_column, select, union_all, update
-from sqlalchemy.dialects import postgresql
+from sqlalchemy import Select, bindparam, literal_column, null, select, union_all, update
 
 from aioflow.crypto import Vault
-from aioflow.errors import Fenced, StrangeDatabase
+from aioflow.errors import Fenced, HomeBusy, StrangeDatabase
+from aioflow.errors.runtime import ANOTHER_DATABASE
 from aioflow.model.batch import Batch
-from aioflow.model.rows import NodeFacts
+from aioflow.model.rows import NodeFacts, NodeMark
+from aioflow.model.states import NodeState
 from aioflow.model.timestamps import Timestamp
 from aioflow.store import Claim, Owner, tables
 from aioflow.store.columns import row_checker
+from aioflow.store.membership import Membership
+from aioflow.store.node_messages import NodeMessages
 from aioflow.store.query_protocol import QueryInterface
 
 __all__ = (
-    "CLEAR_OWNER",
+    "DECLARE_DEAD",
+    "FORGET",
     "HEARTBEAT",
-    "NODE_NO",
-    "READ_EPOCH",
-    "READ_OWNER",
-    "SET_OWNER",
+    "LEAVE",
+    "READ_NODES",
+    "TERM",
+    "ClaimPlan",
+    "KnownNode",
     "OwnershipReader",
-    "claim_from_row",
     "claim_parameters",
     "commit_times",
     "confirm_applied",
+    "known_nodes",
+    "own_number",
+    "plan_claim",
 )
 
-NODE_NO = 1
+TERM = "term"
+"""Name of the counter of terms in ``number_lease``."""
 
-_claimed_node = tables.node
-_CLAIMED = select(
-    _claimed_node.c.epoch,
-    _claimed_node.c.commit_no,
-    _claimed_node.c.seen_at,
-    _claimed_node.c.steady_at,
-)
+_FIRST_NODE = 1
 
+_node = tables.node
 
-def claim_parameters(about: NodeFacts | None) -> dict[str, Any]:
-    """Return the parameters of the statement that claims the database."""
-    return {
-        "node_no": NODE_NO,
-        "started_at": None if about is None else about.started_at,
-        "seen_at": None if about is None else about.started_at,
-        "version": None if about is None else about.version,
-        "pid": None if about is None else about.pid,
-        "host": None if about is None else about.host,
-    }
+READ_NODES = select(
+    _node.c.node_no,
+    _node.c.epoch,
+    _node.c.commit_no,
+    _node.c.heartbeat,
+    _node.c.state,
+    _node.c.home,
+    _node.c.host,
+    _node.c.pid,
+    _node.c.seen_at,
+    _node.c.steady_at,
+).order_by(_node.c.node_no)
 
 
-def claim_from_row(row: Sequence[Any], *, after_crash: bool) -> Claim:
-    """Return the claim that a row from the claiming statement describes.
+class KnownNode(NamedTuple):
+    """A row that ``READ_NODES`` reads."""
 
-    Args:
-        after_crash: See ``Claim``.
+    node_no: int
+    epoch: int
+    commit_no: int
+    heartbeat: int
+    state: int
+    home: str | None
+    host: str | None
+    pid: int | None
+    seen_at: Timestamp | None
+    steady_at: Timestamp | None
+
+    @property
+    def mark(self) -> NodeMark:
+        """The mark of the node at the time of the read."""
+        return NodeMark(self.node_no, self.epoch, self.commit_no, self.heartbeat)
+
+
+class ClaimPlan(NamedTuple):
+    """What a claim changes.
+
+    Attributes:
+        dead: The mark of the node that is declared dead, if any. The declaration expects its
+            commit number and its heartbeat only if ``expects_silence``.
+        seen_at, steady_at: Time of the last batch of any node.
+    """
+
+    node_no: int
+    dead: NodeMark | None
+    expects_silence: bool
+    after_crash: bool
+    seen_at: Timestamp | None
+    steady_at: Timestamp | None
+
+    def claim(self, epoch: int, commit_no: int, *, after_crash: bool) -> Claim:
+        """Return the claim that results."""
+        return Claim(
+            node_no=self.node_no,
+            epoch=epoch,
+            commit_no=commit_no,
+            seen_at=self.seen_at,
+            steady_at=self.steady_at,
+            after_crash=after_crash,
+        )
+
+
+def known_nodes(rows: Sequence[Sequence[Any]]) -> list[KnownNode]:
+    """Return the rows of all nodes.
 
     Raises:
-        StrangeDatabase: If the row of this node is damaged, so that no commit is possible.
+        StrangeDatabase: If a row is damaged, so that no commit is possible.
     """
-    try:
-        row_checker(_CLAIMED).checked([row])
-    except msgspec.ValidationError as exc:
-        found = f"damaged: table node, row node_no={NODE_NO}: {tuple(row)}: {exc}"
-        raise StrangeDatabase(found) from exc
-    epoch, commit_no, seen_at, steady_at = row
-    return Claim(
-        node_no=NODE_NO,
-        epoch=epoch,
-        commit_no=commit_no,
-        seen_at=seen_at,
-        steady_at=steady_at,
-        after_crash=after_crash,
+    found = []
+    for row in rows:
+        try:
+            row_checker(READ_NODES).checked([row])
+        except msgspec.ValidationError as exc:
+            text = f"damaged: table node, row node_no={row[0]}: {tuple(row)}: {exc}"
+            raise StrangeDatabase(text) from exc
+        found.append(KnownNode(*row))
+    return found
+
+
+def plan_claim(
+    nodes: Sequence[KnownNode],
+    about: NodeFacts | None,
+    *,
+    term: int,
+    where: str,
+    is_alone: bool = False,
+) -> ClaimPlan:
+    """Decide what a claim changes.
+
+    An earlier daemon of the same home has ended, because this one has locked the home. Any other
+    active node must be the one that is to be taken over from, and must be as it was observed.
+
+    Args:
+        nodes: All nodes, read after ``term`` was taken, which locks out other claims.
+        about: The claiming node; ``None`` to claim the first node, whatever it does.
+        where: The database, for messages.
+        is_alone: Whether the database has only one node, whichever home it lies in.
+
+    Raises:
+        Fenced: If the standby that claims has been replaced.
+        HomeBusy: If another node is active.
+        StrangeDatabase: If a node has a term that was not given out yet.
+    """
+    for node in nodes:
+        if node.epoch >= term:
+            text = f"damaged: table node, row node_no={node.node_no}, column epoch: {node.epoch}"
+            raise StrangeDatabase(f"{text}: the last term was {term - 1}")
+    node_no = _FIRST_NODE if is_alone else own_number(nodes, about)
+    if about is not None and about.joined_epoch:
+        own = next((node for node in nodes if node.node_no == node_no), None)
+        if own is None or own.epoch != about.joined_epoch:
+            raise Fenced("another daemon has the identity of this home, or the node was removed")
+    active = next((node for node in nodes if node.state == NodeState.ACTIVE), None)
+    dead, expects_silence = None, False
+    if about is not None and active is not None and active.node_no != node_no:
+        if not about.is_forced and active.mark != about.after:
+            raise HomeBusy(where, f"process {active.pid} on {active.host}", ANOTHER_DATABASE)
+        dead, expects_silence = active.mark, not about.is_forced
+    last = max(nodes, key=_last_batch, default=None)
+    return ClaimPlan(
+        node_no=node_no,
+        dead=dead,
+        expects_silence=expects_silence,
+        after_crash=active is not None,
+        seen_at=None if last is None else last.seen_at,
+        steady_at=None if last is None else last.steady_at,
     )
+
+
+def own_number(nodes: Sequence[KnownNode], about: NodeFacts | None) -> int:
+    """Return the number of the claiming node.
+
+    A home keeps its number. A node whose home is not known, and that is not active, belongs to the
+    first home that asks.
+    """
+    home = None if about is None else about.home
+    if not home:
+        return _FIRST_NODE
+    own = (node.node_no for node in nodes if node.home == home)
+    free = (n.node_no for n in nodes if n.home is None and n.state != NodeState.ACTIVE)
+    for found in (*own, *free):
+        return found
+    return max((node.node_no for node in nodes), default=_FIRST_NODE - 1) + 1
+
+
+def _last_batch(node: KnownNode) -> int:
+    return -1 if node.steady_at is None else node.steady_at
+
+
+def claim_parameters(
+    about: NodeFacts | None, *, node_no: int, epoch: int, state: NodeState = NodeState.ACTIVE
+) -> dict[str, Any]:
+    """Return the parameters of the statement that claims the database."""
+    if about is None:
+        facts: dict[str, Any] = dict.fromkeys(("started_at", "version", "pid", "host", "name"))
+        facts |= {"home": None, "heartbeat_ms": 0}
+    else:
+        facts = {
+            "started_at": about.started_at,
+            "version": about.version,
+            "pid": about.pid,
+            "host": about.host,
+            "home": about.home or None,
+            "name": about.name or about.host,
+            "heartbeat_ms": about.heartbeat_ms,
+        }
+    return {
+        **facts,
+        "node_no": node_no,
+        "epoch": epoch,
+        "state": int(state),
+        "seen_at": facts["started_at"],
+    }
 
 
 def commit_times(batch: Batch) -> dict[str, Any]:
@@ -94,19 +239,21 @@ def confirm_applied(node: Sequence[Any] | None, *, epoch: int, number: int) -> N
     That is the case if the reply to the first commit of the batch was lost.
 
     Args:
-        node: Epoch and commit number in this node's row; ``None`` if the row is missing.
+        node: Epoch, commit number and state in this node's row; ``None`` if the row is missing.
         epoch: The epoch under which this node writes.
         number: Number of the batch.
 
     Raises:
-        Fenced: If the row has another epoch.
+        Fenced: If the row has another epoch, or this node is not active any more.
         StrangeDatabase: If the row is missing or has any other commit number.
     """
     if node is None:
         raise StrangeDatabase("this node is no longer in the database")
-    found_epoch, found_number = node
+    found_epoch, found_number, state = node
     if found_epoch != epoch:
         raise Fenced(f"this node writes under epoch {epoch}, but {found_epoch} has begun")
+    if state != NodeState.ACTIVE:
+        raise Fenced(f"this node writes under epoch {epoch}, but is no longer active")
     if found_number != number:
         raise StrangeDatabase(
             f"the database is at commit {found_number}, where this node expected "
@@ -117,43 +264,66 @@ def confirm_applied(node: Sequence[Any] | None, *, epoch: int, number: int) -> N
 _SAMPLE = 20
 """Number of encrypted rows to try in each table. It suffices that one can be decrypted."""
 
-_OWNER_KEY = "holder"
 
-_node, _meta = tables.node, tables.meta
-_is_mine = _node.c.node_no == literal_column(str(NODE_NO))
-_is_owner_row = _meta.c.name == literal_column(f"'{_OWNER_KEY}'")
+def _bound(column: str, name: str | None = None) -> Any:
+    return bindparam(name or column, type_=_node.c[column].type)
 
 
 _OWNER = select(
-    _meta.c.value, _node.c.epoch, _node.c.commit_no, _node.c.seen_at, _node.c.host, _node.c.pid
-).where(_is_mine, _is_owner_row)
+    _node.c.home,
+    _node.c.node_no,
+    _node.c.epoch,
+    _node.c.commit_no,
+    _node.c.heartbeat,
+    _node.c.host,
+    _node.c.pid,
+).where(tables.is_active)
 
+_is_declared = (_node.c.node_no == _bound("node_no")) & tables.is_active
 
-def _set_owner() -> Any:
-    value = bindparam("home", type_=_meta.c.value.type)
-    noted = postgresql.insert(_meta).values(name=literal_column(f"'{_OWNER_KEY}'"), value=value)
-    return noted.on_conflict_do_update(
-        index_elements=["name"], set_={"value": noted.excluded.value}
+DECLARE_DEAD = {
+    expects_silence: update(_node)
+    .where(
+        _is_declared,
+        *(
+            _node.c[column] == _bound(column, f"was_{column}")
+            for column in ("epoch", "commit_no", "heartbeat")
+            if expects_silence
+        ),
     )
+    .values(epoch=_bound("epoch", "term"), state=literal_column(str(int(NodeState.DEAD))))
+    for expects_silence in (False, True)
+}
+"""Declares the active node dead; if it must be silent, only if it is as it was observed.
 
-
-SET_OWNER = _set_owner()
-"""Records the home of the daemon that claims the database."""
-
-CLEAR_OWNER = delete(_meta).where(_is_owner_row)
-
-READ_OWNER = select(_meta.c.value).where(_is_owner_row)
-"""Reads the home of the daemon that claimed the database, unless it shut down cleanly."""
-
-READ_EPOCH = select(_node.c.epoch).where(_is_mine).with_for_update()
-"""Reads the epoch of this node and locks its row until the transaction ends."""
+It gets a term of its own, so no daemon writes under its old one.
+"""
 
 HEARTBEAT = (
     update(_node)
-    .where(_is_mine, _node.c.epoch == bindparam("of_epoch", type_=_node.c.epoch.type))
-    .values(seen_at=bindparam("at", type_=_node.c.seen_at.type))
+    .where(
+        _node.c.node_no == _bound("node_no"),
+        _node.c.epoch == _bound("epoch", "of_epoch"),
+        _node.c.state == _bound("state", "of_state"),
+    )
+    .values(heartbeat=_node.c.heartbeat + literal_column("1"), heartbeat_at=_bound("heartbeat_at"))
 )
-"""Records a heartbeat of the daemon that writes under an epoch."""
+"""Records a heartbeat of a node in a state under an epoch."""
+
+LEAVE = (
+    update(_node)
+    .where(_node.c.node_no == _bound("node_no"), _node.c.epoch == _bound("epoch", "of_epoch"))
+    .values(state=literal_column(str(int(NodeState.LEFT))))
+)
+
+FORGET = (
+    update(_node)
+    .where(
+        _node.c.node_no == _bound("node_no"),
+        _node.c.state >= literal_column(str(int(NodeState.LEFT))),
+    )
+    .values(home=null(), name=null(), host=null(), state=literal_column(str(int(NodeState.LEFT))))
+)
 
 
 def _encrypted_rows() -> Select[Any]:
@@ -187,8 +357,10 @@ _ENCRYPTED_ROWS = _encrypted_rows()
 
 
 class OwnershipReader(QueryInterface):
-    """The part of a store that reads its owner. The owner of a SQLite file is known by its lock."""
+    """The part of a store that reads its owner."""
 
+    membership: Membership | None = None
+    node_messages: NodeMessages | None = None
     _vault: Vault
 
     async def can_decrypt(self) -> bool:
@@ -206,14 +378,13 @@ class OwnershipReader(QueryInterface):
         )
 
     async def find_owner(self) -> Owner | None:
-        """See ``Store``."""
+        """See ``Store``. A SQLite file overrides this: its lock shows whether a daemon is alive."""
         found = await self._one(tuple, _OWNER)
         if found is None:
             return None
-        home, epoch, commit_no, seen_at, host, pid = found
-        return Owner(
-            home=home, epoch=epoch, commit_no=commit_no, seen_at=seen_at, host=host, pid=pid
-        )
+        home, node_no, epoch, commit_no, heartbeat, host, pid = found
+        mark = NodeMark(node_no, epoch, commit_no, heartbeat)
+        return Owner(home=home or "", mark=mark, host=host, pid=pid)
 
     async def heartbeat(self, at: Timestamp) -> None:
         """See ``Store``."""

@@ -383,8 +383,8 @@ def outbox_row(values: Values) -> OutboxRow:
 
 def journal_row(values: Values) -> JournalRow:
     """Return a row of ``journal``."""
-    commit_no, at, body = values
-    return JournalRow(commit_no=commit_no, at=at, body=body)
+    seq, at, body, node_no, commit_no = values
+    return JournalRow(seq=seq, at=at, body=body, node_no=node_no, commit_no=commit_no)
 
 
 def _failure(packed: bytes | None) -> Failure | None:

@@ -66,6 +66,7 @@ __all__ = (
     "execute_script",
     "expansion",
     "history",
+    "is_active",
     "is_daily",
     "is_hourly",
     "journal",
@@ -119,8 +120,18 @@ node = Table(
     number("pid", null=True),
     text("host", null=True),
     instant("steady_at", null=True),
+    text("home", null=True),
+    text("name", null=True),
+    state(3, server_default="2"),
+    count("heartbeat", server_default="0"),
+    count("heartbeat_ms", server_default="0"),
+    instant("heartbeat_at", null=True),
     sqlite_strict=True,
 )
+Index("node_by_home", node.c.home, unique=True)
+is_active = node.c.state == literal_column("1")
+"""Condition for the node that may commit. An index ensures that there is at most one."""
+Index("node_active", node.c.state, unique=True, **_only(is_active))
 
 drained = Table("drained", metadata, key("node_no"), instant("at"), sqlite_strict=True)
 
@@ -554,8 +565,16 @@ Index(
 outbox = Table("outbox", metadata, key("outbox_no"), text("kind"), blob("body"), sqlite_strict=True)
 
 journal = Table(
-    "journal", metadata, key("commit_no"), instant("at"), blob("body"), sqlite_strict=True
+    "journal",
+    metadata,
+    key("seq"),
+    instant("at"),
+    blob("body"),
+    number("node_no", server_default="1"),
+    number("commit_no", server_default="0"),
+    sqlite_strict=True,
 )
+Index("journal_by_commit", journal.c.node_no, journal.c.commit_no, unique=True)
 
 
 history = Table(
@@ -657,7 +676,7 @@ audit_head = Table(
 )
 
 
-HEAD_REVISION = "0007"
+HEAD_REVISION = "0009"
 """The revision that this version of aioflow needs. Revisions are numbered in order."""
 
 PRODUCT = "aioflow"

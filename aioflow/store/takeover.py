@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 
 from aioflow.clock import Clock, SystemClock
 from aioflow.errors import Fenced, HomeBusy, SettingsError, StoreUnavailable
 from aioflow.errors.runtime import ANOTHER_DATABASE
-from aioflow.model.rows import NodeFacts
+from aioflow.model.rows import NodeFacts, NodeMark
 from aioflow.settings import Settings
 from aioflow.settings.home import own_identity
-from aioflow.store import Owner, Store
+from aioflow.store import Store
 from aioflow.telemetry.log import Logger
 
-__all__ = ("LEASE_SECONDS", "Beating", "prepare_claim", "wait_for_takeover")
+__all__ = ("HEARTBEAT_SECONDS", "LEASE_SECONDS", "Beating", "prepare_claim", "wait_for_takeover")
 
 HEARTBEAT_SECONDS = 2.0
 """Interval between heartbeats while a daemon commits nothing."""
@@ -30,6 +31,7 @@ LEASE_SECONDS = 6.0
 """Time without commits and heartbeats after which a daemon is considered dead."""
 
 _POLL_SECONDS = 0.5
+_RETRY_SECONDS = 1.0
 
 _log = Logger(__name__)
 
@@ -45,6 +47,11 @@ async def prepare_claim(settings: Settings, store: Store, *, take_over: bool) ->
         SettingsError: If no key of this home decrypts the encrypted values in the database.
     """
     clock, home, after = SystemClock(), own_identity(settings.home), None
+    membership = store.membership
+    if membership is not None:
+        # A node that rejoins must outlast an outage: it may be the only one that is left.
+        await _retried(membership.check_connection, clock, settings.db_wait_seconds)
+        await _retried(store.can_decrypt, clock, settings.db_wait_seconds)
     if not take_over:
         if not await store.can_decrypt():
             raise SettingsError(
@@ -52,19 +59,44 @@ async def prepare_claim(settings: Settings, store: Store, *, take_over: bool) ->
                 "the database, or the key file, is another home's; put the right key back, "
                 "or start without these values (--take-over)"
             )
-        after = await wait_for_takeover(store, clock, home=home, where=settings.shown_db)
+        if membership is None:
+            after = await wait_for_takeover(store, clock, home=home, where=settings.shown_db)
     return NodeFacts(
         started_at=clock.now(),
         version=version("aioflow-engine"),
         pid=os.getpid(),
         host=socket.gethostname(),
         home=home,
+        name=settings.ha_node_name,
+        heartbeat_ms=round(1_000 * settings.ha_heartbeat_seconds) if settings.ha_enabled else 0,
         after=after,
+        is_forced=take_over,
     )
 
 
-async def wait_for_takeover(store: Store, clock: Clock, *, home: str, where: str) -> int | None:
-    """Wait until no other daemon serves a database. Return the epoch to take over, if any.
+async def _retried(ask: Callable[[], Awaitable[object]], clock: Clock, seconds: float) -> None:
+    """Repeat a question until the database answers, or the time is over.
+
+    Raises:
+        StoreUnavailable: If the database does not answer within ``seconds``.
+    """
+    until = clock.monotonic_us() + round(seconds * 1e6)
+    while True:
+        try:
+            await ask()
+        except StoreUnavailable as exc:
+            if clock.monotonic_us() >= until:
+                raise
+            _log.warning("the database does not answer, trying again", error=str(exc))
+            await clock.sleep(_RETRY_SECONDS)
+        else:
+            return
+
+
+async def wait_for_takeover(
+    store: Store, clock: Clock, *, home: str, where: str
+) -> NodeMark | None:
+    """Wait until no other daemon serves a database. Return the node to take over from, if any.
 
     Args:
         home: The identity of this daemon's home.
@@ -76,7 +108,7 @@ async def wait_for_takeover(store: Store, clock: Clock, *, home: str, where: str
     """
     found = await store.find_owner()
     if found is None or found.home == home:
-        return None if found is None else found.epoch
+        return None
     _log.warning(
         "another daemon serves this database; taking over if it makes no progress",
         holder=found.name,
@@ -91,23 +123,31 @@ async def wait_for_takeover(store: Store, clock: Clock, *, home: str, where: str
             since = clock.monotonic_us()  # the owner could not write either: start over
             continue
         if now is None:
-            return found.epoch  # the owner has just shut down
-        if _mark(now) != _mark(found):
+            return None  # the owner has just shut down
+        if now.mark != found.mark:
             raise HomeBusy(where, now.name, ANOTHER_DATABASE)
     _log.warning("taking over from a daemon that makes no progress", holder=found.name)
-    return found.epoch
-
-
-def _mark(holder: Owner) -> tuple[object, ...]:
-    return holder.epoch, holder.commit_no, holder.seen_at
+    return found.mark
 
 
 class Beating:
-    """Sends heartbeats while a daemon commits nothing, and detects that it is fenced."""
+    """Sends heartbeats while a daemon commits nothing, and detects that it is fenced.
 
-    def __init__(self, store: Store, clock: Clock) -> None:
-        self._store = store
+    Args:
+        send: Records a heartbeat.
+        seconds: The interval of the heartbeats.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[], Awaitable[None]],
+        clock: Clock,
+        *,
+        seconds: float = HEARTBEAT_SECONDS,
+    ) -> None:
+        self._send = send
         self._clock = clock
+        self._interval_us = round(seconds * 1e6)
         self._commit_no = -1
         self._next_us = 0
 
@@ -119,13 +159,13 @@ class Beating:
         """
         if commit_no != self._commit_no:
             self._commit_no = commit_no  # a commit counts as a heartbeat
-            self._next_us = self._clock.monotonic_us() + round(HEARTBEAT_SECONDS * 1e6)
+            self._next_us = self._clock.monotonic_us() + self._interval_us
             return
         if self._clock.monotonic_us() < self._next_us:
             return
-        self._next_us = self._clock.monotonic_us() + round(HEARTBEAT_SECONDS * 1e6)
+        self._next_us = self._clock.monotonic_us() + self._interval_us
         try:
-            await self._store.heartbeat(self._clock.now())
+            await self._send()
         except Fenced:
             _log.error("another daemon took this database over")
             raise

@@ -14,7 +14,7 @@ from aioflow.model.run_filter import RunCounts, RunFilter
 from aioflow.model.states import TaskState, TriggerState
 from aioflow.model.timestamps import Timestamp
 
-__all__ = ("AGE_SECONDS", "Browsed", "CommitsAbove", "Counted", "WaitCount")
+__all__ = ("AGE_SECONDS", "Browsed", "CommitsAbove", "Counted", "JournalEnd", "WaitCount")
 
 AUDIT_SEARCHED = 10_000
 """Number of the newest audit entries in which the clears of a run are searched."""
@@ -29,8 +29,20 @@ WaitCount: TypeAlias = tuple[str, Timestamp, tuple[int, ...]]
 """Class path, earliest start of a wait, and counts by age, see ``AGE_SECONDS``."""
 
 
+class JournalEnd(NamedTuple):
+    """The end of the journal in one committed state.
+
+    Attributes:
+        seq: That of the newest row; 0 if there is none.
+        commits: Number of the last commit of each node.
+    """
+
+    seq: int
+    commits: dict[int, int]
+
+
 class CommitsAbove(NamedTuple):
-    """Journal rows whose numbers are above the last commit, which shows damage.
+    """Journal rows of a node whose numbers are above its last commit, which shows damage.
 
     The node's row and the journal row are written in one transaction, so one of the two numbers is
     damaged.
@@ -47,20 +59,22 @@ class CommitsAbove(NamedTuple):
     first: int
     newest: int
     last: int | None
+    node_no: int = 1
 
     def __str__(self) -> str:
         """Describe which row is damaged, and how to repair it."""
+        of_node = f"node_no = {self.node_no}"
         if self._is_node_damaged:
-            row = f"table node, row node_no=1, column commit_no: {self.number}"
+            row = f"table node, row node_no={self.node_no}, column commit_no: {self.number}"
             why = f"the journal continues to {self.newest}"
-            mend = f"UPDATE node SET commit_no = {self.newest} WHERE node_no = 1"
+            mend = f"UPDATE node SET commit_no = {self.newest} WHERE {of_node}"
         else:
             row = f"table journal, row commit_no={self.newest}, column commit_no"
             why = f"that is above the last commit of the node, {self.number}"
-            mend = f"DELETE FROM journal WHERE commit_no > {self.number}"
+            mend = f"DELETE FROM journal WHERE {of_node} AND commit_no > {self.number}"
             if self.rows == 1 and self.last == self.number - 1:  # the number of this row is damaged
-                new = f"SET commit_no = {self.number} WHERE commit_no = {self.newest}"
-                mend = f"UPDATE journal {new}"
+                new = f"SET commit_no = {self.number}"
+                mend = f"UPDATE journal {new} WHERE {of_node} AND commit_no = {self.newest}"
         return f"damaged: {row}: {why}; copy the database, then repair it: {mend}"
 
     @property
@@ -270,8 +284,14 @@ class Browsed(Protocol):
     async def list_nodes(self) -> list[NodeRow]:
         """Return every node that has ever claimed this database."""
 
-    async def commits_above(self, number: int) -> CommitsAbove | None:
-        """Return the journal rows above a commit number; ``None`` if there are none."""
+    async def find_journal_end(self) -> JournalEnd:
+        """Return the end of the journal."""
+
+    async def commits_above(self, number: int, *, node_no: int = 1) -> CommitsAbove | None:
+        """Return a node's journal rows above a commit number; ``None`` if there are none."""
 
     async def oldest_commit(self) -> int | None:
-        """Return the number of the oldest journal row; ``None`` if the journal is empty."""
+        """Return the ``seq`` of the oldest journal row; ``None`` if the journal is empty."""
+
+    async def newest_commit(self) -> int | None:
+        """Return the ``seq`` of the newest journal row; ``None`` if the journal is empty."""

@@ -22,13 +22,20 @@ from sqlalchemy import (
 
 from aioflow.model.ids import RunNo, TaskNo, TriggerNo
 from aioflow.model.rows import NamedEventRow, NodeRow, RunRow, TaskRow, TriggerRow, TryRow
-from aioflow.model.states import RunState, TaskState, TriggerState
+from aioflow.model.states import NodeState, RunState, TaskState, TriggerState
 from aioflow.model.timestamps import Timestamp
 from aioflow.store import rows, tables
 from aioflow.store.contains import Contains
 from aioflow.store.query_protocol import QueryInterface
 from aioflow.store.selects import literal, number, text
-from aioflow.store.ui_protocol import AGE_SECONDS, AUDIT_SEARCHED, CommitsAbove, Counted, WaitCount
+from aioflow.store.ui_protocol import (
+    AGE_SECONDS,
+    AUDIT_SEARCHED,
+    CommitsAbove,
+    Counted,
+    JournalEnd,
+    WaitCount,
+)
 
 __all__ = ("BrowsingReader",)
 
@@ -124,12 +131,17 @@ _EVENT_BY_NO = select(_event).where(_event.c.event_no == number("event_no"))
 _is_drained = tables.node.c.node_no.in_(select(tables.drained.c.node_no)).label("is_drained")
 _dag_event, _dag_trigger = tables.dag_event, tables.dag_trigger
 _NODES = select(tables.node, _is_drained).order_by(tables.node.c.node_no)
-_OLDEST_COMMIT = select(func.min(tables.journal.c.commit_no))
-_commit_no = tables.journal.c.commit_no
-_COMMITS_ABOVE: Any = select(func.count(), func.min(_commit_no), func.max(_commit_no)).where(
-    _commit_no > number("number")
+_OLDEST_COMMIT = select(func.min(tables.journal.c.seq))
+_NEWEST_COMMIT = select(func.max(tables.journal.c.seq))
+_JOURNAL_END = select(
+    tables.node.c.node_no, tables.node.c.commit_no, _NEWEST_COMMIT.scalar_subquery()
 )
-_LAST_COMMIT_UNTIL = select(func.max(_commit_no)).where(_commit_no <= number("number"))
+_commit_no = tables.journal.c.commit_no
+_of_node = tables.journal.c.node_no == number("node_no")
+_COMMITS_ABOVE: Any = select(func.count(), func.min(_commit_no), func.max(_commit_no)).where(
+    _of_node, _commit_no > number("number")
+)
+_LAST_COMMIT_UNTIL = select(func.max(_commit_no)).where(_of_node, _commit_no <= number("number"))
 
 
 def _younger(index: int) -> Any:
@@ -470,15 +482,32 @@ class BrowsingReader(QueryInterface):
         (found,) = await self._all(lambda row: row[0], _OLDEST_COMMIT)
         return None if found is None else int(found)
 
-    async def commits_above(self, number: int) -> CommitsAbove | None:
+    async def newest_commit(self) -> int | None:
         """See ``Store``."""
-        (above,) = await self._all(tuple, _COMMITS_ABOVE, number=number)
+        (found,) = await self._all(lambda row: row[0], _NEWEST_COMMIT)
+        return None if found is None else int(found)
+
+    async def find_journal_end(self) -> JournalEnd:
+        """See ``Store``."""
+        found = await self._all(tuple, _JOURNAL_END)
+        commits = {int(node_no): int(commit_no) for node_no, commit_no, _ in found}
+        return JournalEnd(seq=max((seq or 0 for *_, seq in found), default=0), commits=commits)
+
+    async def commits_above(self, number: int, *, node_no: int = 1) -> CommitsAbove | None:
+        """See ``Store``."""
+        named = {"number": number, "node_no": node_no}
+        (above,) = await self._all(tuple, _COMMITS_ABOVE, **named)
         count, first, newest = above
         if not count:
             return None
-        (last,) = await self._all(lambda row: row[0], _LAST_COMMIT_UNTIL, number=number)
+        (last,) = await self._all(lambda row: row[0], _LAST_COMMIT_UNTIL, **named)
         return CommitsAbove(
-            number=number, rows=int(count), first=int(first), newest=int(newest), last=last
+            number=number,
+            rows=int(count),
+            first=int(first),
+            newest=int(newest),
+            last=last,
+            node_no=node_no,
         )
 
 
@@ -509,15 +538,20 @@ def _wait_count(values: rows.Values) -> WaitCount:
 
 
 def _node_row(values: rows.Values) -> NodeRow:
-    node_no, epoch, commit_no, started_at, seen_at, version, pid, host, _, is_drained = values
+    node_no, epoch, commit_no, started_at, seen_at, version, pid, host, _, *rest = values
+    _, name, state, _, heartbeat_ms, heartbeat_at, is_drained = rest
+    moments = [at for at in (seen_at, heartbeat_at) if at is not None]
     return NodeRow(
         node_no=node_no,
         epoch=epoch,
         commit_no=commit_no,
         is_drained=bool(is_drained),
         started_at=started_at,
-        seen_at=seen_at,
+        seen_at=max(moments, default=None),
         version=version,
         pid=pid,
         host=host,
+        name=name,
+        state=NodeState(state),
+        heartbeat_ms=heartbeat_ms,
     )

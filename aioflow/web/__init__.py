@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from aioflow.web.server import serve
+from aioflow.web.server import WebAddress, serve
 
-__all__ = ("serve",)
+__all__ = ("WebAddress", "serve")

@@ -18,6 +18,7 @@ from aioflow.api import Api
 from aioflow.errors import AioflowError
 from aioflow.web import openapi, static
 from aioflow.web.csrf import SAFE_METHODS
+from aioflow.web.forwarding import Forwarder
 from aioflow.web.guard import Guard
 from aioflow.web.limits import ResponseBudget
 from aioflow.web.metrics import exposition
@@ -76,8 +77,11 @@ def create_app(
     app.state.page_urls = page_urls or PageUrls()
     app.state.metrics = exposition(api, lag_seconds)
     check_routes(app.routes)
+    served: ASGIApp = app
+    if api.follower is not None and api.node_queries is not None:
+        served = Forwarder(app, api, api.node_queries, app.routes, token.cookie_name)
     return Guard(
-        app,
+        served,
         token,
         api.access,
         api.clock,

@@ -8,15 +8,19 @@ import msgspec
 from starlette.types import Scope
 
 from aioflow.api.access.authentication import Caller
+from aioflow.api.node_queries import HttpQuery
 from aioflow.model.access import Actor, caller_name
 
 __all__ = (
     "RequestContext",
+    "forwarded_query",
     "request_context",
+    "set_forwarded_query",
     "set_request_context",
 )
 
 _SCOPE_KEY = "aioflow.request_context"
+_FORWARDED_KEY = "aioflow.forwarded_query"
 
 
 class RequestContext(msgspec.Struct):
@@ -29,6 +33,7 @@ class RequestContext(msgspec.Struct):
         cookie: The value of its session cookie.
         target: Target of the audit entry if the request is denied; if empty, the path is used.
         code: The code of the error response, if any.
+        is_forwarded: Whether the active node has answered, and audited what it denied.
     """
 
     request_id: str
@@ -37,6 +42,7 @@ class RequestContext(msgspec.Struct):
     cookie: str | None = None
     target: str = ""
     code: str | None = None
+    is_forwarded: bool = False
 
     @property
     def actor(self) -> Actor | None:
@@ -56,3 +62,13 @@ def set_request_context(scope: Scope, context: RequestContext) -> None:
 def request_context(scope: Scope) -> RequestContext | None:
     """Return the context of a scope; ``None`` if the request did not pass the guard."""
     return cast("RequestContext | None", scope.get(_SCOPE_KEY))
+
+
+def set_forwarded_query(scope: Scope, query: HttpQuery) -> None:
+    """Mark a request as passed on by a standby. No client can do so."""
+    scope[_FORWARDED_KEY] = query
+
+
+def forwarded_query(scope: Scope) -> HttpQuery | None:
+    """Return what a standby has passed on; ``None`` for a request of a client."""
+    return cast("HttpQuery | None", scope.get(_FORWARDED_KEY))

@@ -19,11 +19,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from aioflow.api.access.accounts import Access
 from aioflow.api.access.authentication import Caller
+from aioflow.api.node_queries import HttpQuery
 from aioflow.clock import Clock
 from aioflow.errors import AioflowError, DaemonStopping
 from aioflow.model.access import HOME, AuditEntry, Role, told
 from aioflow.telemetry.log import Logger
-from aioflow.web.auth_context import RequestContext, set_request_context
+from aioflow.web.auth_context import RequestContext, forwarded_query, set_request_context
 from aioflow.web.csrf import (
     LOOPBACK_NAMES,
     SAFE_METHODS,
@@ -140,7 +141,11 @@ class Guard:
             return
         headers, peer = Headers(scope=scope), _address(scope)
         scope["scheme"] = self._proxies.scheme(headers, peer, scope["scheme"])
-        context = RequestContext(secrets.token_hex(8), self._proxies.address(headers, peer))
+        forwarded = forwarded_query(scope)
+        if forwarded is None:
+            context = RequestContext(secrets.token_hex(8), self._proxies.address(headers, peer))
+        else:
+            context = RequestContext(forwarded.request_id, forwarded.address)
         set_request_context(scope, context)
         answer = _GuardedResponse(self, scope, context, send)
         try:
@@ -190,7 +195,7 @@ class Guard:
 
     def refused(self, scope: Scope, context: RequestContext, status: int) -> None:
         """Audit a denied change, and a read that was denied for lack of access."""
-        if scope["method"] in SAFE_METHODS and status not in _SHUT_OUT:
+        if context.is_forwarded or (scope["method"] in SAFE_METHODS and status not in _SHUT_OUT):
             return
         actor = context.actor
         line = AuditEntry(
@@ -208,6 +213,9 @@ class Guard:
         self, scope: Scope, headers: Headers, context: RequestContext
     ) -> Response | None:
         """Return an error response if the request is denied; otherwise authenticate it."""
+        forwarded = forwarded_query(scope)
+        if forwarded is not None:
+            return self._refusal_again(scope, forwarded, context)
         if scope.get(_TRUSTED):
             context.address, context.caller = "", _HOME
             return None
@@ -227,6 +235,21 @@ class Guard:
             self._authenticate(headers, context)  # optional: authenticated callers get more details
             return None
         return await self._not_authorized(scope, headers, context)
+
+    def _refusal_again(
+        self, scope: Scope, forwarded: HttpQuery, context: RequestContext
+    ) -> Response | None:
+        """Check the caller of a request again that another node has authenticated."""
+        context.cookie = forwarded.cookie
+        if forwarded.caller is None:
+            is_open = (scope["method"], scope["path"]) in OPEN
+        else:
+            now, cache = self._clock.now(), self._access.auth_cache
+            context.caller = cache.known_again(forwarded.caller, now)
+            is_open = context.caller is not None
+        if is_open:
+            return None
+        return problem(401, "web.unauthorized", "the session or token has been revoked")
 
     def _authenticate(self, headers: Headers, context: RequestContext) -> bool:
         """Authenticate the request. Return whether it carried a bearer token, valid or not."""

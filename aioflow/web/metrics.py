@@ -74,6 +74,7 @@ def _engine(now: Metrics, done: Measures) -> Iterable[Metric]:
     yield _gauge("queue_depth", "Inputs in the queue", now.waiting_inputs)
     yield _counter("writes_fenced", "Batches rejected because another node took over", now.fenced)
     yield _counter("batches_refused", "Batches the database refused", now.refused)
+    yield _gauge("lease_age_seconds", "Time since the lease was confirmed", now.lease_age_seconds)
     yield _gauge("store_away", "1 while the database is unavailable", int(now.is_store_away))
 
 

@@ -161,6 +161,11 @@ class Drained(TypedDict):
     changed: bool
 
 
+class Forgotten(TypedDict):
+    node: int
+    forgotten: bool
+
+
 class Me(TypedDict):
     name: str
     role: str
@@ -263,9 +268,11 @@ ANSWERS: Mapping[str, Any] = {
     "rotate": RotationView,
     "overview": page_schemas.OverviewView,
     "list_nodes": Page[page_schemas.NodeView],
+    "show_node": page_schemas.NodeView,
     "list_assets": Page[AssetView],
     "list_executors": Page[ExecutorView],
     "drain": Drained,
+    "forget_node": Forgotten,
     "undrain": Drained,
     "import_errors": Page[page_schemas.ImportErrorView],
     "schedules": Page[page_schemas.StartView],

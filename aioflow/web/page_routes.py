@@ -30,6 +30,7 @@ _HOUR_US = 3_600_000_000
 _RECENT = 100
 
 _Version = Annotated[str | None, Query(max_length=128)]
+_NodeNo = Annotated[int, Path(ge=0, le=MAX_ROW_NO)]
 _Dags = Annotated[list[str], Query(max_length=_RECENT)]
 
 
@@ -68,6 +69,18 @@ async def list_nodes(api: NodeApi, limit: Count = PAGE, cursor: CursorText = Non
     return Json(page_of_all("nodes", found, limit, cursor, lambda one: (one.node,)))
 
 
+@router.get("/nodes/{node}", dependencies=[viewer()])
+async def show_node(api: NodeApi, node: _NodeNo) -> Response:
+    """Show one node."""
+    return Json(await api.reads.node(node))
+
+
+@router.delete("/nodes/{node}", dependencies=[admin()])
+async def forget_node(acting: Acting, node: _NodeNo) -> Response:
+    """Remove a node that has left or is dead from the list."""
+    return Json(await acting.forget_node(node))
+
+
 @router.get("/executors", dependencies=[viewer()])
 async def list_executors(api: NodeApi, limit: Count = PAGE, cursor: CursorText = None) -> Response:
     """List the executors of the node, with their workers, and why there are no more."""
@@ -76,13 +89,13 @@ async def list_executors(api: NodeApi, limit: Count = PAGE, cursor: CursorText =
 
 
 @router.post("/nodes/{node}/drain", dependencies=[admin()])
-async def drain(acting: Acting, node: Annotated[int, Path(ge=0, le=MAX_ROW_NO)]) -> Response:
+async def drain(acting: Acting, node: _NodeNo) -> Response:
     """Stop assigning new tasks and triggers to a node."""
     return Json(await acting.drain(node, is_drained=True))
 
 
 @router.post("/nodes/{node}/undrain", dependencies=[admin()])
-async def undrain(acting: Acting, node: Annotated[int, Path(ge=0, le=MAX_ROW_NO)]) -> Response:
+async def undrain(acting: Acting, node: _NodeNo) -> Response:
     """Resume assigning work to a node."""
     return Json(await acting.drain(node, is_drained=False))
 

@@ -30,6 +30,8 @@ from aioflow.errors import (
     DecisionEnded,
     Forbidden,
     LoginFailed,
+    NoActiveNode,
+    NodeBehind,
     NoSuchValue,
     NotAssigned,
     OutOfScope,
@@ -69,6 +71,7 @@ from aioflow.web.auth_context import request_context
 __all__ = ("problem", "problem_of", "status_of")
 
 _RETRY_SECONDS = 5
+_TAKEOVER_SECONDS = 1
 _ADVICE = re.compile(r"; (see `aioflow [^`]*`)\Z")
 
 _STATUS: tuple[tuple[type[AioflowError], int], ...] = (
@@ -122,6 +125,8 @@ _STATUS: tuple[tuple[type[AioflowError], int], ...] = (
     (StoreError, 503),
     (DaemonAway, 503),
     (DaemonStopping, 503),
+    (NoActiveNode, 503),
+    (NodeBehind, 503),
 )
 
 
@@ -134,6 +139,8 @@ def problem_of(error: AioflowError) -> Response:
     """Return the error response for an aioflow error."""
     status = status_of(error)
     headers = {"retry-after": str(_RETRY_SECONDS)} if status == 503 else {}
+    if isinstance(error, NoActiveNode | NodeBehind):
+        headers["retry-after"] = str(_TAKEOVER_SECONDS)
     if isinstance(error, TooManyLogins | TooManyAnswers):
         headers["retry-after"] = str(error.again_seconds)
     detail, advice = _without_advice(str(error))

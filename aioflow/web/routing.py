@@ -14,6 +14,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from aioflow.api import Api
 from aioflow.api.paging import CURSOR_LENGTH
 from aioflow.api.queries import PAGE
+from aioflow.web.auth_context import forwarded_query
 from aioflow.web.limits import ResponseBudget
 from aioflow.web.metrics import Exposition
 from aioflow.web.openapi import operation_id
@@ -93,6 +94,9 @@ async def _page_urls(request: Request) -> PageUrls:
 
 
 async def _cookie_name(request: Request) -> str:
+    forwarded = forwarded_query(request.scope)
+    if forwarded is not None:
+        return forwarded.cookie_name
     return cast(str, request.app.state.cookie_name)
 
 

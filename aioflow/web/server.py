@@ -27,7 +27,7 @@ import anyio
 import anyio.to_thread
 import uvicorn
 from anyio.abc import TaskStatus
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from aioflow.api import Api
 from aioflow.api.access.accounts import Access
@@ -37,6 +37,7 @@ from aioflow.filesystem import make_folder
 from aioflow.settings import Settings, is_loopback, socket_path
 from aioflow.telemetry.log import Logger
 from aioflow.web.app import create_app
+from aioflow.web.forwarding import respond
 from aioflow.web.guard import Trusted
 from aioflow.web.limits import HEAD_BYTES, Connections
 from aioflow.web.routing import PageUrls
@@ -45,6 +46,7 @@ from aioflow.web.trusted_proxies import Proxies
 
 __all__ = (
     "LoopLag",
+    "WebAddress",
     "listen_on_address",
     "listen_on_home",
     "serve",
@@ -251,53 +253,145 @@ def check_address(settings: Settings) -> None:
         )
 
 
+async def _no_app(scope: Scope, receive: Receive, send: Send) -> None:
+    raise RuntimeError("an address has no application yet")
+
+
+class WebAddress:
+    """The address and the home's socket of a daemon, at which one application at a time answers.
+
+    The application may be replaced while connections are open: that of a standby by that of the
+    active node.
+
+    Attributes:
+        is_listening: Whether requests are answered.
+        port: The port, once it listens.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        check_address(settings)
+        self._settings = settings
+        self._proxies = Proxies(settings.trusted_proxies)
+        self._sockets = ExitStack()
+        self._closing = anyio.Event()
+        self._is_over = anyio.Event()
+        self._app: ASGIApp = _no_app
+        self._has_app = anyio.Event()
+        self.is_listening = False
+        self.port = 0
+
+    def listen(self) -> None:
+        """Bind the address and the home's socket. ``run`` releases them.
+
+        Raises:
+            PortInUse: If the address is in use.
+            SettingsError: If the address is invalid.
+        """
+        settings = self._settings
+        with ExitStack() as listening:
+            self._public = listening.enter_context(listen_on_address(settings.host, settings.port))
+            self._home = listening.enter_context(listen_on_home(settings.home))
+            self.port = self._public.getsockname()[1]
+            self._sockets = listening.pop_all()
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Answer requests until closed or cancelled. Without an application, they wait."""
+        try:
+            with self._sockets:
+                await self._serve(task_status)
+        finally:
+            self._is_over.set()
+
+    async def _serve(self, task_status: TaskStatus[None]) -> None:
+        servers = (
+            (_Server(self._answer, self._proxies), self._public),
+            (_Server(Trusted(self._answer), self._proxies), self._home),
+        )
+        async with anyio.create_task_group() as group:
+            try:
+                for server, sock in servers:
+                    group.start_soon(server.run_on, sock)
+                    await server.up.wait()
+                self.is_listening = True
+                task_status.started()
+                await self._closing.wait()
+            finally:
+                self.is_listening = False
+                for server, _ in servers:
+                    server.should_exit = True  # they are shielded and shut down by themselves
+
+    def close(self) -> None:
+        """Shut down; open requests may end within seconds."""
+        self._closing.set()
+
+    async def closed(self) -> None:
+        """Wait until it has shut down."""
+        await self._is_over.wait()
+
+    def answer_with(self, app: ASGIApp) -> None:
+        """Answer new requests with an application from now on."""
+        self._app = app
+        self._has_app.set()
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._has_app.wait()
+        await self._app(scope, receive, send)
+
+
 async def serve(
     api: Api,
     settings: Settings,
     stop: anyio.Event,
     *,
+    at: WebAddress | None = None,
     task_status: TaskStatus[str] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until ``stop`` is set or the caller is cancelled.
 
     Report the page's URL, with a token, to ``task_status`` once requests are answered.
 
+    Args:
+        at: An address that outlives a cancellation, so that another application can follow; by
+            default, one of its own.
+
     Raises:
         PortInUse: If the address is in use.
         SettingsError: If the address is invalid, or other machines can reach it without permission.
     """
-    check_address(settings)
+    address = at or WebAddress(settings)
+    if at is None:
+        address.listen()
     token = await anyio.to_thread.run_sync(Token.open, settings.token_file)
     lag = LoopLag(api.clock)
     api.reads.lag_seconds = lag.worst_seconds
-    proxies = Proxies(settings.trusted_proxies)
-    with ExitStack() as listening:
-        address = listening.enter_context(listen_on_address(settings.host, settings.port))
-        home = listening.enter_context(listen_on_home(settings.home))
-        app = create_app(
-            api,
-            token,
-            hosts=(settings.host, socket.gethostname()),
-            any_address=settings.host in _WILDCARDS,
-            proxies=proxies,
-            lag_seconds=lag.worst_seconds,
-            page_urls=PageUrls(settings.public_url, _url(settings, address)),
-        )
-        servers = ((_Server(app, proxies), address), (_Server(Trusted(app), proxies), home))
-        async with _noting(api.access, stop), anyio.create_task_group() as group:
-            try:
-                for server, sock in servers:
-                    group.start_soon(server.run_on, sock)
-                    await server.up.wait()
-                group.start_soon(lag.run)
-                group.start_soon(api.reads.commits.run)
-                task_status.started(f"{_url(settings, address)}/?token={token.secret}")
-                await stop.wait()
-            finally:
-                api.reads.commits.close()
-                for server, _ in servers:
-                    server.should_exit = True
-                group.cancel_scope.cancel()  # the servers are shielded and shut down by themselves
+    async with _noting(api.access, stop), anyio.create_task_group() as group:
+        try:
+            if at is None:
+                await group.start(address.run)
+            url = _url(settings, address.port)
+            app = create_app(
+                api,
+                token,
+                hosts=(settings.host, socket.gethostname()),
+                any_address=settings.host in _WILDCARDS,
+                proxies=Proxies(settings.trusted_proxies),
+                lag_seconds=lag.worst_seconds,
+                page_urls=PageUrls(settings.public_url, url),
+            )
+            address.answer_with(app)
+            if api.node_queries is not None and api.follower is None:
+                api.node_queries.respond = respond(app, api)
+            group.start_soon(lag.run)
+            group.start_soon(api.reads.commits.run)
+            task_status.started(f"{url}/?token={token.secret}")
+            await stop.wait()
+        finally:
+            api.reads.commits.close()
+            if at is None or stop.is_set():
+                address.close()
+                with anyio.CancelScope(shield=True):
+                    await address.closed()
+            group.cancel_scope.cancel()
 
 
 @asynccontextmanager
@@ -318,9 +412,7 @@ async def _noting(access: Access, stop: anyio.Event) -> AsyncIterator[None]:
             group.cancel_scope.cancel()
 
 
-def _url(settings: Settings, address: socket.socket) -> str:
-    """Return the address of the page on this machine."""
-    port = address.getsockname()[1]
+def _url(settings: Settings, port: int) -> str:
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     return f"http://{host}:{port}"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Literal, TypeAlias
 
 import anyio
@@ -12,13 +12,19 @@ from fastapi import Header, Query, Response
 from starlette.types import Receive, Scope, Send
 
 from aioflow.api import Api
-from aioflow.api.live_stream import PER_CALLER, Commits, Topic, frame
+from aioflow.api.live_stream import (
+    PER_CALLER,
+    Commits,
+    Topic,
+    frame,
+    position_of,
+    stream_id,
+)
 from aioflow.api.logs.lines import LineRange, TriedLog
 from aioflow.api.page.schemas import LogLineView
 from aioflow.web.permissions import By, viewer
 from aioflow.web.problems import problem
 from aioflow.web.routing import (
-    MAX_ROW_NO,
     MapIndex,
     NodeApi,
     Offset,
@@ -43,7 +49,7 @@ _HEARTBEAT = b": still here\n\n"
 router = api_router()
 
 _Put: TypeAlias = Callable[[bytes], Awaitable[None]]
-_Since = Annotated[int | None, Query(ge=0, le=MAX_ROW_NO)]
+_Since = Annotated[str | None, Query(max_length=2_000, pattern=r"^[0-9:,]+$")]
 _LastId = Annotated[str | None, Header(alias="last-event-id")]
 
 
@@ -118,15 +124,13 @@ async def stream(
     *,
     by: By,
 ) -> Response:
-    """Stream commits as server-sent events whose id is the number of the commit.
+    """Stream commits as server-sent events whose id tells the last commit of each node.
 
-    The first event is ``ready``, or ``reset`` if ``since`` or the last event id is not the number
-    of the last commit. After ``reset`` the client must reload everything: it has missed commits.
+    The first event is ``ready``, or ``reset`` if ``since`` or the last event id is not that of the
+    last commit. After ``reset`` the client must reload everything: it has missed commits.
     """
-    after = since
-    if last_event_id is not None and last_event_id.isdecimal() and len(last_event_id) < 19:
-        after = int(last_event_id)
-    return _stream(api, by.name, Topic(dag, run), after)
+    given = last_event_id if last_event_id and position_of(last_event_id) else since
+    return _stream(api, by.name, Topic(dag, run), given)
 
 
 @router.get(
@@ -172,18 +176,27 @@ async def follow_log(
     return _EventStream(api.reads.commits, by.name, scope, tell)
 
 
-def _stream(api: Api, who: str, wanted: Topic, after: int | None) -> Response:
+def _stream(api: Api, who: str, wanted: Topic, given: str | None) -> Response:
     scope = anyio.CancelScope()
 
     async def tell(put: _Put) -> None:
-        upto = api.reads.commit_no
-        with api.reads.commits.follow(wanted, upto, scope) as follower:
-            first = "ready" if after in {None, upto} else "reset"
-            await put(frame(first, {"commit": upto}, upto))
+        upto, position = api.reads.commit_no, api.reads.position
+        with api.reads.commits.follow(wanted, api.reads.stream_order, scope) as follower:
+            is_missed = given is not None and not _is_reached(given, position)
+            first = "reset" if is_missed else "ready"
+            await put(frame(first, {"commit": upto}, stream_id(position)))
             while True:
                 await put(await follower.next_message(_HEARTBEAT_SECONDS) or _HEARTBEAT)
 
     return _EventStream(api.reads.commits, who, scope, tell)
+
+
+def _is_reached(given: str, position: Mapping[int, int]) -> bool:
+    """Return whether a client that has seen ``given`` has missed no commit."""
+    seen = position_of(given)
+    return seen is not None and {n: no for n, no in seen.items() if no} == {
+        n: no for n, no in position.items() if no
+    }
 
 
 class _Log:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
-from aioflow.errors import UnknownNode
 from aioflow.model.dag import TaskSpec
 from aioflow.protocol.effects import AssignTrigger, RecallTries, StartTry
 from aioflow.protocol.inputs import RequestReceived
@@ -44,9 +41,11 @@ def test_to_drain_a_drained_node_changes_nothing():
     assert sum(bool(batch.drained) for batch in world.batches) == 2
 
 
-def test_another_node_is_unknown():
-    with pytest.raises(UnknownNode):
-        World().ask(DrainNode(node_no=2, is_drained=True))
+def test_another_node_is_drained_by_its_row_alone():
+    world = World()
+    world.ask(DrainNode(node_no=2, is_drained=True))
+    assert [node_no for batch in world.batches for node_no, _ in batch.drained] == [2]
+    assert not world.memory.is_drained
 
 
 def test_no_further_trigger_is_hosted_until_the_node_takes_work_again():

@@ -622,7 +622,8 @@ async def test_triggers_and_the_journal_come_in_pages(store):
 
     assert await store.list_triggers(2) == [TRIGGER, more[0]]
     assert await store.list_triggers(2, 8) == [more[1]]
-    assert [row.commit_no for row in await store.read_journal(1, 5)] == [2]
+    [first] = await store.read_journal(limit=1)
+    assert [row.commit_no for row in await store.read_journal(first.seq, 5)] == [2]
     assert [row.at for row in await store.read_journal(limit=1)] == [NOON]
 
 

@@ -113,6 +113,11 @@ def with_added_columns(statements: Sequence[str]) -> set[str]:
         if statement.startswith(("CREATE TABLE", "CREATE INDEX", "CREATE UNIQUE"))
     }
     for statement in statements:
+        renamed = re.fullmatch(r"ALTER TABLE (\w+) RENAME COLUMN (\w+) TO (\w+)", statement)
+        if renamed is not None:
+            (table,) = (one for one in created if one.startswith(f"CREATE TABLE {renamed[1]} ("))
+            created.remove(table)
+            created.add(re.sub(rf"\b{renamed[2]}\b", renamed[3], table))
         added = re.fullmatch(r"ALTER TABLE (\w+) ADD COLUMN (.+)", statement)
         if added is not None:
             (table,) = (one for one in created if one.startswith(f"CREATE TABLE {added[1]} ("))

@@ -43,21 +43,22 @@ _WHOLE, _GAP = False, True
         pytest.param(
             "UPDATE journal SET commit_no = :n + 1 WHERE commit_no = :n",
             "journal, row commit_no={n+1}",
-            "UPDATE journal SET commit_no = {n} WHERE commit_no = {n+1}",
+            "UPDATE journal SET commit_no = {n} WHERE node_no = 1 AND commit_no = {n+1}",
             _WHOLE,
             id="the-last-row-is-one-up",
         ),
         pytest.param(
             "UPDATE journal SET commit_no = :n + 4611686018427387904 WHERE commit_no = :n",
             "journal, row commit_no={n+4611686018427387904}",
-            "UPDATE journal SET commit_no = {n} WHERE commit_no = {n+4611686018427387904}",
+            "UPDATE journal SET commit_no = {n} WHERE node_no = 1 AND commit_no = "
+            "{n+4611686018427387904}",
             _WHOLE,
             id="the-last-row-is-far-up",
         ),
         pytest.param(
             "UPDATE journal SET commit_no = :n + 7 WHERE commit_no = :n - 2",
             "journal, row commit_no={n+7}",
-            "DELETE FROM journal WHERE commit_no > {n}",
+            "DELETE FROM journal WHERE node_no = 1 AND commit_no > {n}",
             _GAP,
             id="another-row-is-up",
         ),

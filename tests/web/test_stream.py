@@ -15,6 +15,7 @@ from aioflow.api import live_stream as telling
 from aioflow.api.live_stream import CLIENTS, PER_CALLER, QUEUED, Commits, News, Sorted, Topic
 from aioflow.api.page import gantt
 from aioflow.clock import SystemClock
+from aioflow.core.state.memory import Memory
 from aioflow.executors.worker_process import log_key
 from aioflow.model.access import HOME, Actor, Role
 from aioflow.model.rows import RunRow
@@ -288,6 +289,7 @@ class Turn:
 
     run_changes = new_runs = dags = gone_dags = new_triggers = trigger_changes = ()
     at = 0
+    memory = Memory(epoch=1)
     noted_runs: ClassVar[dict[int, RunRow]] = {}
 
     def __init__(self, number: int, moved: dict[str, int]) -> None:

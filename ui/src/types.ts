@@ -420,8 +420,11 @@ export interface FireTime {
 
 export interface Node {
   node: number;
+  name: string | null;
   epoch: number;
   state: string;
+  silent_seconds: number | null;
+  runs: number | null;
   started_at: string | null;
   seen_at: string | null;
   version: string | null;

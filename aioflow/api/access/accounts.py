@@ -184,6 +184,13 @@ class Access:
             self._arrived = anyio.Event()
             await self._write()
 
+    async def reload(self) -> None:
+        """Read all accounts, tokens and sessions again, because another node has changed them."""
+        cache = AuthCache()
+        await cache.load(self._store)
+        cache.uses, cache.session_uses = self.auth_cache.uses, self.auth_cache.session_uses
+        self.auth_cache = cache
+
     async def finish(self) -> None:
         """Store all remaining denied requests and token uses. Then ``run`` may be cancelled."""
         await self._write(is_last=True)

@@ -131,29 +131,48 @@ class AuthCache:
             return None
         if now - max(row.last_used_at or 0, self.uses.get(row.token_no, 0)) >= _USED_AGAIN_US:
             self.uses[row.token_no] = now
-        return Caller(
-            name=row.name, role=row.role, kind="token", scopes=row.scopes, number=row.token_no
-        )
+        return _caller_of_token(row)
 
     def of_cookie(self, name: str, given: str, now: Timestamp) -> Caller | None:
         """Return the caller of an active session, given the name and value of its cookie."""
         number = self._session_of.get(digest_of(given, name))
         row = None if number is None else self._sessions[number]
-        if row is None or row.expires_at <= now:
+        caller = None if row is None else self._caller_of_session(row, now)
+        if row is not None and caller is not None:
+            self._use_session(row, now)
+        return caller
+
+    def _caller_of_session(self, row: SessionRow, now: Timestamp) -> Caller | None:
+        if row.expires_at <= now:
             return None
         if row.name == HOME:
-            self._use_session(row, now)
             return Caller(name=HOME, role=Role.ADMIN, kind="session", number=row.session_no)
         account = self.account(row.name)
         if account is None or account.is_disabled:
             return None
-        self._use_session(row, now)
         return Caller(name=row.name, role=account.role, kind="session", number=row.session_no)
 
     def _use_session(self, row: SessionRow, now: Timestamp) -> None:
         last = max(row.last_used_at or 0, self.session_uses.get(row.session_no, 0))
         if now - last >= _SESSION_USED_AGAIN_US:
             self.session_uses[row.session_no] = now
+
+    def known_again(self, caller: Caller, now: Timestamp) -> Caller | None:
+        """Return a caller that another node has authenticated, as this node knows it.
+
+        ``None`` if the token was revoked, or the session has ended.
+        """
+        match caller.kind:
+            case "home":
+                return caller
+            case "token":
+                token = self._tokens.get(caller.number)
+                if token is None or not _is_token_good(token, now):
+                    return None
+                return _caller_of_token(token)
+            case "session":
+                session = self._sessions.get(caller.number)
+                return None if session is None else self._caller_of_session(session, now)
 
     def is_good(self, caller: Caller, now: Timestamp) -> bool:
         """Return whether an authenticated caller still has access."""
@@ -193,6 +212,12 @@ class AuthCache:
         row = self._accounts.pop(number, None)
         if row is not None and self._names.get(row.name) == number:
             del self._names[row.name]
+
+
+def _caller_of_token(row: TokenRow) -> Caller:
+    return Caller(
+        name=row.name, role=row.role, kind="token", scopes=row.scopes, number=row.token_no
+    )
 
 
 def _is_token_good(row: TokenRow, now: Timestamp) -> bool:

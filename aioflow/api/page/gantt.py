@@ -62,19 +62,19 @@ async def read_state_changes(
             return found
         if commits >= _JOURNAL_COMMITS:
             return None
-        after = rows[-1].commit_no
+        after = rows[-1].seq
 
 
 async def first_commit_at(store: Store, at: Timestamp) -> int | None:
-    """Find the first commit at or after a timestamp by binary search. Return its number minus 1.
+    """Find the first commit at or after a timestamp by binary search. Return its ``seq`` minus 1.
 
-    Return ``None`` if commits since then have been deleted. Timestamps increase with commit numbers
-    unless the clock was set back.
+    Return ``None`` if commits since then have been deleted. Timestamps increase with ``seq``
+    unless a clock was set back.
     """
     oldest = await store.oldest_commit()
     if oldest is None:
         return None
-    low, high = oldest, await _last_commit(store)
+    low, high = oldest, await store.newest_commit() or oldest
     first = await store.read_journal(oldest - 1, limit=1)
     if not first or (oldest > 1 and first[0].at > at):
         return None  # the journal no longer reaches back that far
@@ -82,14 +82,10 @@ async def first_commit_at(store: Store, at: Timestamp) -> int | None:
         middle = (low + high) // 2
         found = await store.read_journal(middle - 1, limit=1)
         if found and found[0].at < at:
-            low = found[0].commit_no + 1
+            low = found[0].seq + 1
         else:
             high = middle
     return low - 1
-
-
-async def _last_commit(store: Store) -> int:
-    return max((node.commit_no for node in await store.list_nodes()), default=0)
 
 
 def _take_all(

@@ -8,13 +8,13 @@ from __future__ import annotations
 import heapq
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib.metadata import version
-from typing import TypeVar, cast
+from typing import Protocol, TypeVar, cast
 
 from aioflow._threads import in_thread
 from aioflow.api.assets import Assets
 from aioflow.api.children import Children
 from aioflow.api.dags import import_errors
-from aioflow.api.live_stream import Commits
+from aioflow.api.live_stream import Commits, commits_by_node
 from aioflow.api.metrics import MemoryStats, MemoryStatsCollector
 from aioflow.api.page.gantt import gantt
 from aioflow.api.page.graphs import Graphs, RunStateCounts
@@ -37,7 +37,7 @@ from aioflow.api.paging import Page
 from aioflow.api.queries import RunReader
 from aioflow.api.schedule_texts import schedule_text
 from aioflow.api.schemas import iso, run_state_name
-from aioflow.api.triggers import NODE_NO, TriggerReader
+from aioflow.api.triggers import TriggerReader
 from aioflow.api.waits.longest import LongestWaits, newest_failures
 from aioflow.clock import Clock
 from aioflow.core.scheduling import timetable
@@ -45,12 +45,13 @@ from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.memory import Memory
 from aioflow.core.transaction import Transaction
 from aioflow.engine.loop import Engine
-from aioflow.errors import DaemonAway
+from aioflow.errors import DaemonAway, UnknownNode
 from aioflow.executors.host_inspection import HostLoad
 from aioflow.model.batch import Batch
 from aioflow.model.dag import DagSpec
 from aioflow.model.history import DAY_US
 from aioflow.model.rows import NodeRow, PoolRow
+from aioflow.model.states import NodeState
 from aioflow.model.timestamps import Timestamp
 from aioflow.model.triggers import DescribeTriggers
 from aioflow.protocol.requests import (
@@ -227,29 +228,59 @@ def node_view(row: NodeRow, engine: Engine | None, now: Timestamp) -> NodeView:
     Args:
         engine: The engine of the responding node; ``None`` without a daemon.
     """
-    is_here = engine is not None and row.node_no == NODE_NO and row.epoch == engine.memory.epoch
-    state = "away" if not is_here else "drained" if row.is_drained else "up"
-    slots = triggers = None
+    memory = None if engine is None else engine.memory
+    is_here = memory is not None and (row.node_no, row.epoch) == (memory.node_no, memory.epoch)
+    runs = slots = triggers = None
     if engine is not None and is_here:
+        runs = len(engine.memory.runs)
         slots = len(engine.slots.workers) + engine.slots.coroutines
         triggers = len(engine.memory.waits)
+    seen_at = now if is_here else row.seen_at
+    silent = None if seen_at is None else max(now - seen_at, 0) / 1e6
     return NodeView(
         node=row.node_no,
+        name=row.name or row.host,
         epoch=row.epoch,
-        state=state,
+        state=_node_state(row, silent),
         started_at=iso(row.started_at),
-        seen_at=iso(now if is_here else row.seen_at),
+        seen_at=iso(seen_at),
         version=row.version,
         pid=row.pid,
         host=row.host,
+        silent_seconds=silent,
+        runs=runs,
         slots=slots,
         triggers=triggers,
         is_here=is_here,
     )
 
 
+_AWAY_SECONDS = 10.0
+"""A node that has been silent for longer is shown as away. It decides nothing."""
+
+
+def _node_state(row: NodeRow, silent: float | None) -> str:
+    if row.state not in {NodeState.ACTIVE, NodeState.STANDBY}:
+        return row.state.label
+    if silent is None or silent > _AWAY_SECONDS:
+        return "away"
+    return "drained" if row.is_drained else row.state.label
+
+
+def _is_forgotten(row: NodeRow) -> bool:
+    return row.state is NodeState.LEFT and row.name is None and row.host is None
+
+
 _HOLDERS = 100
 _RECENT_RUNS = 20
+
+
+class FollowedJournal(Protocol):
+    """See ``api.journal_follower.JournalFollower``, which reads through this module."""
+
+    commit_no: int
+    seq: int
+    position: dict[int, int]
 
 
 class Reads:
@@ -263,6 +294,7 @@ class Reads:
 
     Attributes:
         fires: Events since the daemon started.
+        follower: Follows the commits of the active node; ``None`` except for a standby.
         lag_seconds: Returns the recent delay of the event loop; set by the web server.
     """
 
@@ -282,6 +314,7 @@ class Reads:
         self._send = send
         self._hosts = hosts
         self.lag_seconds: Callable[[], float] = lambda: 0.0
+        self.follower: FollowedJournal | None = None
         self.fires = TriggerStats(clock)
         self.commits = Commits(clock)
         self.graphs = Graphs(reader)
@@ -319,7 +352,29 @@ class Reads:
         Raises:
             DaemonAway: If there is no daemon.
         """
+        if self.follower is not None:
+            return self.follower.commit_no
         return _of_daemon(self._engine).memory.commit_no
+
+    @property
+    def stream_order(self) -> int:
+        """The order of the last commit in the live stream; see ``News.order``.
+
+        Raises:
+            DaemonAway: If there is no daemon.
+        """
+        return self.commit_no if self.follower is None else self.follower.seq
+
+    @property
+    def position(self) -> dict[int, int]:
+        """The last commit of each node, as the live stream identifies it.
+
+        Raises:
+            DaemonAway: If there is no daemon.
+        """
+        if self.follower is not None:
+            return self.follower.position
+        return commits_by_node(_of_daemon(self._engine).memory)
 
     @property
     def slots(self) -> Slots:
@@ -367,7 +422,18 @@ class Reads:
     async def nodes(self) -> list[NodeView]:
         """Return the nodes of this database."""
         now, rows = self._clock.now(), await self._reader.store.list_nodes()
-        return [node_view(row, self._engine, now) for row in rows]
+        return [node_view(row, self._engine, now) for row in rows if not _is_forgotten(row)]
+
+    async def node(self, node_no: int) -> NodeView:
+        """Return one node.
+
+        Raises:
+            UnknownNode: If there is none with this number.
+        """
+        for view in await self.nodes():
+            if view.node == node_no:
+                return view
+        raise UnknownNode(node_no)
 
     async def import_errors(self) -> list[ImportErrorView]:
         """Return the files that cannot be imported now."""

@@ -424,11 +424,15 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     """A node.
 
     Attributes:
-        state: ``up``, ``drained``, or ``away`` for a node that the responding one cannot see.
-        slots: ``None`` except for the responding node.
+        name: Its name; by default that of its host.
+        state: ``active``, ``standby``, ``drained``, ``left``, ``dead``, or ``away`` for one that
+            sends no heartbeats.
+        silent_seconds: Time since its last sign of life; 0 for the responding node.
+        runs, triggers, slots: ``None`` except for the active node that answers.
     """
 
     node: int
+    name: str | None
     epoch: int
     state: str
     started_at: str | None
@@ -436,6 +440,8 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     version: str | None
     pid: int | None
     host: str | None
+    silent_seconds: float | None
+    runs: int | None
     slots: int | None
     triggers: int | None
     is_here: bool

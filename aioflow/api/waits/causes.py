@@ -16,6 +16,7 @@ from typing import NamedTuple, TypeAlias, cast
 import anyio
 import msgspec
 
+from aioflow.api.journal_follower import JournalFollower
 from aioflow.api.operate import Actions
 from aioflow.api.page.queries import Reads
 from aioflow.api.queries import Counted
@@ -31,7 +32,6 @@ from aioflow.api.schemas import (
     wait_view,
 )
 from aioflow.api.task_instances import RunLayout, TaskLocation, absent_state
-from aioflow.api.triggers import NODE_NO
 from aioflow.api.waits.sentences import (
     Waiter,
     actions,
@@ -46,7 +46,7 @@ from aioflow.engine.loop import Engine
 from aioflow.errors import DaemonAway, UnknownRun, UnknownTask
 from aioflow.model.ids import RunNo, TaskNo
 from aioflow.model.rows import RunRow, TaskRow
-from aioflow.model.states import LIVE_TASK_STATES, RunState, TaskState, Wait, WaitKind
+from aioflow.model.states import LIVE_TASK_STATES, NodeState, RunState, TaskState, Wait, WaitKind
 from aioflow.protocol.requests import CountTasks, Explain, ExplainChildren, Share, ShowShares
 from aioflow.store import Store
 
@@ -445,7 +445,9 @@ class Chain:
         for worker in workers:
             if worker.start_no == row.start_no:
                 return f"in executor {worker.executor} on {worker.host}"
-        return f"on node {NODE_NO}"
+        nodes = await self._store.list_nodes()
+        active = (node.node_no for node in nodes if node.state is NodeState.ACTIVE)
+        return f"on node {next(active, 1)}"
 
     async def _state(self, location: TaskLocation) -> TaskState:
         if location.map_index < 0 and self._layout.is_expanded(location.task_index):
@@ -585,6 +587,11 @@ def _is_live(row: TaskRow | None) -> bool:
 _EXPLAIN_SECONDS = 0.5
 """Timeout for the engine's answer. After it, the state is read from rows, not from memory."""
 
+_TAKEN_OVER = Wait(
+    kind=WaitKind.HOST, detail="no node is active: a standby takes its DAG over within seconds"
+)
+"""The wait of all tasks of a run that a standby cannot ask the active node about."""
+
 _MAY_BE_A_CYCLE = frozenset({WaitKind.TRIGGER, WaitKind.INTERVAL})
 
 
@@ -592,6 +599,7 @@ class Explaining(Actions):
     """The methods of ``Api`` that explain waits."""
 
     reads: Reads
+    follower: JournalFollower | None
     _engine: Engine | None
     _home: Path | None
     _cycle: Callable[[RunNo, int, int], str] | None
@@ -630,7 +638,11 @@ class Explaining(Actions):
         return [known.get(run.run_id) or await self._count(run) for run in runs]
 
     async def waits(self, run: RunRow, tasks: Sequence[tuple[int, int]]) -> Explained:
-        if self._engine is None or not tasks or not run.state.is_live:
+        if not tasks or not run.state.is_live:
+            return {}
+        if self.follower is not None or (self._engine is not None and not self._engine.turns):
+            return dict.fromkeys(tasks, _TAKEN_OVER)
+        if self._engine is None:
             return {}
         answer: object = None
         with anyio.move_on_after(self._patience):

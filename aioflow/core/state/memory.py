@@ -154,6 +154,8 @@ class Memory:
             only one run after this timestamp.
         shift: Offset of the wall clock from steady time, as of the last turn.
         commit_us: Recent duration of a commit, as measured by the engine.
+        other_commits: The last commit of each other node that has committed. None of them commits
+            while this node is active.
     """
 
     def __init__(self, *, epoch: int) -> None:
@@ -192,7 +194,7 @@ class Memory:
         self.event_requests: dict[tuple[str, str], int] = {}
         self.encrypted: list[ValueRow] | list[TriggerRow] | list[DecisionRow] = []
         self.isolated: dict[RunNo, RunRow] = {}
-        self.untold: list[RunRow] = []
+        self.untold, self.other_commits = list[RunRow](), dict[int, int]()
         self.clearings: dict[RunNo, tuple[int, Clearing]] = {}
         self.trial: Trial | None = None
         self.group_may_begin_since: Timestamp | None = None

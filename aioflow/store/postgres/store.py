@@ -16,20 +16,18 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from copy import copy
 from typing import Any, Self
 
-import anyio
 import asyncpg
 from sqlalchemy.engine import URL
 
 from aioflow.crypto import Vault
-from aioflow.errors import BatchRefused, Fenced, HomeBusy, StoreSlow, StoreUnavailable
-from aioflow.errors.runtime import ANOTHER_DATABASE
+from aioflow.errors import BatchRefused, Fenced, StoreSlow
 from aioflow.model.batch import Batch
 from aioflow.model.ids import StartNo, TaskNo
 from aioflow.model.rows import NodeFacts
+from aioflow.model.states import NodeState
 from aioflow.model.timestamps import Timestamp
 from aioflow.store import Claim, Durability, Finding, Store, journal
 from aioflow.store.changes import (
-    CLAIM_NODE,
     DELETE_CHUNKS,
     FENCE,
     INSERT_JOURNAL,
@@ -39,30 +37,28 @@ from aioflow.store.changes import (
     PUT_CHUNK,
     READ_NODE,
     Changes,
-    Statement,
     bind_batch,
     compiled,
     named_by,
     written,
 )
 from aioflow.store.ownership import (
-    CLEAR_OWNER,
     HEARTBEAT,
-    NODE_NO,
-    READ_EPOCH,
-    READ_OWNER,
-    SET_OWNER,
-    claim_from_row,
-    claim_parameters,
+    LEAVE,
     commit_times,
     confirm_applied,
 )
+from aioflow.store.postgres import claims
+from aioflow.store.postgres.claims import one_row, row_count, session_name
+from aioflow.store.postgres.membership import PostgresMembership
+from aioflow.store.postgres.node_messages import PostgresNodeMessages
 from aioflow.store.postgres.schema import (
     CONNECT_SECONDS,
     check_schema,
     prepare_database,
     translated_errors,
 )
+from aioflow.store.postgres.writer import Limits, Writer
 from aioflow.store.query_protocol import Fetch, Question
 from aioflow.store.reading import Reading
 from aioflow.store.rows import Values
@@ -151,8 +147,6 @@ def _text(raw: bytes) -> str | tuple[bytes]:
 
 
 _COMMAND_SECONDS = 30
-_IDLE_SECONDS = 3
-"""Time limit for an idle transaction of the writer, because its row locks block the next daemon."""
 
 _READING_SECONDS = 300
 """Time limit for an idle transaction of a reader, which locks nothing, and for its statements."""
@@ -164,7 +158,13 @@ _QUERY_CONNECTIONS = 3
 
 @asynccontextmanager
 async def open_postgres(
-    url: URL, vault: Vault, *, durability: Durability, exclusive: bool, migrate: bool
+    url: URL,
+    vault: Vault,
+    *,
+    durability: Durability,
+    exclusive: bool,
+    migrate: bool,
+    lease_seconds: float | None = None,
 ) -> AsyncIterator[Store]:
     """Open a database; see ``open_store``."""
     dsn = url.set(drivername="postgresql").render_as_string(hide_password=False)
@@ -175,16 +175,25 @@ async def open_postgres(
         else:
             await check_schema(url)
     async with AsyncExitStack() as stack:
-        writer = None
+        writer = membership = messages = None
         if exclusive:
-            writer = Writer(dsn, where, durability)
+            limits = None if lease_seconds is None else Limits.of_lease(lease_seconds)
+            writer = Writer(dsn, where, durability, limits)
             stack.push_async_callback(writer.close)
+            if lease_seconds is not None:
+                membership = PostgresMembership(dsn, where, writer, limit_seconds=lease_seconds)
+                stack.push_async_callback(membership.close)
+                messages = PostgresNodeMessages(dsn, where, limit_seconds=lease_seconds / 3)
+                stack.push_async_callback(messages.close)
         with translated_errors(where):
             readers = await _open_readers(dsn, least=1, most=_READERS)
         stack.push_async_callback(_close_readers, readers)
         asked = await _open_readers(dsn, least=0, most=_QUERY_CONNECTIONS)
         stack.push_async_callback(_close_readers, asked)
-        yield PostgresStore(where, vault, writer, readers, asked)
+        store = PostgresStore(where, vault, writer, readers, asked)
+        store.membership = membership
+        store.node_messages = messages
+        yield store
 
 
 async def _open_readers(dsn: str, *, least: int, most: int) -> asyncpg.Pool:
@@ -208,61 +217,6 @@ async def _close_readers(readers: asyncpg.Pool) -> None:
     readers.terminate()
 
 
-class Writer:
-    """The writing connection, which is opened when needed, and opened again after it was lost."""
-
-    def __init__(self, dsn: str, where: str, durability: Durability) -> None:
-        self._dsn = dsn
-        self._where = where
-        self._settings = {
-            "application_name": "aioflow",
-            "synchronous_commit": "on" if durability == "full" else "off",
-            "statement_timeout": f"{_COMMAND_SECONDS}s",
-            "idle_in_transaction_session_timeout": f"{_IDLE_SECONDS}s",
-            "tcp_keepalives_idle": "5",
-            "tcp_keepalives_interval": "2",
-            "tcp_keepalives_count": "3",
-        }
-        self._turn = anyio.Lock()
-        self._connection: asyncpg.Connection | None = None
-
-    @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[asyncpg.Connection]:
-        """Begin a transaction and yield its connection. Commit at the end of the block.
-
-        Raises:
-            StoreError: If PostgreSQL reports an error; translated by ``translated_errors``.
-        """
-        async with self._turn:
-            with translated_errors(self._where):
-                connection = await self._connected()
-                is_done = False
-                try:
-                    async with connection.transaction():
-                        yield connection
-                    is_done = True
-                finally:
-                    if not is_done:
-                        self._connection = None
-                        connection.terminate()
-
-    async def close(self) -> None:
-        """Close the connection at once, because no transaction is open when the store closes."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.terminate()
-
-    async def _connected(self) -> asyncpg.Connection:
-        if self._connection is None or self._connection.is_closed():
-            self._connection = await asyncpg.connect(
-                self._dsn,
-                timeout=CONNECT_SECONDS,
-                command_timeout=_COMMAND_SECONDS,
-                server_settings=self._settings,
-            )
-        return self._connection
-
-
 class PostgresStore(Reading):
     """See ``Store``.
 
@@ -284,6 +238,7 @@ class PostgresStore(Reading):
         self._writer = writer
         self._readers = readers
         self._asked = asked
+        self._node_no = 0
         self._epoch: int | None = None
         self._seconds: float | None = None
 
@@ -296,43 +251,29 @@ class PostgresStore(Reading):
 
     async def claim(self, about: NodeFacts | None = None) -> Claim:
         """See ``Store``."""
-        statement = compiled(CLAIM_NODE[POSTGRES], POSTGRES)
         async with self._writing().transaction() as connection:
-            holder = await connection.fetchval(compiled(READ_OWNER, POSTGRES).sql)
-            if about is not None:
-                await self._take_over(connection, about)
-            row = await _row(connection, statement, claim_parameters(about))
-        claim = claim_from_row(row, after_crash=holder is not None)
-        self._epoch = claim.epoch
-        return claim
-
-    async def _take_over(self, connection: asyncpg.Connection, about: NodeFacts) -> None:
-        """Record the home that claims the database, unless another daemon claimed it first.
-
-        Raises:
-            HomeBusy: If another daemon claimed it first.
-        """
-        epoch = await connection.fetchval(compiled(READ_EPOCH, POSTGRES).sql)
-        if about.after is not None and epoch != about.after:
-            raise HomeBusy(self._where, "started at the same time", ANOTHER_DATABASE)
-        note = compiled(SET_OWNER, POSTGRES)
-        await connection.execute(note.sql, *note.placed({"home": about.home}))
+            made = await claims.claim(connection, about, self._where)
+        self._node_no, self._epoch = made.node_no, made.epoch
+        self._writing().rename(session_name(made.node_no, made.epoch))
+        return made
 
     async def heartbeat(self, at: Timestamp) -> None:
         """See ``Store``."""
         statement = compiled(HEARTBEAT, POSTGRES)
-        values = {"of_epoch": self._epoch, "at": at}
+        values = {"of_state": int(NodeState.ACTIVE), "heartbeat_at": at, **self._own_row()}
         async with self._writing().transaction() as connection:
             status = await connection.execute(statement.sql, *statement.placed(values))
-        if not _count(status):
-            raise Fenced(f"this node writes under epoch {self._epoch}, but another has begun")
+        if not row_count(status):
+            raise Fenced(f"this node writes under epoch {self._epoch}, but is no longer active")
+
+    def _own_row(self) -> dict[str, Any]:
+        return {"node_no": self._node_no, "of_epoch": self._epoch}
 
     async def leave(self) -> None:
         """See ``Store``."""
+        statement = compiled(LEAVE, POSTGRES)
         async with self._writing().transaction() as connection:
-            epoch = await connection.fetchval(compiled(READ_EPOCH, POSTGRES).sql)
-            if epoch == self._epoch:
-                await connection.execute(compiled(CLEAR_OWNER, POSTGRES).sql)
+            await connection.execute(statement.sql, *statement.placed(self._own_row()))
 
     async def lease_numbers(self, count: int) -> int:
         """See ``Store``."""
@@ -340,14 +281,14 @@ class PostgresStore(Reading):
             raise ValueError(f"at least one number must be leased, not {count}")
         statement = compiled(LEASE_NUMBERS[POSTGRES], POSTGRES)
         async with self._writing().transaction() as connection:
-            (end,) = await _row(connection, statement, {"name": "row", "count": count})
+            (end,) = await one_row(connection, statement, {"name": "row", "count": count})
         return int(end) - count
 
     async def mark_storage(self, proposal: str) -> str:
         """See ``Store``."""
         statement = compiled(MARK_STORAGE[POSTGRES], POSTGRES)
         async with self._writing().transaction() as connection:
-            (mark,) = await _row(connection, statement, {"value": proposal})
+            (mark,) = await one_row(connection, statement, {"value": proposal})
         return str(mark)
 
     async def put_result_chunk(
@@ -379,11 +320,12 @@ class PostgresStore(Reading):
         changes = bind_batch(batch, self._vault)
         body = journal.encode(batch, changes)
         async with self._writing().transaction() as connection:
-            if not await _advanced(connection, self._epoch, batch):
+            if not await _advanced(connection, self._node_no, self._epoch, batch):
                 return
             await _run(connection, changes)
-            insert = compiled(INSERT_JOURNAL, POSTGRES)
-            values = {"commit_no": batch.number, "at": batch.at, "body": body}
+            insert = compiled(INSERT_JOURNAL[POSTGRES], POSTGRES)
+            number = {"node_no": self._node_no, "commit_no": batch.number}
+            values = {**number, "at": batch.at, "body": body}
             await connection.execute(insert.sql, *insert.placed(values))
 
     async def find_refused(self, batch: Batch) -> dict[str, int]:
@@ -465,26 +407,17 @@ async def _fetch_within(
         raise StoreSlow(seconds) from exc  # the driver has cancelled the statement
 
 
-async def _row(
-    connection: asyncpg.Connection, statement: Statement, values: dict[str, Any]
-) -> Values:
-    row = await connection.fetchrow(statement.sql, *statement.placed(values))
-    if row is None:
-        raise StoreUnavailable("PostgreSQL returned no row")
-    return tuple(row)
-
-
-async def _advanced(connection: asyncpg.Connection, epoch: int, batch: Batch) -> bool:
+async def _advanced(connection: asyncpg.Connection, node_no: int, epoch: int, batch: Batch) -> bool:
     """Advance the commit number. Return ``False`` if the batch has been applied already."""
     fence = compiled(FENCE, POSTGRES)
     number = batch.number
     moved = {"before": number - 1, "number": number, **commit_times(batch)}
-    values = {"node_no": NODE_NO, "epoch": epoch, **moved}
-    if _count(await connection.execute(fence.sql, *fence.placed(values))) == 1:
+    values = {"node_no": node_no, "epoch": epoch, **moved}
+    if row_count(await connection.execute(fence.sql, *fence.placed(values))) == 1:
         return True
     read = compiled(READ_NODE, POSTGRES)
     node = await connection.fetchrow(read.sql, *read.placed(values))
-    confirm_applied(None if node is None else (node[0], node[1]), epoch=epoch, number=number)
+    confirm_applied(None if node is None else tuple(node), epoch=epoch, number=number)
     return False
 
 
@@ -492,11 +425,6 @@ async def _run(connection: asyncpg.Connection, changes: Changes) -> None:
     for kind, rows in changes:
         columns = zip(*rows, strict=True)
         status = await connection.execute(written(kind, POSTGRES).sql, *map(list, columns))
-        count = _count(status)
+        count = row_count(status)
         if kind.is_counted and count != len(rows):
             raise BatchRefused(f"{kind.name}: {count} of {len(rows)} rows were as expected")
-
-
-def _count(status: str) -> int:
-    """Return the number of rows from a command status such as ``UPDATE 3`` or ``INSERT 0 3``."""
-    return int(status.rpartition(" ")[2])

@@ -37,7 +37,7 @@ from aioflow.model.batch import Batch
 from aioflow.model.ids import StartNo, TaskNo
 from aioflow.model.rows import NodeFacts
 from aioflow.model.timestamps import Timestamp
-from aioflow.store import Claim, Durability, Finding, Store, journal
+from aioflow.store import Claim, Durability, Finding, Owner, Store, journal
 from aioflow.store.changes import (
     CLAIM_NODE,
     DELETE_CHUNKS,
@@ -55,11 +55,14 @@ from aioflow.store.changes import (
     written,
 )
 from aioflow.store.ownership import (
-    NODE_NO,
-    claim_from_row,
+    LEAVE,
+    READ_NODES,
+    TERM,
     claim_parameters,
     commit_times,
     confirm_applied,
+    known_nodes,
+    plan_claim,
 )
 from aioflow.store.query_protocol import Fetch, Question
 from aioflow.store.reading import Reading
@@ -144,6 +147,9 @@ def _text(raw: bytes) -> str | tuple[bytes]:
 def _is_no_text(exc: sqlite3.OperationalError) -> bool:
     return str(exc).startswith("Could not decode to UTF-8")
 
+
+_NODE_NO = 1
+"""A file has one node."""
 
 _READERS = 2
 _QUERY_CONNECTIONS = 2
@@ -230,11 +236,31 @@ class SqliteStore(Reading):
     async def claim(self, about: NodeFacts | None = None) -> Claim:
         """See ``Store``."""
         await self._writing().checked()
-        statement = compiled(CLAIM_NODE[SQLITE], SQLITE)
-        row = await self._write_one(statement.sql, statement.placed(claim_parameters(about)))
-        claim = claim_from_row(row, after_crash=self._writing().follows_crash)
+        claim = await self._writing().run(partial(self._claim, about))
         self._epoch = claim.epoch
         return claim
+
+    def _claim(self, about: NodeFacts | None, raw: sqlite3.Connection) -> Claim:
+        writer = self._writing()
+        writer.verify()
+        with writer.transaction(raw):
+            lease = compiled(LEASE_NUMBERS[SQLITE], SQLITE)
+            (end,) = raw.execute(lease.sql, lease.placed({"name": TERM, "count": 1})).fetchone()
+            nodes = known_nodes(raw.execute(compiled(READ_NODES, SQLITE).sql).fetchall())
+            plan = plan_claim(nodes, about, term=end - 1, where=str(self._path), is_alone=True)
+            values = claim_parameters(about, node_no=plan.node_no, epoch=end - 1)
+            for node in nodes:  # others come from a copied database
+                if node.node_no != plan.node_no:
+                    left = {"node_no": node.node_no, "of_epoch": node.epoch}
+                    leave = compiled(LEAVE, SQLITE)
+                    raw.execute(leave.sql, leave.placed(left))
+            statement = compiled(CLAIM_NODE[SQLITE], SQLITE)
+            row = raw.execute(statement.sql, statement.placed(values)).fetchone()
+        return plan.claim(*row, after_crash=writer.follows_crash)
+
+    async def find_owner(self) -> Owner | None:
+        """See ``Store``."""
+        return None
 
     async def lease_numbers(self, count: int) -> int:
         """See ``Store``."""
@@ -394,8 +420,8 @@ class SqliteStore(Reading):
             if not _advanced(raw, epoch, batch):
                 return
             _run(raw, changes)
-            insert = compiled(INSERT_JOURNAL, SQLITE)
-            values = {"commit_no": batch.number, "at": batch.at, "body": body}
+            insert = compiled(INSERT_JOURNAL[SQLITE], SQLITE)
+            values = {"node_no": _NODE_NO, "commit_no": batch.number, "at": batch.at, "body": body}
             raw.execute(insert.sql, insert.placed(values))
         writer.verify()  # a commit to a deleted file does not count
         writer.after_commit(raw)
@@ -409,7 +435,7 @@ def _advanced(raw: sqlite3.Connection, epoch: int, batch: Batch) -> bool:
     fence = compiled(FENCE, SQLITE)
     number = batch.number
     moved = {"before": number - 1, "number": number, **commit_times(batch)}
-    values = {"node_no": NODE_NO, "epoch": epoch, **moved}
+    values = {"node_no": _NODE_NO, "epoch": epoch, **moved}
     if raw.execute(fence.sql, fence.placed(values)).rowcount == 1:
         return True
     read = compiled(READ_NODE, SQLITE)

@@ -21,7 +21,7 @@ export function Nodes() {
           ) : (
             <div class="columns">
               {rows.map((node) => (
-                <One key={node.node} node={node} now={node.is_here ? overview.data : undefined} />
+                <One key={node.node} node={node} now={node.is_here ? overview.data : undefined} rows={rows.length} />
               ))}
             </div>
           )
@@ -31,13 +31,13 @@ export function Nodes() {
   );
 }
 
-function One({ node, now }: { node: Node; now: Overview | undefined }) {
+function One({ node, now, rows }: { node: Node; now: Overview | undefined; rows: number }) {
   const isDrained = node.state.startsWith("drain");
   return (
     <Panel
       title={
         <>
-          {texts.nodes.node} {node.node} {node.is_here && <span class="tag">{texts.nodes.here}</span>}
+          {texts.nodes.node} {node.name ?? node.node} {node.is_here && rows === 1 && <span class="tag">{texts.nodes.here}</span>}
         </>
       }
       actions={
@@ -85,9 +85,12 @@ function One({ node, now }: { node: Node; now: Overview | undefined }) {
   );
 }
 
-const SHOWN_AS: Record<string, string> = { up: "success", drained: "paused", away: "failed" };
+const SHOWN_AS: Record<string, string> = { active: "success", standby: "queued", drained: "paused", left: "skipped", dead: "failed", away: "failed" };
 const MEANINGS: Record<string, string> = {
+  standby: texts.nodes.standby,
   drained: texts.nodes.drained,
+  left: texts.nodes.left,
+  dead: texts.nodes.dead,
   away: texts.nodes.away,
 };
 

@@ -1,0 +1,111 @@
+"""The writing connection to a PostgreSQL database."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Self
+
+import anyio
+import asyncpg
+import msgspec
+
+from aioflow.store import Durability
+from aioflow.store.postgres.schema import CONNECT_SECONDS, translated_errors
+
+__all__ = ("Limits", "Writer")
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """Time limits of the writing connection, in seconds.
+
+    Attributes:
+        connect: Limit of opening it.
+        command: Limit of a statement.
+        idle: Limit of an idle transaction, because its row locks block the next daemon.
+        keepalive_idle: When the server asks a silent client whether it is there.
+        keepalive_count: After how many questions without an answer it closes the connection.
+        unacknowledged: After how long without an acknowledgement it does; 0 for its own limit.
+    """
+
+    connect: float = CONNECT_SECONDS
+    command: float = 30.0
+    idle: float = 3.0
+    keepalive_idle: int = 5
+    keepalive_count: int = 3
+    unacknowledged: float = 0.0
+
+    @classmethod
+    def of_lease(cls, seconds: float) -> Self:
+        """Return the limits of a node whose locks must not outlast a lease."""
+        return cls(
+            connect=min(CONNECT_SECONDS, max(seconds * 2 / 3, 1.0)),
+            command=3 * seconds,
+            idle=seconds,
+            keepalive_idle=1,
+            keepalive_count=2,
+            unacknowledged=seconds,
+        )
+
+
+class Writer:
+    """The writing connection, which is opened when needed, and opened again after it was lost."""
+
+    def __init__(
+        self, dsn: str, where: str, durability: Durability, limits: Limits | None = None
+    ) -> None:
+        self._dsn = dsn
+        self._where = where
+        self._limits = limits = limits or Limits()
+        self._settings = {
+            "application_name": "aioflow",
+            "synchronous_commit": "on" if durability == "full" else "off",
+            "statement_timeout": f"{round(1000 * limits.command)}ms",
+            "idle_in_transaction_session_timeout": f"{round(1000 * limits.idle)}ms",
+            "tcp_keepalives_idle": str(limits.keepalive_idle),
+            "tcp_keepalives_interval": "2",
+            "tcp_keepalives_count": str(limits.keepalive_count),
+            "tcp_user_timeout": f"{round(1000 * limits.unacknowledged)}ms",
+        }
+        self._turn = anyio.Lock()
+        self._connection: asyncpg.Connection | None = None
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[asyncpg.Connection]:
+        """Begin a transaction and yield its connection. Commit at the end of the block.
+
+        Raises:
+            StoreError: If PostgreSQL reports an error; translated by ``translated_errors``.
+        """
+        async with self._turn:
+            with translated_errors(self._where):
+                connection = await self._connected()
+                is_done = False
+                try:
+                    async with connection.transaction():
+                        yield connection
+                    is_done = True
+                finally:
+                    if not is_done:
+                        self._connection = None
+                        connection.terminate()
+
+    def rename(self, name: str) -> None:
+        """Name the sessions that are opened from now on; see ``claims.session_name``."""
+        self._settings["application_name"] = name
+
+    async def close(self) -> None:
+        """Close the connection at once, because no transaction is open when the store closes."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.terminate()
+
+    async def _connected(self) -> asyncpg.Connection:
+        if self._connection is None or self._connection.is_closed():
+            self._connection = await asyncpg.connect(
+                self._dsn,
+                timeout=self._limits.connect,
+                command_timeout=self._limits.command,
+                server_settings=self._settings,
+            )
+        return self._connection

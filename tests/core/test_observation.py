@@ -1,0 +1,141 @@
+"""A standby declares the active node dead only if it was silent while it was watched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aioflow.core.observation import Poll, Timing, Watch, observed
+from aioflow.model.rows import NodeMark
+
+MS = 1_000
+TIMING = Timing(heartbeat_us=500 * MS, lease_us=3_000 * MS, quick_lease_us=1_500 * MS)
+MARK = NodeMark(1, 7, 9, 0)
+
+
+def poll(at_ms: int, mark: NodeMark = MARK, **more) -> Poll:
+    values = {"heartbeat_us": 500 * MS, "has_sessions": True, "is_working": False}
+    return Poll(at=at_ms * MS, mark=mark, **values | more)
+
+
+def dead_at(polls: Sequence[Poll | None], timing: Timing = TIMING) -> int | None:
+    """Return when the node is declared dead, in milliseconds; ``None`` if it is not."""
+    watch: Watch | None = None
+    for one in polls:
+        watch = observed(watch, one, timing)
+        if watch is not None and watch.is_dead:
+            return watch.polled_at // MS
+    return None
+
+
+@dataclass
+class Case:
+    """Polls every half second; the exceptions by their time."""
+
+    dead: int | None
+    until: int = 12_000
+    changed: dict[int, dict] = field(default_factory=dict)
+    missing: tuple[int, ...] = ()
+    failed: tuple[int, ...] = ()
+    always: dict = field(default_factory=dict)
+
+    def polls(self) -> list[Poll | None]:
+        found: list[Poll | None] = []
+        values: dict = {}
+        for at in range(0, self.until + 1, 500):
+            values |= self.changed.get(at, {})
+            if at in self.failed:
+                found.append(None)
+            elif at not in self.missing:
+                found.append(poll(at, **self.always | values))
+        return found
+
+
+LATER = MARK._replace(commit_no=10)
+CASES = {
+    "silence for a lease": Case(3_000),
+    "a commit starts the silence anew": Case(5_500, changed={2_500: {"mark": LATER}}),
+    "so does a heartbeat": Case(5_500, changed={2_500: {"mark": MARK._replace(heartbeat=1)}}),
+    "and a new term": Case(5_500, changed={2_500: {"mark": MARK._replace(epoch=8)}}),
+    "and a poll that failed": Case(6_000, failed=(2_500,)),
+    "and a pause of the observer": Case(5_500, missing=tuple(range(1_500, 2_500, 500))),
+    "one late poll is no pause": Case(3_000, missing=(1_500,)),
+    "its sessions are gone": Case(1_500, changed={500: {"has_sessions": False}}),
+    "they are gone late": Case(2_500, changed={2_000: {"has_sessions": False}}),
+    "in one poll only": Case(
+        3_000, changed={500: {"has_sessions": False}, 1_000: {"has_sessions": True}}
+    ),
+    "its sessions were never seen": Case(3_000, always={"has_sessions": False}),
+    "the server works for it": Case(9_000, always={"is_working": True}),
+    "the server has worked for it": Case(
+        4_000, always={"is_working": True}, changed={3_600: {}, 4_000: {"is_working": False}}
+    ),
+    "it sends heartbeats rarely": Case(8_000, always={"heartbeat_us": 2_000 * MS}),
+}
+
+
+def test_a_node_is_dead_after_silence_that_was_watched():
+    wrong = {}
+    for name, case in CASES.items():
+        always = {key: value for key, value in case.always.items() if key not in case.changed}
+        found = dead_at(Case(**{**vars(case), "always": always}).polls())
+        if found != case.dead:
+            wrong[name] = found, case.dead
+
+    assert wrong == {}
+
+
+def test_the_sessions_of_an_earlier_incarnation_are_no_sign():
+    polls = [poll(0), poll(500, MARK._replace(epoch=8), has_sessions=False)]
+    polls += [
+        poll(at, MARK._replace(epoch=8), has_sessions=False) for at in range(1_000, 9_000, 500)
+    ]
+
+    assert dead_at(polls) == 3_500
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(1, 1_000),
+            st.sampled_from(["commit", "heartbeat", "silent", "fails"]),
+            st.booleans(),
+            st.booleans(),
+        ),
+        max_size=80,
+    )
+)
+def test_no_node_is_dead_that_moved_or_was_not_watched_for_a_lease(steps):
+    """Each verdict has behind it polls without a gap, all with the same counters."""
+    at, mark, watch = 0, MARK, None
+    watched_since: int | None = None
+    last = None
+    for pause, what, has_sessions, is_working in steps:
+        at += pause
+        if what == "fails":
+            watch, watched_since = observed(watch, None, TIMING), None
+            continue
+        if what != "silent":
+            name = "commit_no" if what == "commit" else "heartbeat"
+            mark = mark._replace(**{name: getattr(mark, name) + 1})
+        one = poll(at, mark, has_sessions=has_sessions, is_working=is_working)
+        if watched_since is None or what != "silent" or at - last > 1_000:
+            watched_since = at
+        watch, last = observed(watch, one, TIMING), at
+        assert watch is not None
+        if watch.is_dead:
+            silence = at - watched_since
+            assert silence >= (9_000 if is_working else 1_500)
+            assert silence >= 3_000 or not has_sessions
+
+
+@given(st.integers(0, 2_000), st.integers(300, 900))
+def test_a_silent_node_is_dead_within_a_lease_and_two_polls(start, pause):
+    polls = [poll(start + n * pause) for n in range(20)]
+    found = dead_at(polls)
+
+    assert found is not None
+    assert 3_000 <= found - start <= 3_000 + 2 * pause

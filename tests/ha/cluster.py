@@ -1,0 +1,284 @@
+"""Two or more real daemons on one PostgreSQL server, each behind a proxy, and their ledger."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import json
+import signal
+import socket
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from threading import Thread
+from typing import Any, Self
+
+import asyncpg
+
+from aioflow.crypto import Vault
+from aioflow.settings import socket_path
+from aioflow.settings.home import make_home
+from aioflow.store import open_store
+from benchmarks.daemon import DaemonProcess, eventually
+from tests.faults.ground import DAGS
+from tests.ha.proxy import Proxy
+from tests.journal_replay import compare_with_replay
+from tests.postgres_server import PostgresServer, private_postgres
+
+__all__ = ("LEASE_SECONDS", "Cluster", "Follower", "Node", "cluster")
+
+LEASE_SECONDS = 3.0
+_HA = """
+[ha]
+enabled = true
+node_name = "{name}"
+[results]
+url = "file://{shared}/results"
+[log]
+url = "file://{shared}/logs"
+"""
+
+
+class Node(DaemonProcess):
+    """A daemon of a cluster, with a home and a proxy of its own."""
+
+    def __init__(self, folder: Path, name: str, proxy: Proxy) -> None:
+        flags = ("--cpu-slots", "2")
+        super().__init__(folder / name, DAGS, db=proxy.url, flags=flags)
+        self.name = name
+        self.proxy = proxy
+
+    def last_words(self) -> str:
+        """Return the end of its log."""
+        return self.log.read_text(errors="replace")[-4000:]
+
+    def says(self, words: str) -> bool:
+        """Return whether it has logged something."""
+        return words in self.log.read_text(errors="replace")
+
+    def is_ready(self) -> bool:
+        """Return whether it is active and ready."""
+        try:
+            if not self.is_alive:
+                return False
+            status, health = self.request("GET", "/health/ready", status=None)
+        except (OSError, http.client.HTTPException):
+            return False
+        return status == 200 and "engine" in health["checks"]  # a standby has none
+
+    def health(self, which: str) -> int:
+        """Return the status of ``/health/live`` or ``/health/ready``; 0 without an answer."""
+        try:
+            return int(self.request("GET", f"/health/{which}", status=None)[0])
+        except (OSError, http.client.HTTPException):
+            return 0
+
+    def stand_still(self) -> None:
+        """SIGSTOP the daemon, but not its children."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """SIGCONT the daemon."""
+        self.process.send_signal(signal.SIGCONT)
+
+
+class Follower:
+    """A page that is open at a node: it reads the live stream, and looks for it when it is cut.
+
+    Attributes:
+        tasks: The last state that was told of each child of ``square``, by run.
+        cuts: How often the stream was cut.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._thread = Thread(target=self._run, daemon=True)
+        self._is_over = False
+        self._last_id = ""
+        self.tasks: dict[tuple[str, int], str] = {}
+        self.cuts = 0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over = True
+        self._thread.join(30)
+
+    def _run(self) -> None:
+        while not self._is_over:
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                self._read()
+            self.cuts += 1
+            time.sleep(0.1)  # as a browser does, which is not looked at here
+
+    def _read(self) -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stream:
+            stream.settimeout(1.0)
+            stream.connect(str(socket_path(self._node.home)))
+            head = "GET /api/v1/stream HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+            told = f"Last-Event-ID: {self._last_id}\r\n" if self._last_id else ""
+            stream.sendall(f"{head}{told}\r\n".encode())
+            text = ""
+            while not self._is_over:
+                with contextlib.suppress(TimeoutError):
+                    data = stream.recv(65_536)
+                    if not data:
+                        return
+                    text += data.decode()
+                *messages, text = text.split("\n\n")
+                for message in messages:
+                    self._take(message)
+
+    def _take(self, message: str) -> None:
+        fields = dict(line.split(": ", 1) for line in message.splitlines() if ": " in line)
+        self._last_id = fields.get("id", self._last_id)
+        if fields.get("event") == "commit":
+            for task in json.loads(fields["data"])["tasks"]:
+                if task["task_id"] == "square":
+                    self.tasks[task["run_id"], task["map_index"]] = task["state"]
+
+
+class Cluster:
+    """A server and its nodes.
+
+    Attributes:
+        ledger: The file to which tasks append.
+    """
+
+    def __init__(self, folder: Path, server: PostgresServer, nodes: list[Node]) -> None:
+        self.folder = folder
+        self.server = server
+        self.nodes = nodes
+        self.ledger = folder / "ledger"
+        self.ledger.touch()
+
+    def ask(self, sql: str, *values: Any) -> list[Any]:
+        """Return the rows of a statement, asked of the server directly."""
+
+        async def fetch() -> list[Any]:
+            connection = await asyncpg.connect(self.server.url)
+            try:
+                return [tuple(row) for row in await connection.fetch(sql, *values)]
+            finally:
+                await connection.close()
+
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(asyncio.run, fetch()).result()
+
+    def active_name(self) -> str | None:
+        """Return the name of the node that is active according to the database."""
+        with contextlib.suppress(OSError, asyncpg.PostgresError):
+            rows = self.ask("SELECT name FROM node WHERE state = 1")
+            return str(rows[0][0]) if rows else None
+        return None
+
+    def start(self) -> tuple[Node, Node]:
+        """Start the nodes one after the other; return the active one and the first standby."""
+        first, *others = self.nodes
+        first.start(180.0)
+        for node in others:
+            node.launch()
+            self.wait_for_standby(node)
+            eventually(lambda node=node: node.health("live") == 200, 180.0, node.last_words)  # type: ignore[misc]
+        return first, others[0]
+
+    def wait_for_standby(self, node: Node) -> None:
+        """Wait until a node stands by."""
+        asked = "SELECT state FROM node WHERE name = $1"
+        eventually(lambda: self.ask(asked, node.name) == [(0,)], 180.0, self.words)
+
+    def wait_for_active(self, node: Node, timeout: float = 180.0) -> float:
+        """Wait until a node is active and ready; return the seconds."""
+        began = time.monotonic()
+        eventually(node.is_ready, timeout, self.words)
+        assert self.active_name() == node.name
+        return time.monotonic() - began
+
+    def words(self) -> str:
+        """Return the ends of all logs."""
+        return "\n".join(f"--- {node.name}\n{node.last_words()}" for node in self.nodes)
+
+    def trigger(self, node: Node, *, count: int, seconds: float) -> str:
+        """Start a run of ``small`` at a node."""
+        conf = {"ledger": str(self.ledger), "count": count, "seconds": seconds}
+        return node.trigger("small", conf)
+
+    def lines(self, what: str, run_id: str) -> Counter[int]:
+        """Return how often the square of each number began, or ended."""
+        words = [line.split() for line in self.ledger.read_text().splitlines()]
+        of_run = [line for line in words if line[:3] == [what, run_id, "square"]]
+        return Counter(int(line[3]) for line in of_run)
+
+    def judge_run(self, node: Node, run_id: str, *, count: int, takeovers: int = 1) -> None:
+        """Assert that a run succeeded with the right result, and that no try was charged."""
+        run = node.wait(run_id, 240.0)
+        assert run["state"] == "success", (run, self.words())
+        begun, ended = self.lines("begin", run_id), self.lines("end", run_id)
+        assert set(ended) == set(range(count))
+        assert max(begun.values()) <= 1 + takeovers, begun
+        tries = self.ask(
+            "SELECT max(t.try_number) FROM task t JOIN run r USING (run_no) "
+            "WHERE r.run_id = $1 AND t.map_index >= 0 AND t.state = 6",
+            run_id,
+        )
+        assert tries == [(1,)], "a try was charged"
+
+    def judge_database(self) -> None:
+        """Assert that a replay of the journal of all nodes leads to the tables."""
+
+        async def differences() -> list[str]:
+            vault = Vault.open(self.nodes[0].home / "key")
+            async with open_store(self.server.url, vault, exclusive=False) as store:
+                return await compare_with_replay(store)
+
+        with ThreadPoolExecutor(1) as thread:
+            assert thread.submit(asyncio.run, differences()).result() == []
+
+    def takeovers(self) -> int:
+        """Return how often a node was declared dead and another took over."""
+        return sum(
+            node.log.read_text(errors="replace").count("the active node is silent, taking over")
+            for node in self.nodes
+            if node.log.exists()
+        )
+
+    def fenced(self) -> int:
+        """Return how often a node found out that it was fenced."""
+        return sum(
+            node.log.read_text(errors="replace").count("fenced, joins again as a standby")
+            for node in self.nodes
+            if node.log.exists()
+        )
+
+
+@contextmanager
+def cluster(folder: Path, names: tuple[str, ...] = ("a", "b")) -> Iterator[Cluster]:
+    """Prepare a server and nodes, which are not started. They are killed at the end."""
+    with private_postgres() as server, ExitStack() as stack:
+        socket = Path(server.url.rpartition("host=")[2]) / ".s.PGSQL.5432"
+        nodes = []
+        for name in names:
+            node = Node(folder, name, stack.enter_context(Proxy(socket)))
+            make_home(node.home)
+            text = _HA.format(name=name, shared=folder / "shared")
+            (node.home / "aioflow.toml").write_text(text)
+            nodes.append(node)
+            if name == names[0]:
+                Vault.open(node.home / "key")
+            else:
+                key = (nodes[0].home / "key").read_bytes()
+                (node.home / "key").write_bytes(key)
+                (node.home / "key").chmod(0o600)
+        try:
+            yield Cluster(folder, server, nodes)
+        finally:
+            for node in nodes:
+                if node.is_alive:
+                    node.go_on()
+                    node.kill(whole_tree=True)

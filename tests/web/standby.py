@@ -1,0 +1,125 @@
+"""An active node and a standby in one process: messages between them go through a list."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from aioflow.api import Api
+from aioflow.api.access.authentication import Passwords
+from aioflow.api.node_queries import NodeQueries
+from aioflow.clock import SystemClock
+from aioflow.crypto import Vault
+from aioflow.store.node_messages import NodeMessage
+from aioflow.telemetry.task_log import TaskLog
+from aioflow.web.app import create_app
+from aioflow.web.forwarding import respond
+from aioflow.web.guard import Trusted
+from aioflow.web.tokens import Token
+from tests.web.node import QUICK, Answer, Node, ask, node
+
+__all__ = ("ACTIVE", "STANDBY", "SUCCESSOR", "Messages", "Pair", "pair")
+
+ACTIVE, STANDBY, SUCCESSOR = 11, 12, 13
+"""Terms."""
+
+
+class Messages:
+    """Messages in memory, as ``NodeMessages``."""
+
+    def __init__(self) -> None:
+        self.sent: defaultdict[int, list[NodeMessage]] = defaultdict(list)
+        self._arrived: dict[int, anyio.Event] = {}
+
+    async def send(self, message: NodeMessage, *, to_epoch: int, seconds: float) -> None:
+        assert seconds > 0
+        self.sent[to_epoch].append(message)
+        self._arrived.setdefault(to_epoch, anyio.Event()).set()
+
+    async def take(self, epoch: int) -> list[NodeMessage]:
+        self._arrived[epoch] = anyio.Event()
+        return self.sent.pop(epoch, [])
+
+    async def wait(self, epoch: int, seconds: float) -> None:
+        with anyio.move_on_after(seconds):
+            await self._arrived[epoch].wait()
+
+
+class Pair:
+    """The two nodes.
+
+    Attributes:
+        active_epoch: The term that the standby believes to be active.
+    """
+
+    def __init__(self, active: Node, home: Path) -> None:
+        clock = SystemClock()
+        self.vault = Vault.open(active.home / "key")
+        self.messages = Messages()
+        self.active_epoch: int | None = ACTIVE
+        self.active = active
+        self.queries_of_active = self._queries(ACTIVE)
+        self.queries = self._queries(STANDBY)
+        self.tasklog = TaskLog(home / "logs", clock)
+        self.api = Api(
+            None,
+            active.store,
+            self.tasklog,
+            clock=clock,
+            home=home,
+            vault=self.vault,
+            passwords=Passwords(QUICK),
+            node_queries=self.queries,
+        )
+        self.active_app = create_app(active.api, Token("a-token-of-the-active-node"))
+        self.app = create_app(self.api, Token("another-token-of-the-standby"))
+        self.queries_of_active.respond = respond(self.active_app, active.api)
+
+    def _queries(self, epoch: int) -> NodeQueries:
+        return NodeQueries(
+            self.messages,
+            self.vault,
+            SystemClock(),
+            own_epoch=lambda: epoch,
+            active_epoch=lambda: self.active_epoch,
+        )
+
+    def succeed(self) -> None:
+        """The active node becomes active again, under another term."""
+        self.active_epoch = SUCCESSOR
+        self.queries_of_active._own_epoch = lambda: SUCCESSOR
+
+    @property
+    def follower(self) -> Any:
+        """The follower of the standby."""
+        return self.api.follower
+
+    async def ask(self, method: str, path: str, **more: Any) -> Answer:
+        """Ask the standby, as the owner of its home."""
+        return await ask(Trusted(self.app), method, f"/api/v1{path}", **more)
+
+    async def ask_active(self, method: str, path: str, **more: Any) -> Answer:
+        """Ask the active node, as the owner of its home."""
+        return await ask(Trusted(self.active_app), method, f"/api/v1{path}", **more)
+
+
+@asynccontextmanager
+async def pair(folder: Path) -> AsyncIterator[Pair]:
+    """Run an active node and its standby."""
+    async with node(folder / "active") as active, anyio.create_task_group() as group:
+        both = Pair(active, folder / "standby")
+        await group.start(active.api.access.run)
+        await group.start(both.tasklog.run)
+        await group.start(both.api.access.run)
+        await both.follower.catch_up()
+        group.start_soon(both.queries.run)
+        group.start_soon(both.queries_of_active.run)
+        group.start_soon(both.follower.run)
+        group.start_soon(both.api.reads.commits.run)
+        yield both
+        group.cancel_scope.cancel()
