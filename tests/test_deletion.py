@@ -26,7 +26,14 @@ from aioflow.model.states import Failure, RunState
 from aioflow.protocol.effects import DeliverOutbox
 from aioflow.protocol.inputs import OutboxDelivered
 from aioflow.protocol.reports import Deferred, Failed
-from aioflow.protocol.requests import CancelRun, ClearTasks, CreateRun, DeleteRun, EraseRows
+from aioflow.protocol.requests import (
+    CancelRun,
+    ClearTasks,
+    CreateRun,
+    DeleteRun,
+    EraseRows,
+    SetNote,
+)
 from aioflow.results import result_path, write_value
 from aioflow.store import tables
 from aioflow.store.retention import ERASED
@@ -113,7 +120,9 @@ async def test_nothing_is_left_of_a_run_that_is_deleted(store_url, tmp_path):
         assert await n.ended(run_id) is RunState.SUCCESS
         run = await n.store.find_run(run_id)
         leave_files(tmp_path, run)
-        tables_of_run = {"clear_request", "expansion", "result", "run", "task", "try"}
+        await n.engine.ask(SetNote(run_id=run_id, text="the bank was called"))
+        await n.engine.ask(SetNote(run_id=run_id, task="work", task_index=1, text="late"))
+        tables_of_run = {"clear_request", "expansion", "note", "result", "run", "task", "try"}
         assert set(await left_of(n, run.run_no)) == tables_of_run
         async with deleted_by(n, tmp_path):
             await n.engine.ask(DeleteRun(run_id=run_id))

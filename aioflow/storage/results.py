@@ -226,15 +226,20 @@ class DatabaseResults:
                 await self._store.delete_result_chunks(*key)
 
     async def list_blocks(self) -> list[int]:
-        """See ``ResultStorage``."""
+        """See ``ResultStorage``.
+
+        A damaged number is read as 0, and SQLite sorts a text after all numbers. The search ends
+        there, because each further search would find the same row.
+        """
         blocks: list[int] = []
+        first = 0
         with _as_storage():
-            task_no = await self._store.next_chunked_task(0)
-            while task_no is not None:
+            while first <= _LAST_TASK:
+                task_no = await self._store.next_chunked_task(first)
+                if task_no is None or task_no < first:
+                    break
                 blocks.append(task_no // RESULTS_IN_BLOCK)
-                after = (blocks[-1] + 1) * RESULTS_IN_BLOCK
-                is_last = after > _LAST_TASK
-                task_no = None if is_last else await self._store.next_chunked_task(after)
+                first = (blocks[-1] + 1) * RESULTS_IN_BLOCK
         return blocks
 
     async def list_block(self, block: int) -> list[StoredResult]:

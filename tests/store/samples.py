@@ -16,6 +16,7 @@ from aioflow.crypto import Vault
 from aioflow.model.batch import Batch
 from aioflow.model.dag import DagSpec, TaskSpec
 from aioflow.model.decisions import DecisionRow
+from aioflow.model.history import HistoryRow, Measure, hour_of
 from aioflow.model.notes import NoteRow
 from aioflow.model.rows import (
     DagFileRow,
@@ -118,6 +119,7 @@ DECISION = DecisionRow(
 NOTE = NoteRow(
     run_no=1, task_index=-1, map_index=-1, at=NOON, author="anna", body="bank called ☎".encode()
 )
+HISTORY = HistoryRow("shop", "b", int(Measure.DURATION), hour_of(NOON), 7, 2, 30)
 POOL = PoolRow(name="db", slots=4, include_deferred=True)
 ALERT = Alert(reason="sensor_timeout", dag_id="d", run_id="r", task_id="t", message="late")
 OUTBOX = OutboxRow(outbox_no=3, kind="alert", body=msgspec.msgpack.encode(ALERT))
@@ -143,6 +145,7 @@ def first_batch(number: int = 1) -> Batch:
         new_decisions=[DECISION],
         notes=[NOTE],
         new_outbox=[OUTBOX],
+        history=[HISTORY],
     )
 
 

@@ -425,7 +425,7 @@ async def test_a_fire_time_has_one_run_whichever_incarnation_makes_it(store, sto
 
 
 async def _everything(store):
-    found = await store.scan([*REPLAYED, tables.node, tables.journal])
+    found = await store.scan([*REPLAYED, tables.history, tables.node, tables.journal])
     return [[tuple(row) for row in rows] for rows in found]
 
 

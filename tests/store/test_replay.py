@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from aioflow.core.transitions import TASK_MOVES
 from aioflow.model.batch import Batch
+from aioflow.model.decisions import DecisionEnd, DecisionVotes
 from aioflow.model.history import OF_RUN, HistoryRow, Measure, hour_of
 from aioflow.model.rows import RunChange, TriggerChange
 from aioflow.model.states import RunState, TaskState, TriggerState
@@ -23,11 +24,13 @@ from tests.store.samples import (
     DAG,
     FAILURE,
     NOON,
+    NOTE,
     RESULT,
     RUN,
     TASK,
     TRIGGER,
     TRY,
+    TRY_WORKER,
     VERSION,
     batch,
     change,
@@ -52,6 +55,16 @@ async def test_a_replay_arrives_at_the_tables(store):
             new_versions=[VERSION],
             gone_files=["etl.py"],
             done_outbox=[3],
+            try_workers=[replace(TRY_WORKER, start_no=2)],
+            decision_votes=[DecisionVotes(7, 0, b"\x91\xc0", 1)],
+            notes=[replace(NOTE, body=b"another"), replace(NOTE, task_index=0)],
+        )
+    )
+    await store.commit(
+        batch(
+            3,
+            decision_ends=[DecisionEnd(7, "answered", b"\xc3", NOON + 9)],
+            gone_notes=[NOTE.key],
         )
     )
 
@@ -69,6 +82,13 @@ async def test_a_replay_arrives_at_the_tables(store):
         pytest.param("UPDATE dag SET paused = 1", "paused", id="dag"),
         pytest.param("DELETE FROM expansion", "expansion", id="expansion-gone"),
         pytest.param("DELETE FROM try", "try", id="try-gone"),
+        pytest.param("UPDATE try_worker SET host = 'here'", "try_worker", id="worker"),
+        pytest.param("UPDATE decision SET vote_count = 1", "vote_count", id="decision"),
+        pytest.param("UPDATE note SET author = 'bert'", "author", id="note"),
+        pytest.param("DELETE FROM note", "note", id="note-gone"),
+        pytest.param(
+            "INSERT INTO history VALUES ('etl', 'b', 0, 0, 4, 1, 0)", "history", id="history-made"
+        ),
         pytest.param("INSERT INTO pool VALUES ('p', 1, 0)", "pool", id="pool-made"),
         pytest.param("DELETE FROM journal", "node", id="journal-gone"),
     ],

@@ -8,12 +8,17 @@ from zlib import crc32
 
 from sqlalchemy import Table
 
+from aioflow.author.person import PersonTrigger
 from aioflow.clock import SystemClock
+from aioflow.core.scheduling.remote_workers import RemoteWorkers
 from aioflow.model.access import Actor, Role
 from aioflow.model.dag import Body, DagSpec, RetryPolicy, ScheduleSpec, TaskSpec
+from aioflow.model.decisions import PERSON
 from aioflow.model.states import Failure
 from aioflow.model.triggers import DagTriggerSpec
+from aioflow.model.workers import WorkerLocation, WorkerSpec
 from aioflow.protocol.effects import StartTry
+from aioflow.protocol.inputs import WorkerUp
 from aioflow.protocol.reports import (
     CallAnswered,
     Deferred,
@@ -22,8 +27,10 @@ from aioflow.protocol.reports import (
     Labelled,
     StreamOpened,
     Succeeded,
+    TaskStarted,
     TriggerFired,
 )
+from aioflow.storage.results import DatabaseResults, pack_result
 from aioflow.store import tables
 from tests.web.node import CHAIN, FAN, STREAM, Node, node
 
@@ -91,7 +98,15 @@ STARTED = DagSpec(
     trigger=DagTriggerSpec(class_path="m:Ticks", kwargs=b"\x80", name="Ticks"),
 )
 LASTING = DagSpec(dag_id="lasting", file="lasting.py", tasks=(TaskSpec(task_id="waits"),))
-DEFINED = (CHAIN, FAN, STREAM, WAITS, DEFERRED, TIMED, STARTED, LASTING)
+ASKS = DagSpec(
+    dag_id="asks",
+    file="asks.py",
+    tasks=(TaskSpec(task_id="answered"), TaskSpec(task_id="open", parents=(0,))),
+)
+REMOTE = DagSpec(
+    dag_id="remote", file="remote.py", tasks=(TaskSpec(task_id="only", executor="dask"),)
+)
+DEFINED = (CHAIN, FAN, STREAM, WAITS, DEFERRED, TIMED, STARTED, LASTING, ASKS, REMOTE)
 HEALTHY = ("healthy", "healthy-waits")
 """Runs that are never damaged: one with an active task, and one that waits."""
 
@@ -145,6 +160,9 @@ async def make_home(home: Path, url: str | None = None) -> None:
         await n.api.emit("named", key="k", data={"a": 1})
         await _end_some(n)
         await _begin_some(n)
+        await _ask_people(n)
+        await _start_remotely(n)
+        await _annotate(n)
         one = n.engine.memory.dag_triggers.of("started")
         assert one is not None
         n.engine.report([TriggerFired(one.row.trigger_no, one.assignment_id, 0, 1, b"\xc0", "key")])
@@ -194,6 +212,47 @@ async def _begin_some(n: Node) -> None:
             n.engine.report(
                 [TriggerFired(wait.row.trigger_no, wait.assignment_id, 0, 1, b"\xc0", "e")]
             )
+
+
+async def _ask_people(n: Node) -> None:
+    """One decision that was answered, and one that has a vote and needs another."""
+    await n.api.trigger("asks", run_id="asks-1")
+    _, kwargs = PersonTrigger("Release the payment?").serialize()
+    await n.defer(PERSON, kwargs)
+    await _vote(n)
+    await n.succeed()
+    _, kwargs = PersonTrigger("Delete the data?", approvals=2).serialize()
+    await n.defer(PERSON, kwargs)
+    await _vote(n)
+
+
+async def _vote(n: Node) -> None:
+    """Answer the open decision, as soon as there is one."""
+    while not (found := await n.store.list_decisions(is_open=True)):
+        await n.engine.next_turn()
+    await n.api.by(ADMIN).decisions.answer(found[0].decision_no, True)
+
+
+async def _start_remotely(n: Node) -> None:
+    """Start a task in a worker of another executor."""
+    n.engine.slots.remote = RemoteWorkers({"dask": 1})
+    n.engine.report([WorkerUp(100, WorkerSpec("dask"), WorkerLocation("node-7", "process 4711"))])
+    await n.api.trigger("remote", run_id="remote-1")
+    start = (await n.effects.next_start()).start
+    n.engine.report([TaskStarted(start.task_no, start.start_no, SystemClock().now())])
+
+
+async def _annotate(n: Node) -> None:
+    """Write notes on runs and a task, and store a large result in the database."""
+    notes = n.api.by(ADMIN).notes
+    await notes.set("chain-1", "the bank was called")
+    await notes.set("chain-1", "the file came late", task_id="first")
+    await notes.set("fan-1", "this child fails every month", task_id="each", map_index=0)
+    run = await n.store.find_run("fan-1")
+    assert run is not None
+    key = (run.first_task_no, 1)
+    results = DatabaseResults(n.store, SystemClock())
+    await results.put(key, pack_result(key, bytearray(b"[1, 2, 3]")))
 
 
 def _reports(effect: StartTry) -> list[Any]:

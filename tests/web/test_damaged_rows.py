@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import anyio
@@ -13,11 +13,14 @@ import msgspec
 import pytest
 
 from aioflow.clock import SystemClock
-from aioflow.errors import StoreError
+from aioflow.crypto import Vault
+from aioflow.errors import ResultMissing, StoreError
 from aioflow.model.rows import DAMAGED, Damage
 from aioflow.protocol.inputs import HostUp
 from aioflow.protocol.outbox import ALERT, Alert
 from aioflow.protocol.reports import Succeeded, TriggerFired
+from aioflow.storage.results import DatabaseResults
+from aioflow.store import open_store
 from aioflow.web.app import create_app
 from aioflow.web.guard import Trusted
 from aioflow.web.tokens import Token
@@ -52,6 +55,8 @@ _TASKS = {
     "waits-1": ("waits", "coroutine"),
     "deferred-1": ("deferred", "waits"),
     "cleared": ("deferred", "waits"),
+    "asks-1": ("asks", "open"),
+    "remote-1": ("remote", "only"),
 }
 
 _MET = [  # values that failed once, and one of each kind
@@ -66,6 +71,10 @@ _MET = [  # values that failed once, and one of each kind
     Case("api_token", "scopes", "garbage"),
     Case("node", "commit_no", "largest"),
     Case("node", "epoch", "huge"),
+    Case("result_chunk", "task_no", "a text"),
+    Case("decision", "question", "garbage"),
+    Case("note", "task_index", "a text"),
+    Case("try_worker", "host", "no text"),
 ]
 _DRAWN = random.Random(5).sample(cases(), 4)
 _MET_ON_POSTGRES = [  # one of each kind that its types hold
@@ -112,6 +121,16 @@ on_both = pytest.mark.parametrize("whole", DATABASES, indirect=True)
 )
 async def test_a_damaged_row_hurts_only_what_it_is_of(whole, tmp_path, case):
     assert await hurts_only_itself(whole, tmp_path / "home", case) or case in _DRAWN
+
+
+@on_both
+async def test_every_table_has_a_row_to_damage(whole, tmp_path):
+    with whole.copied(tmp_path / "home") as place:
+        url = place.url or f"sqlite:///{place.path}/aioflow.db"
+        async with open_store(url, Vault.open(place.path / "key")) as store:
+            found = await store.scan(TABLES)
+
+    assert [table.name for table, rows in zip(TABLES, found, strict=True) if not rows] == []
 
 
 @pytest.mark.nightly
@@ -193,7 +212,21 @@ async def _everything_can_be_read(n: Node) -> None:
     for path in _views(reading):
         answer = await ask(web, "GET", path)
         assert answer.status < 500, (path, answer.body)
+    for decision in await n.store.list_decisions():
+        path = f"/api/v1/decisions/{decision.decision_no}"
+        answer = await ask(web, "GET", path)
+        assert answer.status < 500, (path, answer.body)
+    await _stored_results_can_be_listed(n)
     await compare_with_replay(n.store)
+
+
+async def _stored_results_can_be_listed(n: Node) -> None:
+    """Search all results in the database, as the search for orphans does."""
+    results = DatabaseResults(n.store, SystemClock())
+    for block in await results.list_blocks():
+        for stored in await results.list_block(block):
+            with suppress(ResultMissing):  # its chunk has another number now
+                await results.get(stored.key)
 
 
 def _views(paths: list[str]) -> Iterator[str]:
