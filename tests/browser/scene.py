@@ -417,12 +417,26 @@ def _summary(summary: dict[str, Any]) -> None:
 def _history(path: str, answer: dict[str, Any]) -> dict[str, Any]:
     if path == "/history/runs":
         answer["items"] = [_ends(at, number) for number, at in enumerate(_hours())]
+    elif path.endswith("/schedule"):
+        answer["items"] = [_fire_day(back) for back in range(34, -1, -1)]
     elif path.startswith("/history/dags/") and not path.endswith("/tasks"):
         answer["items"] = [_period(at, number) for number, at in enumerate(_hours())]
         answer["total"] |= {"failure_rate": 0.021, "duration": _durations(190, 412.0, 618.0)}
         answer["total"]["ends"] = {"success": 186, "failed": 4}
         answer["slow_after_seconds"] = 618.0
     return answer
+
+
+def _fire_day(back: int) -> dict[str, Any]:
+    midnight = NOW.replace(hour=0, minute=0) - timedelta(days=back)
+    missed = int(back == 12)
+    return {
+        "start": _text(midnight),
+        "fired": 1 - missed,
+        "failed": int(back in {0, 20}),
+        "late": int(back in {6, 27}),
+        "missed": missed,
+    }
 
 
 def _hours() -> Iterator[datetime]:

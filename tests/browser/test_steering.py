@@ -40,7 +40,7 @@ def test_a_drained_node_starts_nothing_until_it_is_to_work_again(page, daemon):
     page.press("Undrain")
     page.confirm("Undrain")
 
-    page.see("up", within="main .facts")
+    page.see("active", within="main .facts")
     assert daemon.wait(run)["state"] == "success"
 
 
@@ -202,7 +202,7 @@ def test_a_run_is_started_with_a_field_for_each_parameter(page, daemon):
         submit.click()  # on a slow machine the first cannot be checked in time
         wrong = page.page.locator("dialog .wrong")
         wrong.wait_for()
-        return "the parameter 'code' does not fit" in wrong.inner_text()
+        return "The parameter 'code' does not fit" in wrong.inner_text()
 
     page.eventually(is_refused)
     assert daemon.items("/api/v1/runs?dag=shaped") == before

@@ -68,7 +68,7 @@ export function ScheduleCalendar({ id }: { id: string }) {
 
 function Day({ id, date, day }: { id: string; date: string; day: FireDay | undefined }) {
   const name = (
-    <span class="soft">
+    <span class="soft" aria-hidden={day !== undefined}>
       <i>{date.slice(5, 8)}</i>
       {date.slice(8)}
     </span>
@@ -76,10 +76,11 @@ function Day({ id, date, day }: { id: string; date: string; day: FireDay | undef
   if (!day) return <span class="calendar-day">{name}</span>;
   const at = millis(day.start)!;
   return (
-    <a class={`calendar-day ${toneOf(day)}`} href={query("/runs", { dag: id, cause: "schedule", from: instant(at), to: instant(at + DAY_MS) })} title={texts.calendar.day(date, day)} aria-label={texts.calendar.day(date, day)}>
+    <a class={`calendar-day ${toneOf(day)}`} href={query("/runs", { dag: id, cause: "schedule", from: instant(at), to: instant(at + DAY_MS) })} title={texts.calendar.day(date, day)}>
+      <span class="offscreen">{texts.calendar.day(date, day)}</span>
       {name}
-      <b>{number(day.fired)}</b>
-      <small>{texts.calendar.short(day)}</small>
+      <b aria-hidden>{number(day.fired)}</b>
+      <small aria-hidden>{texts.calendar.short(day)}</small>
     </a>
   );
 }
