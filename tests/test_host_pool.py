@@ -59,7 +59,8 @@ class Node:
 
     def host(self, role, number):
         host = StartTrigger(number, 1, 7, number, "v", f"{__name__}:Waits", b"\x80", 0, None)
-        self.pool.triggerers[role].host(AssignTrigger(host, None, role))
+        triggerer = self.pool.triggerers[role]
+        triggerer.host(AssignTrigger(host, None, role, triggerer.host_process.process_no))
 
 
 @asynccontextmanager

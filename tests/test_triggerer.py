@@ -100,11 +100,14 @@ class Node:
         self.tasklog = context.tasklog
         self.triggerer = Triggerer(context, role=role, capacity=capacity, idle_seconds=idle_seconds)
 
-    def host(self, number, class_path="", assignment_id=1, kwargs=b"", **fields):
+    def host(
+        self, number, class_path="", assignment_id=1, kwargs=b"", *, process_no=None, **fields
+    ):
         host = StartTrigger(
             number, assignment_id, 7, number, "v", class_path, kwargs, 0, None, **fields
         )
-        self.triggerer.host(AssignTrigger(host))
+        process_no = self.triggerer.host_process.process_no if process_no is None else process_no
+        self.triggerer.host(AssignTrigger(host, process_no=process_no))
 
     def end(self, number, assignment_id=1):
         self.triggerer.end(ReleaseTrigger(StopTrigger(number, assignment_id, "finished")))
@@ -343,6 +346,28 @@ async def test_a_death_names_the_culprit_and_forgets_all(tmp_path):
     [lost] = n.of(HostLost)
     assert (lost.role, lost.culprit, lost.failure.reason) == ("triggers", 2, "crashed")
     assert "SIGABRT" in lost.failure.message
+
+
+@pytest.mark.parametrize("role", ["triggers", "quarantine"])
+async def test_a_trigger_assigned_to_a_lost_process_is_not_hosted_by_the_next(tmp_path, role):
+    async with node(tmp_path, role=role) as n:
+        n.host(1)  # the quarantine host starts for it
+        await until(lambda: n.of(HostUp))
+        lost_no = n.triggerer.host_process.process_no
+        n.host(2, "crash")
+        await until(lambda: len(n.of(HostUp)) == 2)
+        n.host(3, process_no=lost_no)  # its commit took longer than the replacement
+        n.host(4, process_no=0)  # decided before any process was known
+        assert not n.triggerer.load.triggers
+        n.end(3)
+        await until(n.ended)
+        n.host(5)
+        await until(lambda: 5 in n.fired())
+
+    first, second = n.of(HostUp)
+    assert first.process_no == lost_no != second.process_no
+    assert n.ended() == [3]
+    assert not {3, 4} & {*n.fired()}
 
 
 async def test_a_trigger_asks_only_for_a_run_it_is_hosted_for(tmp_path):

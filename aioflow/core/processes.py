@@ -99,6 +99,7 @@ def host_up(report: HostUp, tx: Transaction) -> None:
     """Assign triggers to a host that is ready for commands."""
     role = report.role
     tx.memory.hosts_up.add(role)
+    tx.memory.host_processes[role] = report.process_no
     if kind_of(role) == SLOT:
         tx.memory.interpreter_problems.pop(interpreter_of(role), None)
     elif hosts_triggers(role):
@@ -110,6 +111,7 @@ def host_lost(lost: HostLost, tx: Transaction) -> None:
     """Interrupt what ran in a shared host that died, and assign its triggers again."""
     memory = tx.memory
     memory.hosts_up.discard(lost.role)
+    memory.host_processes.pop(lost.role, None)
     if kind_of(lost.role) == SLOT:
         memory.interpreter_problems[interpreter_of(lost.role)] = lost.failure.message
         return

@@ -78,9 +78,9 @@ _logger = logging.getLogger(__name__)
 class AsyncExecutor:
     """Runs coroutines in the host process of one role; see ``core.state.child_roles``.
 
-    If the host dies, ``HostLost`` names the task whose code was running. Commands are dropped while
-    there is no host: after ``HostUp`` the engine sends everything that has to run again. The host
-    itself enforces the timeouts of tries.
+    If the host dies, ``HostLost`` names the task whose code was running. Starts are dropped while
+    there is no host, or if they were decided for another one: after ``HostUp`` the engine sends
+    everything that has to run again. The host itself enforces the timeouts of tries.
     """
 
     hosts_triggers = False
@@ -121,8 +121,8 @@ class AsyncExecutor:
     # ── verbs ───────────────────────────────────────────────────────────────────────────
 
     def start_try(self, effect: StartTry) -> None:
-        """Start a coroutine, or resume a suspended one. Does nothing while no host is up."""
-        if not self._host.is_up:
+        """Start a coroutine, or resume a suspended one, if it was decided for this process."""
+        if not self._host.accepts(effect.process_no):
             return
         start, info = effect.start, effect.info
         if info.run_no not in self._known_runs:

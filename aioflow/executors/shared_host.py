@@ -7,6 +7,7 @@ still names the owner of that code, but not the line.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 from collections import deque
@@ -130,6 +131,8 @@ _FIRST_WORK_US = 5_000_000
 
 _WILL_BE_REPLACED = "%s: the %s host is replaced once no coroutine runs in it"
 
+_process_numbers = itertools.count(1)
+
 _logger = logging.getLogger(__name__)
 
 
@@ -139,6 +142,11 @@ class SharedHost:
     A process whose event loop is blocked is killed, because nothing in it can continue or time out.
     If the blocking step is known, ``patience_seconds`` is the limit. Commands are dropped while
     there is no process: the engine sends all of them again after ``HostUp``.
+
+    A commit may take longer than a replacement. So the engine may assign work to a process that it
+    does not know to be dead, and the command arrives when the next process is up. The engine then
+    regards that work as lost, and would never end it there. Therefore each process has a number,
+    and ``accepts`` returns whether it may start what the engine decided to assign.
 
     In another interpreter than the daemon's own, a process is up once it has answered. If one dies
     before that, ``run`` returns, because its interpreter has to be checked first.
@@ -197,7 +205,7 @@ class SharedHost:
         self._starting: TaskStatus[None] | None = None
         self._launch: Launch | None = None
         self._is_unusable = False
-        self._up_since_us = 0
+        self._up_since_us = self._process_no = 0
         self._late_us: deque[int] = deque(maxlen=_LAG_SAMPLES)
         self._evicted = self._evicted_here = 0
         self._watches: list[WatchLoad] | None = None
@@ -217,6 +225,15 @@ class SharedHost:
     def is_up(self) -> bool:
         """True while there is a process that accepts commands."""
         return self._outgoing is not None
+
+    @property
+    def process_no(self) -> int:
+        """Number of the process that is or was up, unique in this daemon; 0 before the first."""
+        return self._process_no
+
+    def accepts(self, process_no: int) -> bool:
+        """Return whether this process is up, and work was assigned to it and not to another."""
+        return self.is_up and process_no == self._process_no
 
     @property
     def is_open(self) -> bool:
@@ -469,7 +486,8 @@ class SharedHost:
         self._up_since_us = self._context.clock.monotonic_us()
         if self._launch is not None and self._context.interpreters is not None:
             self._context.interpreters.answered(self._launch)
-        self._context.report([HostUp(self._role)])
+        self._process_no = next(_process_numbers)
+        self._context.report([HostUp(self._role, self._process_no)])
         self._tell_started()
 
     def _tell_started(self) -> None:

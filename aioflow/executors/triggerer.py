@@ -107,8 +107,9 @@ class Triggerer:
 
     For the role ``quarantine``, the process is started when the first trigger is assigned. Triggers
     beyond the capacity wait, ordered by priority and then by age; ``TriggerCapacityChanged``
-    reports each of them to the engine. Commands sent while there is no process are dropped: after
-    ``HostUp`` the engine assigns all waiting triggers again.
+    reports each of them to the engine. Assignments are dropped while there is no process, or if
+    they were decided for another one: after ``HostUp`` the engine assigns all waiting triggers
+    again.
     """
 
     hosts_triggers = True
@@ -208,6 +209,8 @@ class Triggerer:
             return
         if not self._host.is_up:
             self._wanted.set()
+            return
+        if not self._host.accepts(effect.process_no):
             return
         if effect.info is not None and effect.info.run_no not in self._known_runs:
             self._known_runs[effect.info.run_no] = effect.info

@@ -69,6 +69,8 @@ class StartTry(msgspec.Struct, frozen=True):
         resume: The command to resume a coroutine that is suspended in its host. If the host no
             longer has the coroutine, ``start`` is used instead.
         role: For a coroutine: the role of its host.
+        process_no: For a coroutine: number of the process that it was decided for. Another process
+            of the role does not start it.
     """
 
     body: Body
@@ -81,6 +83,7 @@ class StartTry(msgspec.Struct, frozen=True):
     resume: ResumeCoroutine | None = None
     role: str = "async"
     limit_us: int | None = None
+    process_no: int = 0
 
 
 class StopTry(msgspec.Struct, frozen=True):
@@ -111,11 +114,14 @@ class AssignTrigger(msgspec.Struct, frozen=True):
     Attributes:
         info: The facts of its run, if the trigger is created from them.
         role: The role of the host.
+        process_no: Number of the process that the assignment was decided for; 0 if none was known.
+            Another process of the role does not start it.
     """
 
     host: StartTrigger
     info: RunInfo | None = None
     role: str = "triggers"
+    process_no: int = 0
 
 
 class ReleaseTrigger(msgspec.Struct, frozen=True):

@@ -286,9 +286,15 @@ class Drain(msgspec.Struct, frozen=True):
 
 
 class HostUp(msgspec.Struct, frozen=True):
-    """The process of a role is ready for commands. For ``role``, see ``HostLost``."""
+    """The process of a role is ready for commands. For ``role``, see ``HostLost``.
+
+    Attributes:
+        process_no: Number of the process, unique in its daemon. It receives only commands that were
+            decided for it.
+    """
 
     role: str
+    process_no: int = 0
 
 
 class HostLost(msgspec.Struct, frozen=True, kw_only=True):

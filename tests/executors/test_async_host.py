@@ -77,16 +77,22 @@ class Node:
         )
         self.executor = AsyncExecutor(context, **options)
 
-    def start(self, number, source):
+    def start(self, number, source, *, process_no=None):
         info = RunInfo(7, "r", "d", "v", "d.py", None, 0, None, 100)
         order = StartTask(7, number, 1, number, -1, 1, kwargs=source.encode())
-        self.executor.start_try(StartTry(Body.COROUTINE, -1, info, order))
+        self._start(info, order, process_no=process_no)
 
     def resume(self, number, was):
         info = RunInfo(7, "r", "d", "v", "d.py", None, 0, None, 100)
         order = StartTask(7, number, was + 1, number, -1, 1)
         resume = ResumeCoroutine(7, number, was, was + 1, None)
-        self.executor.start_try(StartTry(Body.COROUTINE, -1, info, order, resume=resume))
+        self._start(info, order, resume=resume)
+
+    def _start(self, info, order, *, process_no=None, **options):
+        current = self.executor.host_process.process_no
+        process_no = current if process_no is None else process_no
+        effect = StartTry(Body.COROUTINE, -1, info, order, process_no=process_no, **options)
+        self.executor.start_try(effect)
 
     def of(self, kind):
         return [report for report in self.reports if isinstance(report, kind)]
@@ -106,7 +112,7 @@ async def node(tmp_path, **options):
 
 async def test_it_says_when_it_is_up(tmp_path):
     async with node(tmp_path) as n:
-        assert n.reports == [HostUp("async")]
+        assert n.reports == [HostUp("async", n.executor.host_process.process_no)]
 
 
 async def test_a_run_is_described_before_its_first_task_and_forgotten_at_its_end(tmp_path):
@@ -183,6 +189,18 @@ async def test_a_host_that_was_stopped_is_replaced_and_no_try_charged(tmp_path):
 
 def state_of(pid):
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+async def test_a_try_assigned_to_a_lost_process_does_not_start_in_the_next(tmp_path):
+    async with node(tmp_path) as n:
+        lost_no = n.executor.host_process.process_no
+        n.start(1, "os._exit(1)")
+        await until(lambda: len(n.of(HostUp)) == 2)
+        n.start(2, TELL, process_no=lost_no)  # its commit took longer than the replacement
+        n.start(3, TELL)
+        assert await n.value(3) == ["RunInfo", "StartTask"]
+
+    assert [report.task_no for report in n.of(Succeeded)] == [3]
 
 
 async def test_orders_without_a_host_are_dropped(tmp_path):

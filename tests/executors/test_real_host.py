@@ -127,6 +127,8 @@ class Node:
         info = RunInfo(7, "r7", "d", parsed.version, "d.py", None, 0, None, 100)
         executor = self.slots if body == "def" else self.hosted
         order = StartTask(7, number, 1, task_index, -1, 1)
+        if body != "def":
+            options["process_no"] = self.hosted.host_process.process_no
         executor.start_try(StartTry(body, 0 if body == "def" else -1, info, order, **options))
         return number
 

@@ -110,6 +110,7 @@ class Memory:
             every number of an earlier incarnation.
         hosts_up: Roles whose shared host is ready, and those of workers that can be started; see
             ``child_roles``.
+        host_processes: Number of the process of each of these hosts.
         interpreter_problems: Why interpreters are unusable, by name.
         node_no: Number of this node.
         is_drained: The node accepts no more work, see ``processes``.
@@ -191,7 +192,7 @@ class Memory:
         self.last_assignment_id, self.node_no, self.trial_no = epoch << 32, 1, -1
         self.hosts_up, self.interpreter_problems = set[str](), dict[str, str]()
         self.is_drained = self.may_host_more = False
-        self.event_requests: dict[tuple[str, str], int] = {}
+        self.host_processes, self.event_requests = dict[str, int](), dict[tuple[str, str], int]()
         self.encrypted: list[ValueRow] | list[TriggerRow] | list[DecisionRow] = []
         self.isolated: dict[RunNo, RunRow] = {}
         self.untold, self.other_commits = list[RunRow](), dict[int, int]()

@@ -105,6 +105,7 @@ def start(grant: Grant, tx: Transaction) -> None:
             _resumed(task),
             task.run.async_role,
             task.spec.execution_timeout_us,
+            tx.memory.host_processes.get(task.run.async_role, 0) if grant.worker < 0 else 0,
         )
     )
 

@@ -101,7 +101,8 @@ def host(wait: TriggerInstance, tx: Transaction) -> None:
         wait.stream.index = wait.stream.confirmed = 0
     has_start = row.ordinal == FROM_START or _feeds(wait)
     info = wait.run.info if has_start else None
-    tx.effects.append(AssignTrigger(_order(wait, row.kwargs, tx, has_start=has_start), info, role))
+    command = _order(wait, row.kwargs, tx, has_start=has_start)
+    tx.effects.append(AssignTrigger(command, info, role, tx.memory.host_processes.get(role, 0)))
 
 
 def _is_ending(wait: TriggerInstance) -> bool:
@@ -459,6 +460,7 @@ def _assign_packed(
             ),
             None,
             entry.role,
+            memory.host_processes.get(entry.role, 0),
         )
     )
 
@@ -502,8 +504,8 @@ def unhost(wait: TriggerInstance) -> None:
 def release_trigger(wait: TriggerInstance, reason: str, tx: Transaction) -> None:
     """Release a trigger that has no task any more. Its row stays until the host confirms.
 
-    The quarantine host may execute a command before its ``HostUp`` is processed, so a trigger that
-    was assigned to it must be released whether the host is known to be up or not.
+    A trigger that was assigned to a role is released there whether its host is known to be up or
+    not: a triggerer that lacks it confirms at once.
     """
     wait.task = None
     if not wait.assignment_id or wait.state is not TriggerState.WAITING:

@@ -272,7 +272,7 @@ def _host(one: DagTrigger, tx: Transaction) -> None:
         last=last,
         dag_id=row.dag_id,
     )
-    tx.effects.append(AssignTrigger(host, None, role))
+    tx.effects.append(AssignTrigger(host, None, role, memory.host_processes.get(role, 0)))
 
 
 def _request_release(one: DagTrigger, reason: str, tx: Transaction) -> None:

@@ -144,6 +144,24 @@ BUGS = (
         seed=Seed(2, 27),
     ),
     PlantedBug(
+        name="next_process_starts_what_the_lost_one_was_assigned",
+        broken="a new host starts work that the engine assigned to the process before it",
+        promise="a host has nothing that the engine regards as lost",
+        where="host",
+        needs="a commit that takes longer than the replacement of a host",
+        edits=(
+            Edit(
+                "aioflow.executors.shared_host",
+                "SharedHost.accepts",
+                "self.is_up and process_no == self._process_no",
+                "self.is_up",
+            ),
+        ),
+        seen_by="tests/test_triggerer.py"
+        "::test_a_trigger_assigned_to_a_lost_process_is_not_hosted_by_the_next",
+        seed=Seed(2, 566969960),
+    ),
+    PlantedBug(
         # One way is left to an order for a trigger that its host has and was not ordered to end:
         # the quarantine host is up and the engine has not been notified of it. The simulator has
         # not met that instant: no seed.
