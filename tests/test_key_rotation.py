@@ -109,6 +109,20 @@ async def test_all_that_was_encrypted_is_encrypted_again_and_the_old_key_is_gone
         assert await opened(n) == was
 
 
+async def test_rotation_is_refused_while_a_standby_has_the_key_in_a_file_of_its_own(tmp_path):
+    async with node(tmp_path) as n:
+        was = keys_of(tmp_path)
+        with sqlite3.connect(tmp_path / "aioflow.db") as raw:
+            raw.execute(
+                "INSERT INTO node (node_no, epoch, commit_no, state, name) VALUES (2, 99, 0, 0, 'b')"
+            )
+
+        with pytest.raises(RequestError, match="b could not decrypt anything"):
+            await n.api.rotate()
+
+    assert keys_of(tmp_path) == was
+
+
 async def test_more_triggers_than_fit_into_a_turn_are_all_encrypted_again(tmp_path, monkeypatch):
     monkeypatch.setattr("aioflow.core.requests.KEY_ROTATION_PAGE", 2)
     monkeypatch.setattr("aioflow.engine.prefetch.KEY_ROTATION_PAGE", 2)

@@ -73,6 +73,7 @@ from aioflow.model.batch import Batch
 from aioflow.model.dag import DagSpec
 from aioflow.model.ids import RunNo, TriggerNo
 from aioflow.model.rows import DagRow, RunRow
+from aioflow.model.states import NodeState
 from aioflow.model.timestamps import Timestamp
 from aioflow.model.triggers import (
     DescribeSensors,
@@ -236,9 +237,20 @@ class Api(Explaining):
         await self._send(Note(lines=(entry,)))
 
     async def rotate(self) -> RotationView:
-        """Rotate the key of the home; see ``KeyRotation``."""
+        """Rotate the key of the home; see ``KeyRotation``.
+
+        Raises:
+            RequestError: If standbys have the key in files of their own.
+        """
         if self._rotation is None:
             raise DaemonAway(str(self._home or ""))
+        nodes = await self.store.list_nodes()
+        standbys = [row.name or str(row.node_no) for row in nodes if row.state is NodeState.STANDBY]
+        if standbys:
+            raise RequestError(
+                f"{', '.join(sorted(standbys))} could not decrypt anything after a rotation; "
+                "stop the standbys, rotate the key, and copy it to their homes"
+            )
         return await self._rotation.rotate(self._send)
 
     async def clean(self, *, dry_run: bool) -> CleanedView:
