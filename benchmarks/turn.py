@@ -160,7 +160,7 @@ def _bare(made: Path, path: Path, work: list[tuple[Changes, bytes]]) -> float:
         raw.execute("BEGIN IMMEDIATE")
         for kind, rows in changes:
             raw.executemany(statements[kind.name], rows)
-        raw.execute("INSERT INTO journal VALUES (?, ?, ?)", (number, 0, body))
+        raw.execute("INSERT INTO journal VALUES (?, 0, ?, 1, ?)", (number, body, number))
         raw.execute("COMMIT")
     took = time.perf_counter() - began
     raw.close()

@@ -93,7 +93,7 @@ def rows_seconds(folder: Path, written: Written) -> float:
         ended = [(row[4], row[5], row[0]) for row in rows[changed:done]]
         raw.executemany("UPDATE task SET state = ?, try_number = ? WHERE task_no = ?", ended)
         changed, done = done, upto
-        raw.execute("INSERT INTO journal VALUES (?, ?, ?)", (number + 1, 0, body))
+        raw.execute("INSERT INTO journal VALUES (?, 0, ?, 1, ?)", (number + 1, body, number + 1))
         raw.execute("COMMIT")
     took = time.perf_counter() - began
     raw.close()

@@ -51,7 +51,7 @@ class Server:
 
     @asynccontextmanager
     async def open_store(
-        self, url: str, vault: Any, *, durability: str, home: Path
+        self, url: str, vault: Any, *, durability: str, home: Path, lease_seconds: float | None
     ) -> AsyncIterator[Any]:
         if self.left:
             self.left -= 1

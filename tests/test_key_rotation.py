@@ -113,9 +113,8 @@ async def test_rotation_is_refused_while_a_standby_has_the_key_in_a_file_of_its_
     async with node(tmp_path) as n:
         was = keys_of(tmp_path)
         with sqlite3.connect(tmp_path / "aioflow.db") as raw:
-            raw.execute(
-                "INSERT INTO node (node_no, epoch, commit_no, state, name) VALUES (2, 99, 0, 0, 'b')"
-            )
+            columns = "node_no, epoch, commit_no, state, name"
+            raw.execute(f"INSERT INTO node ({columns}) VALUES (2, 99, 0, 0, 'b')")
 
         with pytest.raises(RequestError, match="b could not decrypt anything"):
             await n.api.rotate()

@@ -404,9 +404,9 @@ def test_a_node_is_drained_and_takes_work_again(daemon):
     (node,) = daemon.run("nodes", "list", "--json").json
 
     assert drained.status == 0
-    assert re.search(r"1 +drained", listed.out)
+    assert re.search(r"1 +\S+ +drained", listed.out)
     assert undrained == {"node": 1, "drained": False, "changed": True}
-    assert (node["state"], node["is_here"], node["pid"]) == ("up", True, daemon.facts["pid"])
+    assert (node["state"], node["is_here"], node["pid"]) == ("active", True, daemon.facts["pid"])
     assert daemon.run("nodes", "drain", "9").status == 1
 
 

@@ -25,7 +25,7 @@ from aioflow.model.rows import (
     TaskRow,
     TriggerRow,
 )
-from aioflow.model.states import RunState, TaskState, TriggerState
+from aioflow.model.states import NodeState, RunState, TaskState, TriggerState
 from aioflow.model.triggers import ASSET
 from aioflow.protocol.inputs import LiveRun
 from aioflow.protocol.outbox import (
@@ -178,7 +178,7 @@ class Tables(Rows):
         if batch.number == self.commit_no or (
             epoch is not None and not self._is_next(batch, epoch)
         ):
-            node = (self.epoch, self.commit_no)
+            node = (self.epoch, self.commit_no, NodeState.ACTIVE)
             confirm_applied(node, epoch=self.epoch if epoch is None else epoch, number=batch.number)
             self.fenced += 1
             return

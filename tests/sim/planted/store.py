@@ -101,8 +101,8 @@ BUGS = (
             Edit(
                 "aioflow.store.changes",
                 "_claim",
-                "_node.c.epoch + literal_column('1')",
-                "_node.c.epoch",
+                "('epoch', *facts)",
+                "facts",
             ),
         ),
         seen_by="tests/store/test_contract.py"
