@@ -6,17 +6,26 @@ from typing import Any
 
 import pytest
 
+from aioflow.core import rollback
 from aioflow.core.why import still_waits
 from aioflow.model.dag import Body, DagSpec, RetryPolicy, SensorSpec, TaskSpec
-from aioflow.model.states import Failure, TaskState, WaitKind
-from aioflow.protocol.effects import AssignTrigger
+from aioflow.model.states import CODE_MISSING, Failure, TaskState, WaitKind
+from aioflow.protocol.effects import AssignTrigger, StartTry
 from aioflow.protocol.inputs import HostLost, HostUp, RequestReceived, Restarted
-from aioflow.protocol.reports import Awaiting, Deferred, TriggerEnded, TriggerFired
+from aioflow.protocol.reports import (
+    Awaiting,
+    Deferred,
+    Failed,
+    Succeeded,
+    TriggerEnded,
+    TriggerFired,
+)
 from aioflow.protocol.requests import CancelRun, ClearTasks, Explain, Mark, SetPool, ShowPools
 from tests.core.world import SECOND, World
 
 ONCE = RetryPolicy(tries=1)
 KILLED = Failure(type="Killed", message="SIGKILL", reason="killed")
+MISSING = Failure(type="CodeMissing", message="not there", reason=CODE_MISSING)
 LOOKING = SensorSpec(interval_us=60 * SECOND, timeout_us=3600 * SECOND)
 BODIES = pytest.mark.parametrize("body", [Body.FUNCTION, Body.COROUTINE])
 
@@ -250,6 +259,49 @@ def test_a_sensor_in_a_worker_weighs_while_it_is_deferred_and_a_hosted_one_never
     world.succeed("def")
 
     assert world.state(run, "next") == "running"
+
+
+def a_resumed_sensor(world: World) -> tuple[int, StartTry]:
+    """A sensor of a pool with one slot resumes in its worker, before a task that waits."""
+    a_pool(world)
+    run = world.begin(task("looks", sensor=LOOKING), task("next"))
+    fire(world, defer(world, "looks"))
+    resumed = world.started("looks")
+    assert resumed is not None
+    return run, resumed
+
+
+def test_a_resumed_sensor_whose_code_is_missing_asks_for_its_pool_slot_again():
+    world = World()
+    run, resumed = a_resumed_sensor(world)
+    start = world.starts.pop(resumed.start.task_no).start
+
+    world.turn(Failed(start.task_no, start.start_no, None, world.now, MISSING))
+    assert (world.state(run, "looks"), world.state(run, "next")) == ("retrying", "running")
+    world.pass_time(3)
+
+    assert (world.state(run, "looks"), used(world)) == ("queued", 1)
+    world.succeed("next")
+    assert world.state(run, "looks") == "running"
+
+
+def test_a_resumed_sensor_of_a_quarantined_run_takes_no_pool_slot_from_others_at_a_restart():
+    world = World()
+    run, resumed = a_resumed_sensor(world)
+    end = Succeeded(resumed.start.task_no, resumed.start.start_no, world.now, world.now)
+    _, _, tx = world.decide([end])
+    world.take_back(tx)
+    rollback.free_slot(end, world.memory, world.slots)  # its process is done with it
+    world.aside(lambda tx: tx.change_run(world.memory.runs[run], quarantine="refused"))
+    other_dag = DagSpec(dag_id="other", file="other.py", tasks=(task("waits"),))
+    world.load(other_dag, version="v2", file="other.py")
+    other = world.trigger("other")
+    defer(world, "waits")
+
+    restart(world)
+
+    assert (world.state(run, "looks"), world.state(other, "waits")) == ("queued", "deferred")
+    assert used(world) == 1
 
 
 def test_tasks_that_wait_for_something_else_than_their_turn():

@@ -113,10 +113,10 @@ def _weighs(node: Any, row: TaskRow, task: TaskSpec) -> bool:
         return not _has_lost_its_place(node, row)
     if row.state is TaskState.DEFERRED:
         return True
-    if row.state is TaskState.QUEUED and task.sensor is None and row.started_at is not None:
-        return True
-    if task.sensor is None:  # an operator's stream outlives its tries
+    if row.started_at is None:  # an interrupted try asks for its slots again
         return False
+    if task.sensor is None:  # an operator's stream outlives its tries
+        return row.state is TaskState.QUEUED
     return row.state in {TaskState.QUEUED, TaskState.SENSING} and any(
         found.task_no == row.task_no and found.ordinal < 0 and found.state is TriggerState.FIRED
         for found in node.tables.triggers.values()

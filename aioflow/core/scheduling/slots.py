@@ -698,13 +698,15 @@ def _is_between(task: TaskInstance) -> bool:
     """Return whether the task is mid-try without a slot: deferred, or resumed and queued for one.
 
     Derived from the row alone, so a restart reaches the same result. A claimed task counts until it
-    starts, because it may be recalled.
+    starts, because it may be recalled. An interrupted try has lost its slots, and asks for them
+    again: others may have them by now.
     """
     if task.is_hosted or (task.worker >= 0 and not task.is_claimed):
         return False
     if task.state is TaskState.DEFERRED:
         return True
-    if task.state is TaskState.QUEUED and task.spec.sensor is None and task.started_at is not None:
-        return True
-    is_resumed = task.spec.sensor is not None and task.resumed is not None
-    return is_resumed and task.state in {TaskState.QUEUED, TaskState.SENSING}
+    if task.started_at is None:
+        return False
+    if task.spec.sensor is None:
+        return task.state is TaskState.QUEUED
+    return task.resumed is not None and task.state in {TaskState.QUEUED, TaskState.SENSING}
