@@ -21,6 +21,7 @@ __all__ = (
     "MASK",
     "Masks",
     "Stream",
+    "is_secret_name",
     "masked_url",
     "masked_urls",
     "secret_texts",
@@ -90,7 +91,7 @@ class Masks:
         """Return the data with secrets masked."""
         if self._pattern is not None:
             data = self._pattern.sub(MASK, data)
-        return _LINK.sub(MASK, data) if _LINK_HEAD in data else data
+        return _without_links(data)
 
     def masked_text(self, text: str) -> str:
         """Return the text with secrets masked."""
@@ -102,7 +103,7 @@ class Masks:
         """Return the part that can be shown, masked, and the rest, which may begin a secret."""
         held = _link_from(data)
         if self._pattern is None:
-            return self.masked(data[:held]), data[held:]
+            return _without_links(data[:held]), data[held:]
         held = min(held, self._pending_from(data))
         shown, at = [], 0
         for found in self._pattern.finditer(data):
@@ -112,8 +113,7 @@ class Masks:
             at = found.end()
             held = max(held, at)
         shown.append(data[at:held])
-        whole = b"".join(shown)
-        return (_LINK.sub(MASK, whole) if _LINK_HEAD in whole else whole), data[held:]
+        return _without_links(b"".join(shown)), data[held:]
 
     def is_certainly_public(self, held: bytes) -> bool:
         """Return whether held data can be shown: a few letters that may only begin a link."""
@@ -131,6 +131,11 @@ class Masks:
                 if any(len(head) > len(tail) and head.startswith(tail) for head in heads):
                     return at
         return len(data)
+
+
+def _without_links(data: bytes) -> bytes:
+    """Return the data with the tokens of links masked."""
+    return _LINK.sub(MASK, data) if _LINK_HEAD in data else data
 
 
 def _link_from(data: bytes) -> int:

@@ -169,7 +169,7 @@ class LineFilter(NamedTuple):
             for start, end in _lines(data):
                 if pattern.search(plain_text(shown_text(data[start:end]))) is not None:
                     yield start
-        elif self.is_regex:
+        elif self.is_regex or not self.search.isascii():
             yield from _search_block(data, self.compile())
         else:
             yield from _find_in_block(data, self.search, is_case=self.is_case)
@@ -216,10 +216,7 @@ def _begins_of(least: int) -> re.Pattern[bytes]:
 
 
 def _find_in_block(data: bytes, search: str, *, is_case: bool) -> Iterator[int]:
-    """Yield the starts of lines that contain a text, in a block of ASCII."""
-    if not search.isascii():
-        yield from _search_block(data, re.compile(re.escape(search), re.IGNORECASE * (not is_case)))
-        return
+    """Yield the starts of lines that contain a text of ASCII, in a block of ASCII."""
     wanted = search.encode() if is_case else search.lower().encode()
     text = data if is_case else data.lower()
     position = 0
