@@ -145,11 +145,9 @@ def _link_from(data: bytes) -> int:
     """
     if data[-1:] in _LINE_ENDS:
         return len(data)
-    found = data.rfind(_LINK_HEAD)
-    if found >= 0 and len(data) - found <= _LINK_BYTES:
-        end = _LINK.match(data, found)
-        if end is not None and end.end() == len(data):
-            return found
+    for found in _LINK.finditer(data, max(0, len(data) - _LINK_BYTES)):
+        if found.end() == len(data):
+            return found.start()
     for length in range(min(len(_LINK_HEAD) - 1, len(data)), 0, -1):
         if data.endswith(_LINK_HEAD[:length]):
             return len(data) - length

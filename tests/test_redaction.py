@@ -8,7 +8,7 @@ import re
 from urllib.parse import quote, quote_plus
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from aioflow.clock import SystemClock
@@ -148,6 +148,7 @@ def with_first_letters(masked: bytes) -> re.Pattern[bytes]:
     return re.compile(re.escape(masked).replace(rb"\*\*\*", rb"(?:a|ai|aio)?\*\*\*"))
 
 
+@example(["ai", "olink_x", "ai", "olink_x"])
 @given(st.lists(st.sampled_from(["a", "ai", "aiol", "ink_", "olink_x", "b", "\n"]), max_size=8))
 def test_output_with_links_in_pieces_is_shown_once_and_without_their_tokens(pieces):
     stream, text = Stream(Masks()), "".join(pieces)
