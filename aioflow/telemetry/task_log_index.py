@@ -30,7 +30,9 @@ __all__ = ("BLOCK_BYTES", "Block", "LogIndexes", "Mark", "Marks", "delete_log_fi
 
 BLOCK_BYTES = 1024 * 1024
 
-_HEAD = struct.Struct("<QQqII")
+_HEAD_FIELDS = struct.Struct("<QQqI")
+_CHECKSUM = struct.Struct("<I")
+_HEAD = struct.Struct(_HEAD_FIELDS.format + "I")
 _GROUP = struct.Struct("<iIQQQ")
 _MAP_INDEX = struct.Struct("<i")
 _CACHED_BYTES = 16 * 1024 * 1024
@@ -62,14 +64,17 @@ class Block(NamedTuple):
     at: Timestamp
     groups: bytes
 
+    @property
+    def _count(self) -> int:
+        return len(self.groups) // _GROUP.size
+
     def is_shared_with(self, map_index: int) -> bool:
         """Return whether it has output of other children than one. Groups are sorted."""
-        count = len(self.groups) // _GROUP.size
-        return not self._map_index(0) == map_index == self._map_index(count - 1)
+        return not self._map_index(0) == map_index == self._map_index(self._count - 1)
 
     def groups_of(self, map_index: int) -> Iterator[_Group]:
         """Yield the executions of one child, or of a task that is not mapped."""
-        count = len(self.groups) // _GROUP.size
+        count = self._count
         place = bisect_left(range(count), map_index, key=self._map_index)
         while place < count and self._map_index(place) == map_index:
             yield _Group(*_GROUP.unpack_from(self.groups, place * _GROUP.size))
@@ -81,9 +86,8 @@ class Block(NamedTuple):
 
     def encode(self) -> bytes:
         """Return the block as an entry of an index."""
-        count = len(self.groups) // _GROUP.size
-        head = _HEAD.pack(self.begin, self.end, self.at, count, 0)[:-4]
-        return head + struct.pack("<I", zlib.crc32(head + self.groups)) + self.groups
+        head = _HEAD_FIELDS.pack(self.begin, self.end, self.at, self._count)
+        return head + _CHECKSUM.pack(zlib.crc32(head + self.groups)) + self.groups
 
 
 def _scan(file: BinaryIO, begin: int, at: Timestamp) -> Iterator[Block]:
@@ -117,7 +121,7 @@ def _parse(data: bytes) -> tuple[list[Block], int]:
         begin, block_end, at, count, checksum = _HEAD.unpack_from(data, place)
         after = place + _HEAD.size + count * _GROUP.size
         groups = data[place + _HEAD.size : after]
-        head = data[place : place + _HEAD.size - 4]
+        head = data[place : place + _HEAD_FIELDS.size]
         if after > len(data) or zlib.crc32(head + groups) != checksum:
             break
         if begin == end:  # else two processes have added it
@@ -170,7 +174,10 @@ class LogIndexes:
         self._lock = Lock()
 
     def blocks(self, path: Path) -> Sequence[Block]:
-        """Return the full blocks of a file, in order. The rest is shorter than two blocks."""
+        """Return the full blocks of a file, in order. The rest is shorter than two blocks.
+
+        Those that the stored index lacks are added to it.
+        """
         file = open_log_file(path)
         if file is None:
             return ()
@@ -187,14 +194,12 @@ class LogIndexes:
             self._cache(path, known)
             return known.blocks
 
-    def extend(self, path: Path) -> None:
-        """Add the blocks to the index that are full now. Called after output was written."""
-        self.blocks(path)
+    def _is_stored(self, path: Path) -> bool:
+        """Return whether the index of a file is stored beside it."""
+        return self._folder is not None and path.is_relative_to(self._folder)
 
     def _stored(self, path: Path, head: bytes, size: int) -> _Known:
-        if self._folder is None or not path.is_relative_to(self._folder):
-            return _Known(head, [])
-        file = open_log_file(_index_path(path))
+        file = open_log_file(_index_path(path)) if self._is_stored(path) else None
         if file is None:
             return _Known(head, [])
         with file:
@@ -209,7 +214,7 @@ class LogIndexes:
 
     def _extended(self, path: Path, file: BinaryIO, known: _Known) -> _Known:
         added = list(_scan(file, known.end, known.at))
-        if added and self._folder is not None and path.is_relative_to(self._folder):
+        if added and self._is_stored(path):
             start = b"" if known.blocks else known.head
             with suppress(OSError):  # without an index, everything is found more slowly
                 _append(_index_path(path), start + b"".join(block.encode() for block in added))

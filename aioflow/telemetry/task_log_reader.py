@@ -117,7 +117,7 @@ class LogReader:
         mark = self._marks.before(_UNBOUNDED)
         pieces = self.read_pieces(mark.offset)
         line_ends = mark.line_ends + sum(piece.data.count(b"\n") for piece in pieces)
-        return Mark(self.offset, line_ends, self.position, self.start_no)
+        return self.mark._replace(line_ends=line_ends)
 
     def _read_stretch(self, file: BinaryIO, blocks: Sequence[Block], wanted: _Wanted) -> bool:
         """Read the rest of a block, or what follows the last one. Return whether to continue."""

@@ -195,12 +195,11 @@ class RecordScan:
 
     def skip(self, length: int) -> bool:
         """Move to the end of the record. Return ``False`` if the record is incomplete."""
-        end = self.position + HEADER_SIZE + length
-        if end > self._size:
+        if not self.is_complete(length):
             return False
         self._at += HEADER_SIZE + length
         if self._at > len(self._buffer):
-            self._base, self._buffer, self._at = self._file.seek(end), b"", 0
+            self._base, self._buffer, self._at = self._file.seek(self.position), b"", 0
         return True
 
     def _has(self, count: int) -> bool:
