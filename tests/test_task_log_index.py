@@ -14,7 +14,7 @@ from aioflow.clock import SystemClock
 from aioflow.telemetry import task_log, task_log_index, task_log_reader
 from aioflow.telemetry.run_log import BEGIN, RunLogFiles, RunSegment
 from aioflow.telemetry.task_log import LogKey, TaskLog
-from aioflow.telemetry.task_log_index import LogIndexes, Marks
+from aioflow.telemetry.task_log_index import LogIndexes, Mark, Marks
 from aioflow.telemetry.task_log_reader import (
     LogReader,
     line_numbers,
@@ -54,7 +54,7 @@ def stored(records) -> bytes:
 
 
 def reader(path: Path, map_index: int, part: LogPart, indexes: LogIndexes) -> LogReader:
-    return LogReader(path, map_index, part, Marks(indexes, path, map_index, part))
+    return LogReader(Marks(indexes, path, map_index, part), Mark())
 
 
 def whole(paths, map_index, part) -> bytes:

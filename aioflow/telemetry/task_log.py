@@ -46,7 +46,7 @@ from aioflow.filesystem import make_folder
 from aioflow.model.ids import RunNo, StartNo, TaskNo
 from aioflow.model.timestamps import Timestamp
 from aioflow.redaction import Masks, Stream
-from aioflow.telemetry.task_log_index import BLOCK_BYTES, LogIndexes, Mark, Marks
+from aioflow.telemetry.task_log_index import BLOCK_BYTES, LogIndexes, Marks
 from aioflow.telemetry.task_log_reader import (
     LogReader,
     line_numbers,
@@ -83,8 +83,7 @@ _JOINED_BYTES = 16 * 1024
 """Maximum size of a record of joined output. A record that a crash has cut is lost."""
 
 _CACHED_LOGS = 256
-_CACHED_POSITIONS = 8
-"""Number of read positions to remember for each of ``_CACHED_LOGS`` logs."""
+"""Number of logs of which known places are remembered."""
 
 _OPEN_ATTEMPTS = 100
 _CATCH_UP_SECONDS = 1.0
@@ -269,7 +268,7 @@ class OpenLog:
         readers = await self._opened(offset)
         pieces = await self._log.in_thread(read_chain, readers, offset, limit)
         if len(readers) == 1:
-            self._log.remember_position(readers[0])
+            readers[0].remember()
         return pieces
 
     async def size(self) -> int:
@@ -331,7 +330,6 @@ class TaskLog:
         self._drained = anyio.Event()
         self._followed: dict[Path, anyio.Event] = {}
         self.indexes = LogIndexes(folder)
-        self._positions: dict[tuple[Path, int, LogPart], dict[int, Mark]] = {}
         self._marks: dict[tuple[Path, int, LogPart], Marks] = {}
         self.earlier: EarlierLogs | None = None
         self.on_written: Callable[[Mapping[LogSegment, int]], None] | None = None
@@ -450,10 +448,8 @@ class TaskLog:
 
     def reader(self, path: Path, map_index: int, part: LogPart, offset: int) -> LogReader:
         """Return a reader that starts at the nearest known position at or before ``offset``."""
-        known = self._positions.get((path, map_index, part), {})
-        mark = known.get(max((at for at in known if at <= offset), default=0))
         marks = self._marks_of((path, map_index, part))
-        return LogReader(path, map_index, part, marks, mark)
+        return LogReader(marks, marks.stopped_before(offset))
 
     def _marks_of(self, key: tuple[Path, int, LogPart]) -> Marks:
         marks = self._marks.pop(key, None) or Marks(self.indexes, *key)
@@ -461,17 +457,6 @@ class TaskLog:
         if len(self._marks) > _CACHED_LOGS:
             del self._marks[next(iter(self._marks))]
         return marks
-
-    def remember_position(self, reader: LogReader) -> None:
-        """Remember where a reader has stopped, for another one that begins there."""
-        known = self._positions.pop(reader.key, {})
-        known.pop(reader.offset, None)  # insert it again at the end, so that it is evicted last
-        known[reader.offset] = reader.mark
-        if len(known) > _CACHED_POSITIONS:
-            del known[next(iter(known))]
-        self._positions[reader.key] = known
-        if len(self._positions) > _CACHED_LOGS:
-            del self._positions[next(iter(self._positions))]
 
     async def delete(self, run_no: RunNo) -> None:
         """Delete the logs of all tasks of a run. Idempotent."""

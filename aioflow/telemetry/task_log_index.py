@@ -40,6 +40,9 @@ _CACHED_FILES = 4_096
 _BLOCK_COST = 256
 """Memory of a block without its groups."""
 
+_STOPPED_READERS = 8
+"""Number of places to remember where readers of one log have stopped."""
+
 
 class _Group(NamedTuple):
     """What one execution has printed in a block."""
@@ -257,20 +260,33 @@ class Mark(NamedTuple):
 class Marks:
     """The known places of one log in one file, at most about a megabyte of the file apart.
 
-    Args:
-        start_no: The last execution with output in an earlier file; -1 if there is none.
+    It also remembers where readers have stopped, anywhere in between, without ``line_ends``.
+
+    Attributes:
+        path, map_index, part: The file, and the output in it.
     """
 
-    def __init__(
-        self, indexes: LogIndexes, path: Path, map_index: int, part: LogPart, start_no: StartNo = -1
-    ) -> None:
+    def __init__(self, indexes: LogIndexes, path: Path, map_index: int, part: LogPart) -> None:
+        self.path = path
+        self.map_index = map_index
+        self.part = part
         self._indexes = indexes
-        self._path = path
-        self._map_index = map_index
-        self._part = part
-        self._first = Mark(start_no=start_no)
+        self._first = Mark()
         self._all = [self._first]
         self._blocks: Sequence[Block] = ()
+        self._stopped: dict[int, Mark] = {}
+
+    def remember(self, mark: Mark) -> None:
+        """Add a place where a reader has stopped, for another one that begins there."""
+        self._stopped.pop(mark.offset, None)  # it is inserted at the end, so it is evicted last
+        self._stopped[mark.offset] = mark
+        if len(self._stopped) > _STOPPED_READERS:
+            del self._stopped[next(iter(self._stopped))]
+
+    def stopped_before(self, offset: int) -> Mark:
+        """Return the last place at or before an offset where a reader has stopped."""
+        at = max((at for at in self._stopped if at <= offset), default=0)
+        return self._stopped.get(at, Mark())
 
     def begin_after(self, start_no: StartNo) -> None:
         """Set the last execution with output in an earlier file."""
@@ -280,7 +296,7 @@ class Marks:
 
     def blocks(self) -> Sequence[Block]:
         """Return the full blocks of the file, in order."""
-        return self._indexes.blocks(self._path)
+        return self._indexes.blocks(self.path)
 
     def before(self, offset: int) -> Mark:
         """Return the last known place at or before an offset."""
@@ -306,9 +322,9 @@ class Marks:
 
     def _add(self, found: list[Mark], block: Block) -> None:
         offset, line_ends, _, start_no = before = found[-1]
-        for group in block.groups_of(self._map_index):
-            if self._part.includes(group.start_no, group.try_number):
-                note = self._part.between(start_no, group.start_no)
+        for group in block.groups_of(self.map_index):
+            if self.part.includes(group.start_no, group.try_number):
+                note = self.part.between(start_no, group.start_no)
                 offset += len(note) + group.size
                 line_ends += note.count(b"\n") + group.line_ends
                 start_no = max(start_no, group.start_no)

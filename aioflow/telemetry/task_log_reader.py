@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from aioflow.model.ids import StartNo
 from aioflow.telemetry.task_log_index import Block, Mark, Marks
 from aioflow.telemetry.task_log_records import (
     HEADER_SIZE,
-    LogPart,
     LogPiece,
     RecordHeader,
     RecordScan,
@@ -44,7 +42,7 @@ class LogReader:
     """Reads the output of one task from a segment file, continuing where it stopped.
 
     Args:
-        marks: Known places, shared with other readers of the same output.
+        marks: The output, with known places, shared with other readers of it.
         mark: Where to begin.
 
     Attributes:
@@ -53,27 +51,21 @@ class LogReader:
         start_no: The execution whose output was read last; -1 if nothing was read yet.
     """
 
-    def __init__(
-        self, path: Path, map_index: int, part: LogPart, marks: Marks, mark: Mark | None = None
-    ) -> None:
-        self._path = path
-        self._map_index = map_index
-        self._part = part
+    def __init__(self, marks: Marks, mark: Mark) -> None:
+        self._map_index = marks.map_index
+        self._part = marks.part
         self._marks = marks
-        self._move(mark or Mark())
+        self._move(mark)
 
     def _move(self, mark: Mark) -> None:
         self.offset, self.position, self.start_no = mark.offset, mark.position, mark.start_no
 
-    @property
-    def key(self) -> tuple[Path, int, LogPart]:
-        """The file, map index and part that it reads."""
-        return self._path, self._map_index, self._part
+    def remember(self) -> None:
+        """Remember where it has stopped, for another reader that begins there."""
+        self._marks.remember(self._mark(0))
 
-    @property
-    def mark(self) -> Mark:
-        """Where it has stopped. The number of line ends before is not known."""
-        return Mark(self.offset, 0, self.position, self.start_no)
+    def _mark(self, line_ends: int) -> Mark:
+        return Mark(self.offset, line_ends, self.position, self.start_no)
 
     def begin_after(self, start_no: StartNo) -> None:
         """Take into account that an earlier file has output up to an execution."""
@@ -87,7 +79,7 @@ class LogReader:
 
     def read_pieces(self, start: int, limit: int | None = None) -> list[LogPiece]:
         """Return output as ``read`` does, divided where it was captured at different times."""
-        file = open_log_file(self._path)
+        file = open_log_file(self._marks.path)
         if file is None:
             return []
         with file:
@@ -117,7 +109,7 @@ class LogReader:
         mark = self._marks.before(_UNBOUNDED)
         pieces = self.read_pieces(mark.offset)
         line_ends = mark.line_ends + sum(piece.data.count(b"\n") for piece in pieces)
-        return self.mark._replace(line_ends=line_ends)
+        return self._mark(line_ends)
 
     def _read_stretch(self, file: BinaryIO, blocks: Sequence[Block], wanted: _Wanted) -> bool:
         """Read the rest of a block, or what follows the last one. Return whether to continue."""
