@@ -111,27 +111,16 @@ class _Program:
     """A program that was started, before there is a pilot for it or by one.
 
     Attributes:
-        environment, contact_seconds: What it was started with.
+        environment: What it was started with.
         pid: Its process id; 0 if it was not started.
         up: Set when it was started, or could not be.
         ended: Set when nothing of it is left.
         failure: How it ended; ``None`` if it could not be started, for the reason in ``error``.
     """
 
-    def __init__(
-        self,
-        stream: Stream,
-        *,
-        mark: str,
-        environment: dict[str, str],
-        contact_seconds: float,
-        oom: OomCounter,
-    ) -> None:
+    def __init__(self, hosted: HostedWorker, environment: dict[str, str]) -> None:
         self.environment = environment
-        self.contact_seconds = contact_seconds
-        self.hosted = HostedWorker(
-            stream, mark=mark, environment=environment, contact_seconds=contact_seconds, oom=oom
-        )
+        self.hosted = hosted
         self.pid = self.started_at = 0
         self.up, self.ended = anyio.Event(), anyio.Event()
         self.failure: Failure | None = None
@@ -415,13 +404,14 @@ class Agent(WorkerPlugin):
             environment["AIOFLOW_DASK_SCHEDULER"] = order.scheduler
 
         def start() -> _Program:
-            return _Program(
+            hosted = HostedWorker(
                 session.stream,
                 mark=_mark(order),
                 environment=environment,
                 contact_seconds=order.contact_seconds,
                 oom=self._oom,
             )
+            return _Program(hosted, environment)
 
         program = session.take_program(start, environment)
         program.hosted.assign(worker_no)
