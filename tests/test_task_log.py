@@ -317,6 +317,15 @@ async def test_logs_go_by_their_last_line_a_block_of_runs_at_a_time(tmp_path):
     assert await log.delete_old(1, before=1_500_000_000, retained=()) == 0
 
 
+async def test_an_index_that_a_reader_has_added_later_keeps_no_log(tmp_path):
+    log = TaskLog(tmp_path, SystemClock())
+    path = left_by(log, 1, 1_000)
+    path.with_suffix(".index").touch()
+
+    assert await log.delete_old(0, before=1_500_000_000, retained=()) == 1
+    assert not path.parent.exists()
+
+
 async def test_logs_that_cannot_be_deleted_keep_no_others(tmp_path, monkeypatch, caplog):
     log = TaskLog(tmp_path, SystemClock())
     paths = [left_by(log, run_no, 1_000) for run_no in (1, 2, 3)]

@@ -580,8 +580,9 @@ def _delete_if_old(run: os.DirEntry[str], before: Timestamp, *, dry_run: bool) -
 
 
 def _last_at(run: os.DirEntry[str]) -> Timestamp:
-    """Return the time of the last write to any file in a run's folder."""
-    written = [entry.stat().st_mtime_ns for entry in os.scandir(run)]
+    """Return the time of the last output in a run's folder. Reading may have added an index."""
+    files = [entry for entry in os.scandir(run) if entry.name.endswith(_SUFFIX)]
+    written = [entry.stat().st_mtime_ns for entry in files]
     return max(written, default=run.stat().st_mtime_ns) // 1_000
 
 
