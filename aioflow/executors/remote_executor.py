@@ -12,6 +12,7 @@ import itertools
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from typing import Any, TypeVar
 
 import anyio
 import msgspec
@@ -80,6 +81,8 @@ _IDLE_LOOKS = 4
 _SHORTEST_LOOK_SECONDS = 0.05
 _IDLE_AGAIN_SECONDS = 1.0
 """Seconds, in addition to ``idle_seconds``, until a worker that stays idle is reported again."""
+
+Stated = TypeVar("Stated")
 
 _logger = logging.getLogger(__name__)
 
@@ -351,37 +354,36 @@ class RemoteExecutor:
             if worker.try_to_kill():
                 return
 
-    def _seconds(self, name: str, otherwise: float) -> float:
-        """Return a duration that the backend states, or another one if it cannot."""
+    def _stated(
+        self, name: str, read: Callable[[ExecutorBackend], Stated], otherwise: Stated
+    ) -> Stated:
+        """Return what the backend states, or something else if it cannot."""
         try:
-            seconds = float(getattr(self._backend, name))
-            if not 0.0 <= seconds <= _LONGEST_SECONDS:
-                raise ValueError(f"{seconds} is no duration")
+            return read(self._backend)
         except Exception:
             if name not in self._untold:
                 self._untold.add(name)
                 _logger.exception("executor %s does not state its %s", self._name, name)
             return otherwise
-        return seconds
 
     @property
     def page(self) -> str:
         """Address of a page about the engine; empty if the backend has none."""
-        try:
-            return page_of(getattr(self._backend, "url", ""))
-        except Exception:
-            if "url" not in self._untold:
-                self._untold.add("url")
-                _logger.exception("executor %s does not state its url", self._name)
-            return ""
+        return self._stated("url", lambda backend: page_of(getattr(backend, "url", "")), "")
 
     @property
     def _idle_seconds(self) -> float:
-        return self._seconds("idle_seconds", _IDLE_SECONDS)
+        return self._stated(
+            "idle_seconds", lambda backend: _duration(backend.idle_seconds), _IDLE_SECONDS
+        )
 
     @property
     def _patience_seconds(self) -> float:
-        return self._seconds("patience_seconds", _PATIENCE_SECONDS)
+        return self._stated(
+            "patience_seconds",
+            lambda backend: _duration(backend.patience_seconds),
+            _PATIENCE_SECONDS,
+        )
 
     def retire(self, number: WorkerNo) -> None:
         """Let the backend end a worker without tries."""
@@ -666,6 +668,18 @@ def location_of(info: WorkerInfo) -> WorkerLocation:
     """Return where a worker runs, as texts that can be stored and shown, whatever it reports."""
     worker = f"process {info.pid}" + (f" at {info.address}" if info.address else "")
     return WorkerLocation(_shown(info.host), _shown(worker))
+
+
+def _duration(value: Any) -> float:
+    """Return a duration that a backend states.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    seconds = float(value)
+    if not 0.0 <= seconds <= _LONGEST_SECONDS:
+        raise ValueError(f"{seconds} is no duration")
+    return seconds
 
 
 def page_of(url: object) -> str:
