@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import logging
 import os
 import shutil
 import signal
@@ -206,3 +207,15 @@ def store_url(request: pytest.FixtureRequest) -> str:
     """Return the URL of a migrated database without rows."""
     url: str = request.getfixturevalue(f"migrated_{request.param}_url")
     return url
+
+
+@pytest.fixture(scope="session")
+def moto() -> Iterator[str]:
+    """A server that speaks S3; its URL."""
+    from moto.server import ThreadedMotoServer  # slow to import
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # it tells of every request
+    server = ThreadedMotoServer("127.0.0.1", 0)
+    server.start()
+    yield "http://{}:{}".format(*server.get_host_and_port())
+    server.stop()

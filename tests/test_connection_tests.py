@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
-from typing import Any
 
-import anyio
 import httpx2
+import msgspec
 import psutil
 import pytest
-from anyio.abc import SocketAttribute, SocketStream
-from moto.server import ThreadedMotoServer
 
 from aioflow.author.client import Connection, connection_of
 from aioflow.errors import BadValue, NoSuchValue
 from aioflow.model.access import Actor, Role
 from aioflow.model.dag import ValueKind
 from aioflow.processes.connection_tests import ConnectionTests
+from tests.author.test_mail import SmtpServer
 from tests.packages import SitePackages
 from tests.triggers.site import site
 from tests.web.node import node
@@ -152,13 +149,9 @@ async def test_process_of_a_test_has_no_key_and_no_token(odd: ConnectionTests) -
 
 async def outcome_of(uri: str, **extra: str) -> tuple[bool, str, str]:
     made = connection_of(uri)
-    made = Connection(**{**_fields(made), "extra": {**made.extra, **extra}})
+    made = msgspec.structs.replace(made, extra={**made.extra, **extra})
     found = await ConnectionTests().test(made)
     return found.is_ok, found.type, found.message
-
-
-def _fields(made: Connection) -> dict[str, Any]:
-    return {name: getattr(made, name) for name in Connection.__struct_fields__}
 
 
 async def test_web_server_is_asked_once_with_the_credentials() -> None:
@@ -185,52 +178,26 @@ async def test_postgres_is_logged_in_to(postgres_url: str) -> None:
     assert (missing[0], "not_there" in missing[2]) == (False, True)
 
 
-async def test_object_store_lists_the_bucket() -> None:
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # it tells of every request
-    server = ThreadedMotoServer("127.0.0.1", 0)
-    server.start()
-    try:
-        endpoint = "http://{}:{}".format(*server.get_host_and_port())
-        await asyncio.to_thread(lambda: httpx2.put(f"{endpoint}/here", timeout=60))
-        options = {
-            "endpoint": endpoint,
-            "region": "us-east-1",
-            "virtual_hosted_style_request": "false",
-        }
-        found = await outcome_of(f"s3://key:{PASSWORD}@here", **options)
-        missing = await outcome_of(f"s3://key:{PASSWORD}@elsewhere", **options)
-    finally:
-        server.stop()
+async def test_object_store_lists_the_bucket(moto: str) -> None:
+    await asyncio.to_thread(lambda: httpx2.put(f"{moto}/here", timeout=60))
+    options = {
+        "endpoint": moto,
+        "region": "us-east-1",
+        "virtual_hosted_style_request": "false",
+    }
+    found = await outcome_of(f"s3://key:{PASSWORD}@here", **options)
+    missing = await outcome_of(f"s3://key:{PASSWORD}@elsewhere", **options)
 
     assert found == (True, "object_store", "s3://here can be listed")
     assert not missing[0]
     assert PASSWORD not in missing[2]
 
 
-@asynccontextmanager
-async def mail_server(*, accepts: bool) -> AsyncIterator[int]:
-    answers = {
-        b"EHLO": b"250-here\r\n250 AUTH PLAIN\r\n",
-        b"AUTH": b"235 ok\r\n" if accepts else b"535 no\r\n",
-    }
-
-    async def serve(stream: SocketStream) -> None:
-        async with stream:
-            await stream.send(b"220 hello\r\n")
-            async for line in stream:
-                await stream.send(answers.get(line[:4].upper(), b"250 ok\r\n"))
-
-    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
-    async with listener, anyio.create_task_group() as group:
-        group.start_soon(listener.serve, serve)
-        yield listener.extra(SocketAttribute.local_port)
-        group.cancel_scope.cancel()
-
-
 @pytest.mark.parametrize("accepts", [True, False])
 async def test_mail_server_is_logged_in_to(accepts: bool) -> None:
-    async with mail_server(accepts=accepts) as port:
-        is_ok, kind, message = await outcome_of(f"smtp://ada:{PASSWORD}@127.0.0.1:{port}")
+    answers = {} if accepts else {"AUTH": b"535 no"}
+    with closing(SmtpServer(answers, ("AUTH PLAIN",), None, is_tls=False)) as server:
+        is_ok, kind, message = await outcome_of(f"smtp://ada:{PASSWORD}@127.0.0.1:{server.port}")
 
     assert (is_ok, kind) == (accepts, "smtp")
     assert ("accepts the user" if accepts else "535") in message
@@ -291,7 +258,7 @@ async def test_secrets_are_kept_for_the_same_server_only(tmp_path: Path) -> None
             value = {"conn_type": "https", "host": "a", **changes}
             await n.api.values.set(CONNECTION, "c", value, keep_secrets=True)
             found, _ = await n.api.connections._find("c")
-            return _fields(found)
+            return msgspec.structs.asdict(found)
 
         same = await kept(login="ada", extra={"region": "eu"})
         other = await kept(host="a", password="new-password", extra={"api_key": "l"})

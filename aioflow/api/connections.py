@@ -137,10 +137,6 @@ class Connections:
             BadValue: If no key of this home decrypts it.
         """
         found, masks = await self._find(name)
-        extra = {
-            key: None if is_secret_name(key) else _masked(value, masks)
-            for key, value in found.extra.items()
-        }
         return ConnectionDetail(
             name=name,
             conn_type=masks.masked_text(found.conn_type),
@@ -149,7 +145,7 @@ class Connections:
             login=masks.masked_text(found.login),
             has_password=bool(found.password),
             schema=masks.masked_text(found.schema),
-            extra=extra,
+            extra=_masked(found.extra, masks),
         )
 
     async def test(self, name: str) -> ConnectionOutcomeView:

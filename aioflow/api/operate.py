@@ -13,6 +13,7 @@ from aioflow.api.validation import checked_idempotency_key, packed_payload
 from aioflow.errors import AioflowError, RequestError, UnknownNode, UnknownRun
 from aioflow.model.access import Actor, audit_entry
 from aioflow.model.ids import TriggerNo
+from aioflow.model.rows import NodeRow
 from aioflow.model.states import NodeState, RunState, TaskState
 from aioflow.protocol.requests import (
     CancelRun,
@@ -285,8 +286,7 @@ class Actions(RunReader):
         Raises:
             UnknownNode: If there is no such node.
         """
-        if not any(row.node_no == node_no for row in await self.store.list_nodes()):
-            raise UnknownNode(node_no)
+        await self._node(node_no)
         changed = await self._send(DrainNode(node_no=node_no, is_drained=is_drained))
         return {"node": node_no, "drained": is_drained, "changed": changed}
 
@@ -297,9 +297,7 @@ class Actions(RunReader):
             UnknownNode: If there is no such node.
             RequestError: If it has neither left nor been declared dead.
         """
-        row = next((one for one in await self.store.list_nodes() if one.node_no == node_no), None)
-        if row is None:
-            raise UnknownNode(node_no)
+        row = await self._node(node_no)
         if row.state not in {NodeState.LEFT, NodeState.DEAD} or self.store.membership is None:
             raise RequestError(
                 f"node {node_no} is {row.state.label}; only one that has left or is dead can be "
@@ -310,3 +308,9 @@ class Actions(RunReader):
             await self._send(Note(lines=(entry,)))
         await self.store.membership.forget(node_no)
         return {"node": node_no, "forgotten": True}
+
+    async def _node(self, node_no: int) -> NodeRow:
+        for row in await self.store.list_nodes():
+            if row.node_no == node_no:
+                return row
+        raise UnknownNode(node_no)

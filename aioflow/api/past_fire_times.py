@@ -143,7 +143,7 @@ def days_of(runs: Sequence[RunRow], spec: DagSpec, span: Span) -> list[FireDayVi
         day = period_start(at, span)
         fired[day] += 1
         failed[day] += run.state in _FAILED
-        late[day] += _started(run).late_seconds is not None
+        late[day] += _late_seconds(run) is not None
     due = min(dates, default=None)
     for _ in range(_RUNS_OF_DAG):
         if due is None or due >= span.until:
@@ -164,19 +164,23 @@ def days_of(runs: Sequence[RunRow], spec: DagSpec, span: Span) -> list[FireDayVi
 
 
 def _started(run: RunRow) -> PastFireTimeView:
-    late = None
-    if run.started_at is not None and run.logical_date is not None:
-        seconds = (run.started_at - run.logical_date) / 1e6
-        late = round(seconds, 3) if seconds > LATE_SECONDS else None
     return PastFireTimeView(
         dag_id=run.dag_id,
         at=iso(run.logical_date) or "",
         run_id=run.run_id,
         state=run_state_name(run),
         started_at=iso(run.started_at),
-        late_seconds=late,
+        late_seconds=_late_seconds(run),
         is_missed=False,
     )
+
+
+def _late_seconds(run: RunRow) -> float | None:
+    """Return how late a run started; ``None`` if it was not late."""
+    if run.started_at is None or run.logical_date is None:
+        return None
+    seconds = (run.started_at - run.logical_date) / 1e6
+    return round(seconds, 3) if seconds > LATE_SECONDS else None
 
 
 def _missed(dag_id: str, at: Timestamp) -> PastFireTimeView:

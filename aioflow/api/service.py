@@ -122,7 +122,7 @@ class Api(Explaining):
         passwords: Hashes passwords; ``None`` for the default, which is deliberately slow.
         dags_read: Returns whether the DAG folders have been read once.
         copy_result: Copies results that are stored outside of the home; ``None`` if none are.
-        connection_tests: ConnectionTester connections; ``None`` without a daemon.
+        connection_tests: Tests connections; ``None`` without a daemon.
         node_queries: Queries to and from other nodes. With them and without an engine this is the
             API of a standby.
 

@@ -166,16 +166,18 @@ def _with_secrets(value: Any, packed: bytes) -> Any:
         BadValue: If the connection is invalid, or it is to another server.
     """
     new, (old, _) = _connection(value), stored_connection("", packed)
-    extra = {key: text for key, text in old.extra.items() if is_secret_name(key)}
-    retained = {key: text for key, text in extra.items() if new.extra.get(key) is None}
-    keeps_password = old.password and not new.password
-    if not (keeps_password or retained):
-        return msgspec.to_builtins(new)
+    retained = {
+        key: text
+        for key, text in old.extra.items()
+        if is_secret_name(key) and new.extra.get(key) is None
+    }
+    if not retained and (new.password or not old.password):
+        return value
     if (new.conn_type, new.host, new.port) != (old.conn_type, old.host, old.port):
         raise BadValue("secrets are retained only for the same server; enter them again")
     made = msgspec.structs.replace(
         new,
-        password=old.password if keeps_password else new.password,
+        password=new.password or old.password,
         extra={**new.extra, **retained},
     )
     return msgspec.to_builtins(made)

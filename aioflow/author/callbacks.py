@@ -116,7 +116,7 @@ def summary(context: Mapping[str, Any]) -> dict[str, Any]:
     at = context.get("at")
     said["at"] = None if at is None else at.isoformat()
     said["key"] = context.get("idempotency_key")
-    said["url"] = context.get("url", None)
+    said["url"] = context.get("url")
     decision = context.get("decision")
     if decision is not None:
         said["decision"] = {

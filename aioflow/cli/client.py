@@ -86,8 +86,7 @@ class Client:
 
     def get_bytes(self, *path: str, **query: object) -> bytes:
         """Send a GET request and return the raw body."""
-        given = {name: value for name, value in query.items() if value is not None}
-        return self._ask("GET", f"{_joined(path)}?{urlencode(given, doseq=True)}")
+        return self._ask("GET", _joined(path, query))
 
     def items(self, *path: str, limit: int | None = None, **query: object) -> list[Any]:
         """Return the items of a list, which are fetched page by page; at most ``limit``."""
@@ -112,21 +111,16 @@ class Client:
 
     def act(self, *path: str, query: Mapping[str, object], key: str | None = None) -> Any:
         """Send a POST request with a query, and an idempotency key."""
-        given = {name: value for name, value in query.items() if value is not None}
         headers = {} if key is None else {"Idempotency-Key": key}
-        target = f"{_joined(path)}?{urlencode(given, doseq=True)}"
-        return json.loads(self._ask("POST", target, headers=headers))
+        return json.loads(self._ask("POST", _joined(path, query), headers=headers))
 
     def clean(self, *, dry_run: bool) -> Any:
         """Delete one batch of expired data, or only count it; see ``api.Api.clean``."""
-        query = urlencode({"dry_run": str(dry_run).lower()})
-        return json.loads(self._ask("POST", f"{_joined(('db', 'clean'))}?{query}"))
+        return self._change("POST", ("db", "clean"), query={"dry_run": str(dry_run).lower()})
 
     def emit(self, name: str, *, key: str | None = None, data: object = None) -> Any:
         """Emit a named event; see ``api.Api.emit``."""
-        query = "" if key is None else f"?{urlencode({'key': key})}"
-        body = None if data is None else json.dumps(data).encode()
-        return json.loads(self._ask("POST", f"{_joined(('events', name))}{query}", body))
+        return self._change("POST", ("events", name), data, {"key": key})
 
     def put(
         self,
@@ -139,18 +133,17 @@ class Client:
 
     def delete(self, *path: str, query: Mapping[str, object] | None = None) -> Any:
         """Send a DELETE request and return its result."""
-        return self._change("DELETE", path, None, query)
+        return self._change("DELETE", path, query=query)
 
     def _change(
         self,
         method: str,
         path: tuple[str, ...],
-        body: Mapping[str, object] | None,
+        body: object = None,
         query: Mapping[str, object] | None = None,
     ) -> Any:
         data = None if body is None else json.dumps(body).encode()
-        target = _joined(path) + (f"?{urlencode(query)}" if query else "")
-        return json.loads(self._ask(method, target, data))
+        return json.loads(self._ask(method, _joined(path, query), data))
 
     def _ask(
         self,
@@ -196,8 +189,11 @@ class Client:
         return Refused(DaemonAway.code, f"the daemon of {self._place} does not answer: {detail}", 0)
 
 
-def _joined(path: tuple[str, ...]) -> str:
-    return "/api/v1/" + "/".join(quote(part, safe="") for part in path)
+def _joined(path: tuple[str, ...], query: Mapping[str, object] | None = None) -> str:
+    """Return the target of a request. Parameters that are ``None`` are omitted."""
+    target = "/api/v1/" + "/".join(quote(part, safe="") for part in path)
+    given = {name: value for name, value in (query or {}).items() if value is not None}
+    return f"{target}?{urlencode(given, doseq=True)}" if given else target
 
 
 def connect(arguments: argparse.Namespace) -> Client:

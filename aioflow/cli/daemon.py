@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from aioflow.cli.arguments import (
+    Command,
     Nouns,
     add_command,
     add_group,
@@ -215,16 +216,6 @@ def _setting_text(value: Any) -> str:
     return ", ".join(value) if isinstance(value, list | tuple) else str(value)
 
 
-_NODE_VERBS = (
-    (
-        "drain",
-        "drain a node: it starts nothing more; an active one hands over to a standby",
-    ),
-    ("undrain", "let a drained node start work again"),
-    ("forget", "remove a node that has left or is dead from the list"),
-)
-
-
 def add_nodes(nouns: Nouns) -> None:
     """Declare ``aioflow nodes`` and its commands."""
     verbs = add_group(
@@ -240,12 +231,17 @@ def add_nodes(nouns: Nouns) -> None:
         text="list the nodes of the database",
         example="aioflow nodes list",
     )
-    showing = add_command(
-        verbs, "show", _show_node, text="show one node", example="aioflow nodes show 1"
+    of_one: tuple[tuple[str, Command, str], ...] = (
+        ("show", _show_node, "show one node"),
+        (
+            "drain",
+            _drain_node,
+            "drain a node: it starts nothing more; an active one hands over to a standby",
+        ),
+        ("undrain", _undrain_node, "let a drained node start work again"),
+        ("forget", _forget_node, "remove a node that has left or is dead from the list"),
     )
-    showing.add_argument("node", type=positive, metavar="NODE")
-    for verb, text in _NODE_VERBS:
-        run = {"drain": _drain_node, "undrain": _undrain_node, "forget": _forget_node}[verb]
+    for verb, run, text in of_one:
         adding = add_command(verbs, verb, run, text=text, example=f"aioflow nodes {verb} 1")
         adding.add_argument("node", type=positive, metavar="NODE")
 

@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections.abc import Iterator
 
 import httpx2
 import pytest
-from moto.server import ThreadedMotoServer
 
 from tests.storage.fault_proxy import FaultProxy
 
 SECRET = "canary-of-the-object-store"
-
-
-@pytest.fixture(scope="session")
-def moto() -> Iterator[str]:
-    """A server that speaks S3; its URL."""
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # it tells of every request
-    server = ThreadedMotoServer("127.0.0.1", 0)
-    server.start()
-    yield "http://{}:{}".format(*server.get_host_and_port())
-    server.stop()
 
 
 @pytest.fixture

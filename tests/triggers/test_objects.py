@@ -11,7 +11,6 @@ import anyio
 import httpx2
 import obstore
 import pytest
-from moto.server import ThreadedMotoServer
 from obstore.store import S3Store
 
 from aioflow import Connection, DagError, TriggerEvent
@@ -28,19 +27,10 @@ SOON = 0.1
 UNSIGNED = {"region": "us-east-1", "skip_signature": "true"}
 
 
-@pytest.fixture(scope="module")
-def server():
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # it tells of every request
-    server = ThreadedMotoServer("127.0.0.1", 0)
-    server.start()
-    yield "http://{}:{}".format(*server.get_host_and_port())
-    server.stop()
-
-
 @pytest.fixture
-def options(server):
+def options(moto):
     return {
-        "endpoint": server,
+        "endpoint": moto,
         "region": "us-east-1",
         "access_key_id": "key",
         "secret_access_key": "secret",
@@ -49,10 +39,10 @@ def options(server):
 
 
 @pytest.fixture
-def bucket(server):
+def bucket(moto):
     """Make a bucket and return its URL."""
     name = f"b{uuid.uuid4().hex}"
-    httpx2.put(f"{server}/{name}", timeout=60).raise_for_status()
+    httpx2.put(f"{moto}/{name}", timeout=60).raise_for_status()
     return f"s3://{name}"
 
 
@@ -101,14 +91,14 @@ async def test_the_first_match_of_a_pattern_by_name_is_reported(bucket, options,
     assert seen["url"] == f"{bucket}/in/a.csv"
 
 
-async def test_a_bucket_that_does_not_exist_is_waited_for(server, options, put):
+async def test_a_bucket_that_does_not_exist_is_waited_for(moto, options, put):
     bucket = f"s3://b{uuid.uuid4().hex}"
     exact = ObjectTrigger(f"{bucket}/in/a", SOON, options)
     pattern = ObjectTrigger(f"{bucket}/in/*", SOON, options)
     assert await exact.poll() is None
     assert await pattern.poll() is None
 
-    httpx2.put(bucket.replace("s3:/", server), timeout=60).raise_for_status()
+    httpx2.put(bucket.replace("s3:/", moto), timeout=60).raise_for_status()
     put(f"{bucket}/in/a")
 
     async with stream(exact) as one, stream(pattern) as other:

@@ -45,6 +45,7 @@ from aioflow.model.access import (
     TokenRow,
     told,
 )
+from aioflow.model.timestamps import Timestamp
 from aioflow.protocol.requests import (
     CreateAccount,
     CreateToken,
@@ -209,7 +210,8 @@ class Access:
         The backlog is bounded during the wait.
         """
         async with self._writing:
-            uses, session_uses = self._pop_uses(), self._pop_session_uses()
+            cache = self.auth_cache
+            uses, session_uses = _pop(cache.uses), _pop(cache.session_uses)
             lines = self._refusals.take(self._seconds, is_last=is_last)
             try:
                 if uses or session_uses:
@@ -224,19 +226,6 @@ class Access:
     @property
     def _has_uses(self) -> bool:
         return bool(self.auth_cache.uses or self.auth_cache.session_uses)
-
-    def _pop_session_uses(self) -> tuple[tuple[int, int], ...]:
-        uses = self.auth_cache.session_uses
-        batch = tuple(uses.items())[:_USES_AT_ONCE]
-        for number, _ in batch:
-            del uses[number]
-        return batch
-
-    def _pop_uses(self) -> tuple[tuple[int, int], ...]:
-        batch = tuple(self.auth_cache.uses.items())[:_USES_AT_ONCE]
-        for number, _ in batch:
-            del self.auth_cache.uses[number]
-        return batch
 
     def refused(self, line: AuditEntry) -> None:
         """Queue a denied request for the audit. If there are very many, only a count is written."""
@@ -518,6 +507,14 @@ class Access:
         if row is None:
             raise UnknownAuditEntry(audit_no)
         return audit_view(row, is_whole=True)
+
+
+def _pop(uses: dict[int, Timestamp]) -> tuple[tuple[int, Timestamp], ...]:
+    """Remove and return the first of the uses that are still to be stored."""
+    batch = tuple(uses.items())[:_USES_AT_ONCE]
+    for number, _ in batch:
+        del uses[number]
+    return batch
 
 
 def _checked_groups(groups: Sequence[str] | None) -> tuple[str, ...] | None:
