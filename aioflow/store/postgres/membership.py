@@ -16,18 +16,17 @@ from aioflow.errors import Fenced, SettingsError, StoreUnavailable
 from aioflow.model.rows import NodeFacts, NodeMark
 from aioflow.model.states import NodeState
 from aioflow.model.timestamps import Timestamp
-from aioflow.store.changes import CLAIM_NODE, POSTGRES, compiled
+from aioflow.store.changes import CLAIM_NODE, POSTGRES
 from aioflow.store.membership import ActiveNode, Joined
 from aioflow.store.ownership import FORGET, HEARTBEAT, LEAVE, claim_parameters, own_number
 from aioflow.store.postgres.claims import (
     known_nodes_of,
     name_session,
     new_term,
-    row_count,
     session_name,
 )
 from aioflow.store.postgres.schema import translated_errors
-from aioflow.store.postgres.writer import Writer
+from aioflow.store.postgres.writer import Writer, execute
 
 __all__ = ("PostgresMembership",)
 
@@ -104,8 +103,7 @@ class PostgresMembership:
             node_no = own_number(await known_nodes_of(connection), about)
             standby = NodeState.STANDBY
             values = claim_parameters(about, node_no=node_no, epoch=term, state=standby)
-            statement = compiled(CLAIM_NODE[POSTGRES], POSTGRES)
-            await connection.execute(statement.sql, *statement.placed(values))
+            await execute(connection, CLAIM_NODE[POSTGRES], values)
             await name_session(connection, node_no, term)
         self._writer.rename(session_name(node_no, term))
         self._joined = Joined(node_no=node_no, epoch=term)
@@ -117,21 +115,18 @@ class PostgresMembership:
             raise RuntimeError("join() comes before the first heartbeat()")
         own = {"node_no": self._joined.node_no, "of_epoch": self._joined.epoch}
         values = {**own, "of_state": int(NodeState.STANDBY), "heartbeat_at": at}
-        statement = compiled(HEARTBEAT, POSTGRES)
         async with self._writer.transaction() as connection:
             await connection.execute("SET LOCAL synchronous_commit = off")
-            status = await connection.execute(statement.sql, *statement.placed(values))
-        if not row_count(status):
+            is_recorded = await execute(connection, HEARTBEAT, values)
+        if not is_recorded:
             raise Fenced("another daemon has the identity of this home, or the node was removed")
 
     async def leave(self) -> None:
         """See ``Membership``."""
         if self._joined is None:
             return
-        statement = compiled(LEAVE, POSTGRES)
-        values = {"node_no": self._joined.node_no, "of_epoch": self._joined.epoch}
-        async with self._writer.transaction() as connection:
-            await connection.execute(statement.sql, *statement.placed(values))
+        own = {"node_no": self._joined.node_no, "of_epoch": self._joined.epoch}
+        await self._writer.execute(LEAVE, own)
 
     async def has_standby(self) -> bool:
         """See ``Membership``."""
@@ -145,9 +140,7 @@ class PostgresMembership:
 
     async def forget(self, node_no: int) -> None:
         """See ``Membership``."""
-        statement = compiled(FORGET, POSTGRES)
-        async with self._writer.transaction() as connection:
-            await connection.execute(statement.sql, *statement.placed({"node_no": node_no}))
+        await self._writer.execute(FORGET, {"node_no": node_no})
 
     async def find_active(self) -> ActiveNode | None:
         """See ``Membership``."""
