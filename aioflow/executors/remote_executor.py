@@ -12,6 +12,7 @@ import itertools
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from typing import Any, TypeVar
 
 import anyio
 import msgspec
@@ -82,6 +83,8 @@ _IDLE_AGAIN_SECONDS = 1.0
 """Seconds, in addition to ``idle_seconds``, until a worker that stays idle is reported again."""
 
 _logger = logging.getLogger(__name__)
+
+Stated = TypeVar("Stated")
 
 
 class RemoteWorker:
@@ -351,37 +354,31 @@ class RemoteExecutor:
             if worker.try_to_kill():
                 return
 
-    def _seconds(self, name: str, otherwise: float) -> float:
-        """Return a duration that the backend states, or another one if it cannot."""
+    def _stated(self, name: str, read: Callable[[Any], Stated], otherwise: Stated) -> Stated:
+        """Return an attribute of the backend as ``read`` takes it, or another value if it cannot.
+
+        The error is logged once for each attribute.
+        """
         try:
-            seconds = float(getattr(self._backend, name))
-            if not 0.0 <= seconds <= _LONGEST_SECONDS:
-                raise ValueError(f"{seconds} is no duration")
+            return read(getattr(self._backend, name, None))
         except Exception:
             if name not in self._untold:
                 self._untold.add(name)
                 _logger.exception("executor %s does not state its %s", self._name, name)
             return otherwise
-        return seconds
 
     @property
     def page(self) -> str:
         """Address of a page about the engine; empty if the backend has none."""
-        try:
-            return page_of(getattr(self._backend, "url", ""))
-        except Exception:
-            if "url" not in self._untold:
-                self._untold.add("url")
-                _logger.exception("executor %s does not state its url", self._name)
-            return ""
+        return self._stated("url", page_of, "")
 
     @property
     def _idle_seconds(self) -> float:
-        return self._seconds("idle_seconds", _IDLE_SECONDS)
+        return self._stated("idle_seconds", _duration, _IDLE_SECONDS)
 
     @property
     def _patience_seconds(self) -> float:
-        return self._seconds("patience_seconds", _PATIENCE_SECONDS)
+        return self._stated("patience_seconds", _duration, _PATIENCE_SECONDS)
 
     def retire(self, number: WorkerNo) -> None:
         """Let the backend end a worker without tries."""
@@ -656,6 +653,18 @@ def _call_guarded(executor: str, call: Callable[..., None], *arguments: object) 
         _logger.exception("a call of executor %s has failed", executor)
         return False
     return True
+
+
+def _duration(seconds: Any) -> float:
+    """Return a duration that a backend states.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    found = float(seconds)
+    if not 0.0 <= found <= _LONGEST_SECONDS:
+        raise ValueError(f"{found} is no duration")
+    return found
 
 
 def _delay(failures: int) -> float:
