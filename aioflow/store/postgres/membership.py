@@ -1,6 +1,6 @@
 """Several daemons on one PostgreSQL database; see ``store.membership``.
 
-The active node is watched on a connection of its own, which is discarded after any error.
+The active node is watched on a connection of its own, see ``side_connection``.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import anyio
-import asyncpg
 
-from aioflow.errors import Fenced, SettingsError, StoreUnavailable
+from aioflow.errors import Fenced, SettingsError
 from aioflow.model.rows import NodeFacts, NodeMark
 from aioflow.model.states import NodeState
 from aioflow.model.timestamps import Timestamp
@@ -26,6 +25,7 @@ from aioflow.store.postgres.claims import (
     session_name,
 )
 from aioflow.store.postgres.schema import translated_errors
+from aioflow.store.postgres.side_connection import SideConnection
 from aioflow.store.postgres.writer import Writer, execute
 
 __all__ = ("PostgresMembership",)
@@ -68,19 +68,21 @@ class PostgresMembership:
     """
 
     def __init__(self, dsn: str, where: str, writer: Writer, *, limit_seconds: float) -> None:
-        self._dsn = dsn
         self._where = where
         self._writer = writer
-        self._limit_seconds = limit_seconds
-        self._watching: asyncpg.Connection | None = None
-        self._turn = anyio.Lock()
+        self._watching = SideConnection(
+            dsn,
+            where,
+            limit_seconds=limit_seconds,
+            settings={"application_name": "aioflow watch", "default_transaction_read_only": "on"},
+        )
         self._joined: Joined | None = None
 
     async def check_connection(self) -> None:
         """See ``Membership``."""
         channel, heard = f"aioflow_{secrets.token_hex(8)}", anyio.Event()
         with translated_errors(self._where):
-            listening = await self._open()
+            listening = await self._watching.open()
             try:
                 await listening.add_listener(channel, lambda *_: heard.set())
                 for _ in range(_ECHO_ATTEMPTS):
@@ -163,35 +165,9 @@ class PostgresMembership:
 
     async def close(self) -> None:
         """Close the connection at once."""
-        connection, self._watching = self._watching, None
-        if connection is not None:
-            connection.terminate()
+        self._watching.discard()
 
     async def _ask(self, sql: str, *values: Any) -> Sequence[Any]:
-        async with self._turn:
-            connection = None
-            try:
-                with translated_errors(self._where), anyio.fail_after(self._limit_seconds):
-                    connection, self._watching = self._watching, None
-                    if connection is None or connection.is_closed():
-                        connection = await self._open()
-                    rows: Sequence[Any] = await connection.fetch(sql, *values)
-            except TimeoutError as exc:
-                raise StoreUnavailable(f"{self._where} does not answer in time") from exc
-            else:
-                self._watching = connection
-                return rows
-            finally:
-                if connection is not None and self._watching is None:
-                    connection.terminate()
-
-    async def _open(self) -> asyncpg.Connection:
-        return await asyncpg.connect(
-            self._dsn,
-            timeout=self._limit_seconds,
-            server_settings={
-                "application_name": "aioflow watch",
-                "default_transaction_read_only": "on",
-                "statement_timeout": f"{round(1000 * self._limit_seconds)}ms",
-            },
-        )
+        async with self._watching.statement() as connection:
+            rows: Sequence[Any] = await connection.fetch(sql, *values)
+            return rows
