@@ -5,7 +5,7 @@ Buckets are added up in the database as far as possible. A damaged row is left o
 
 from __future__ import annotations
 
-from sqlalchemy import Select, and_, func, literal_column, or_, select
+from sqlalchemy import ColumnElement, Select, and_, func, literal_column, or_, select
 
 from aioflow.model.history import DAY_US, OF_RUN, HistoryRow, Measure
 from aioflow.model.rows import RunRow
@@ -92,42 +92,31 @@ _OF_DAG = (
     .limit(number("limit"))
 )
 
-_newest_first = (_run.c.ended_at.desc(), _run.c.run_no.desc())
-_ENDED_BETWEEN = (
-    select(_run)
-    .select_from(_dag.join(_run, _run.c.dag_id == _dag.c.dag_id))
-    .where(
-        tables.not_deleted,
-        _run.c.ended_at.is_not(None),
-        _run.c.ended_at >= number("since"),
-        _run.c.ended_at < number("until"),
-        _run.c.started_at < number("until"),
+_of_present_dag = _dag.join(_run, _run.c.dag_id == _dag.c.dag_id)
+_started = _run.c.started_at < number("until")
+
+
+def _ended_runs(*conditions: ColumnElement[bool]) -> Select[tuple[object, ...]]:
+    """Return the statement for ended runs that started before ``until``, the newest first."""
+    return (
+        select(_run)
+        .where(tables.not_deleted, *conditions, _started)
+        .order_by(_run.c.ended_at.desc(), _run.c.run_no.desc())
+        .limit(number("limit"))
     )
-    .order_by(*_newest_first)
-    .limit(number("limit"))
-)
-_ENDED_AFTER = (
-    select(_run)
-    .select_from(_dag.join(_run, _run.c.dag_id == _dag.c.dag_id))
-    .where(
-        tables.not_deleted,
-        _run.c.ended_at.is_not(None),
-        _run.c.ended_at >= number("until"),
-        _run.c.started_at < number("until"),
-    )
-    .order_by(*_newest_first)
-    .limit(number("limit"))
-)
-_EARLY_ENDED_AFTER = (
-    select(_run)
-    .where(
-        tables.not_deleted,
-        _run.c.run_no < number("run_no"),
-        literal_column("+run.ended_at") >= number("until"),  # the sign keeps its index out
-        _run.c.started_at < number("until"),
-    )
-    .order_by(*_newest_first)
-    .limit(number("limit"))
+
+
+_ENDED_BETWEEN = _ended_runs(
+    _run.c.ended_at.is_not(None),
+    _run.c.ended_at >= number("since"),
+    _run.c.ended_at < number("until"),
+).select_from(_of_present_dag)
+_ENDED_AFTER = _ended_runs(
+    _run.c.ended_at.is_not(None), _run.c.ended_at >= number("until")
+).select_from(_of_present_dag)
+_EARLY_ENDED_AFTER = _ended_runs(
+    _run.c.run_no < number("run_no"),
+    literal_column("+run.ended_at") >= number("until"),  # the sign keeps its index out
 )
 _RUN_NUMBERS = select(func.min(_run.c.run_no), func.max(_run.c.run_no))
 _NEXT_CREATED = (
@@ -138,7 +127,7 @@ _NEXT_CREATED = (
 )
 _SCHEDULED = (
     select(_run)
-    .select_from(_dag.join(_run, _run.c.dag_id == _dag.c.dag_id))
+    .select_from(_of_present_dag)
     .where(
         tables.not_deleted,
         _run.c.cause == literal_column("'schedule'"),
@@ -151,7 +140,7 @@ _SCHEDULED = (
 _SCHEDULED_OF_DAG = _SCHEDULED.where(_run.c.dag_id == text("dag_id"))
 _LIVE = (
     select(_run)
-    .where(_run.c.ended_at.is_(None), _run.c.started_at < number("until"))
+    .where(_run.c.ended_at.is_(None), _started)
     .order_by(_run.c.run_no.desc())
     .limit(number("limit"))
 )

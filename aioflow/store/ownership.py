@@ -27,6 +27,7 @@ from aioflow.store.columns import row_checker
 from aioflow.store.membership import Membership
 from aioflow.store.node_messages import NodeMessages
 from aioflow.store.query_protocol import QueryInterface
+from aioflow.store.selects import literal
 
 __all__ = (
     "DECLARE_DEAD",
@@ -291,7 +292,7 @@ DECLARE_DEAD = {
             if expects_silence
         ),
     )
-    .values(epoch=_bound("epoch", "term"), state=literal_column(str(int(NodeState.DEAD))))
+    .values(epoch=_bound("epoch", "term"), state=literal(NodeState.DEAD))
     for expects_silence in (False, True)
 }
 """Declares the active node dead; if it must be silent, only if it is as it was observed.
@@ -306,23 +307,23 @@ HEARTBEAT = (
         _node.c.epoch == _bound("epoch", "of_epoch"),
         _node.c.state == _bound("state", "of_state"),
     )
-    .values(heartbeat=_node.c.heartbeat + literal_column("1"), heartbeat_at=_bound("heartbeat_at"))
+    .values(heartbeat=_node.c.heartbeat + literal(1), heartbeat_at=_bound("heartbeat_at"))
 )
 """Records a heartbeat of a node in a state under an epoch."""
 
 LEAVE = (
     update(_node)
     .where(_node.c.node_no == _bound("node_no"), _node.c.epoch == _bound("epoch", "of_epoch"))
-    .values(state=literal_column(str(int(NodeState.LEFT))))
+    .values(state=literal(NodeState.LEFT))
 )
 
 FORGET = (
     update(_node)
     .where(
         _node.c.node_no == _bound("node_no"),
-        _node.c.state >= literal_column(str(int(NodeState.LEFT))),
+        _node.c.state >= literal(NodeState.LEFT),
     )
-    .values(home=null(), name=null(), host=null(), state=literal_column(str(int(NodeState.LEFT))))
+    .values(home=null(), name=null(), host=null(), state=literal(NodeState.LEFT))
 )
 
 
@@ -345,7 +346,7 @@ def _encrypted_rows() -> Select[Any]:
         )
         .where(encrypted.is_not(None))
         .order_by(number.desc())
-        .limit(literal_column(str(_SAMPLE)))
+        .limit(literal(_SAMPLE))
         .subquery()
         for table, number, encrypted in columns
     ]

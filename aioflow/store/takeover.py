@@ -12,6 +12,7 @@ import os
 import socket
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version
+from typing import TypeVar
 
 from aioflow.clock import Clock, SystemClock
 from aioflow.errors import Fenced, HomeBusy, SettingsError, StoreUnavailable
@@ -35,6 +36,8 @@ _RETRY_SECONDS = 1.0
 
 _log = Logger(__name__)
 
+Answer = TypeVar("Answer")
+
 
 async def prepare_claim(settings: Settings, store: Store, *, take_over: bool) -> NodeFacts:
     """Wait until this daemon may claim a database. Return the facts to claim it with.
@@ -48,12 +51,12 @@ async def prepare_claim(settings: Settings, store: Store, *, take_over: bool) ->
     """
     clock, home, after = SystemClock(), own_identity(settings.home), None
     membership = store.membership
+    # A node that rejoins must outlast an outage: it may be the only one that is left.
+    patience = 0.0 if membership is None else settings.db_wait_seconds
     if membership is not None:
-        # A node that rejoins must outlast an outage: it may be the only one that is left.
-        await _retried(membership.check_connection, clock, settings.db_wait_seconds)
-        await _retried(store.can_decrypt, clock, settings.db_wait_seconds)
+        await _retried(membership.check_connection, clock, patience)
     if not take_over:
-        if not await store.can_decrypt():
+        if not await _retried(store.can_decrypt, clock, patience):
             raise SettingsError(
                 f"no key in {settings.key_file} decrypts the values in {settings.shown_db}: "
                 "the database, or the key file, is another home's; put the right key back, "
@@ -74,8 +77,8 @@ async def prepare_claim(settings: Settings, store: Store, *, take_over: bool) ->
     )
 
 
-async def _retried(ask: Callable[[], Awaitable[object]], clock: Clock, seconds: float) -> None:
-    """Repeat a question until the database answers, or the time is over.
+async def _retried(ask: Callable[[], Awaitable[Answer]], clock: Clock, seconds: float) -> Answer:
+    """Repeat a question until the database answers, or the time is over. Return the answer.
 
     Raises:
         StoreUnavailable: If the database does not answer within ``seconds``.
@@ -83,14 +86,12 @@ async def _retried(ask: Callable[[], Awaitable[object]], clock: Clock, seconds: 
     until = clock.monotonic_us() + round(seconds * 1e6)
     while True:
         try:
-            await ask()
+            return await ask()
         except StoreUnavailable as exc:
             if clock.monotonic_us() >= until:
                 raise
             _log.warning("the database does not answer, trying again", error=str(exc))
             await clock.sleep(_RETRY_SECONDS)
-        else:
-            return
 
 
 async def wait_for_takeover(

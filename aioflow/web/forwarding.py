@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -115,6 +116,10 @@ class Forwarder:
         except AioflowError as exc:
             await problem_of(exc)(scope, receive, send)
             return
+        except ClientDisconnect:
+            gone = problem(400, "request.invalid", "the client went away within the body")
+            await gone(scope, receive, send)
+            return
         await _response(answer)(scope, receive, send)
 
     def _is_answered_here(self, scope: Scope) -> bool:
@@ -135,7 +140,7 @@ class Forwarder:
             raw_path=scope["raw_path"],
             query_string=scope["query_string"],
             headers=headers,
-            body=b"" if is_read else await _body(receive),
+            body=b"" if is_read else await Request(scope, receive).body(),
             request_id=context.request_id,
             address=context.address,
             caller=context.caller,
@@ -213,15 +218,6 @@ def _scope_of(query: HttpQuery) -> Scope:
     }
     set_forwarded_query(scope, query)
     return scope
-
-
-async def _body(receive: Receive) -> bytes:
-    parts = []
-    while True:
-        message = await receive()
-        parts.append(message.get("body", b""))
-        if message["type"] != "http.request" or not message.get("more_body"):
-            return b"".join(parts)
 
 
 def _response(answer: HttpAnswer) -> Response:

@@ -32,6 +32,7 @@ from tests.postgres_server import PostgresServer, private_postgres
 __all__ = ("LEASE_SECONDS", "Cluster", "Follower", "Node", "cluster")
 
 LEASE_SECONDS = 3.0
+_FENCED = "fenced, joins again as a standby"
 _HA = """
 [ha]
 enabled = true
@@ -56,9 +57,9 @@ class Node(DaemonProcess):
         """Return the end of its log."""
         return self.log.read_text(errors="replace")[-4000:]
 
-    def says(self, words: str) -> bool:
-        """Return whether it has logged something."""
-        return words in self.log.read_text(errors="replace")
+    def count(self, words: str) -> int:
+        """Return how often it has logged something."""
+        return self.log.read_text(errors="replace").count(words) if self.log.exists() else 0
 
     def is_ready(self) -> bool:
         """Return whether it is active and ready."""
@@ -242,19 +243,15 @@ class Cluster:
 
     def takeovers(self) -> int:
         """Return how often a node was declared dead and another took over."""
-        return sum(
-            node.log.read_text(errors="replace").count("the active node is silent, taking over")
-            for node in self.nodes
-            if node.log.exists()
-        )
+        return sum(node.count("the active node is silent, taking over") for node in self.nodes)
 
     def fenced(self) -> int:
         """Return how often a node found out that it was fenced."""
-        return sum(
-            node.log.read_text(errors="replace").count("fenced, joins again as a standby")
-            for node in self.nodes
-            if node.log.exists()
-        )
+        return sum(node.count(_FENCED) for node in self.nodes)
+
+    def wait_for_fence(self, node: Node) -> None:
+        """Wait until a node has found out that it was fenced."""
+        eventually(lambda: node.count(_FENCED) > 0, 120.0, self.words)
 
 
 @contextmanager

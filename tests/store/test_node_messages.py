@@ -58,6 +58,6 @@ async def test_a_message_that_has_expired_is_deleted_by_any_node(messages):
 async def test_a_connection_that_the_server_ends_is_opened_again(messages):
     sender, receiver = messages
     assert await receiver.take(B) == []
-    receiver._connection.terminate()
+    receiver._side._connection.terminate()
     await sender.send(query(4), to_epoch=B, seconds=5)
     assert await receiver.take(B) == [query(4)]

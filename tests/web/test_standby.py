@@ -63,6 +63,16 @@ async def test_a_run_that_is_triggered_at_the_standby_runs_at_the_active_node(tm
         assert (entry["actor"], entry["target"]) == ("home", "chain")
 
 
+async def test_a_change_whose_body_breaks_off_is_not_passed_on(tmp_path):
+    async with pair(tmp_path) as both:
+        both.active.define(CHAIN)
+        for ask_one in (both.ask_active, both.ask):
+            answer = await ask_one("POST", "/dags/chain/runs", pieces=[], headers=JSON)
+            assert (answer.status, answer.json["code"]) == (400, "request.invalid")
+
+        assert (await both.ask("GET", "/runs")).items == []
+
+
 async def test_every_read_has_the_same_answer_at_both_nodes(tmp_path, monkeypatch):
     monkeypatch.setattr("aioflow.web.forwarding.READ_SECONDS", 60.0)  # no answer from rows instead
     values = {

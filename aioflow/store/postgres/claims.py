@@ -6,16 +6,13 @@ other. A batch locks only the row of its node, so none can wait in a circle.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import asyncpg
 
-from aioflow.errors import HomeBusy, StoreUnavailable
+from aioflow.errors import HomeBusy
 from aioflow.errors.runtime import ANOTHER_DATABASE
 from aioflow.model.rows import NodeFacts
 from aioflow.store import Claim
-from aioflow.store.changes import CLAIM_NODE, LEASE_NUMBERS, POSTGRES, Statement, compiled
+from aioflow.store.changes import CLAIM_NODE, LEASE_NUMBERS, POSTGRES, compiled
 from aioflow.store.ownership import (
     DECLARE_DEAD,
     READ_NODES,
@@ -26,15 +23,13 @@ from aioflow.store.ownership import (
     known_nodes,
     plan_claim,
 )
-from aioflow.store.rows import Values
+from aioflow.store.postgres.writer import execute, one_row
 
 __all__ = (
     "claim",
     "known_nodes_of",
     "name_session",
     "new_term",
-    "one_row",
-    "row_count",
     "session_name",
 )
 
@@ -62,7 +57,7 @@ async def claim(connection: asyncpg.Connection, about: NodeFacts | None, where: 
         await _declare_dead(connection, plan, term=term, where=where)
         term = await new_term(connection)
     values = claim_parameters(about, node_no=plan.node_no, epoch=term)
-    row = await one_row(connection, compiled(CLAIM_NODE[POSTGRES], POSTGRES), values)
+    row = await one_row(connection, CLAIM_NODE[POSTGRES], values)
     await name_session(connection, plan.node_no, term)
     return plan.claim(*row, after_crash=plan.after_crash)
 
@@ -79,17 +74,16 @@ async def _declare_dead(
     """Declare the active node dead. A batch that it is just committing is waited for."""
     if plan.dead is None:
         return
-    statement = compiled(DECLARE_DEAD[plan.expects_silence], POSTGRES)
     was = {f"was_{name}": value for name, value in plan.dead._asdict().items()}
     values = {"node_no": plan.dead.node_no, "term": term, **was}
-    if not row_count(await connection.execute(statement.sql, *statement.placed(values))):
+    if not await execute(connection, DECLARE_DEAD[plan.expects_silence], values):
         raise HomeBusy(where, f"node {plan.dead.node_no}", ANOTHER_DATABASE)
 
 
 async def new_term(connection: asyncpg.Connection) -> int:
     """Take the next term. Other claims wait until the transaction has ended."""
-    lease = compiled(LEASE_NUMBERS[POSTGRES], POSTGRES)
-    (end,) = await one_row(connection, lease, {"name": TERM, "count": 1})
+    lease = {"name": TERM, "count": 1}
+    (end,) = await one_row(connection, LEASE_NUMBERS[POSTGRES], lease)
     return int(end) - 1
 
 
@@ -97,18 +91,3 @@ async def known_nodes_of(connection: asyncpg.Connection) -> list[KnownNode]:
     """Return the rows of all nodes."""
     rows = await connection.fetch(compiled(READ_NODES, POSTGRES).sql)
     return known_nodes([tuple(row) for row in rows])
-
-
-async def one_row(
-    connection: asyncpg.Connection, statement: Statement, values: Mapping[str, Any]
-) -> Values:
-    """Return the only row of a result."""
-    row = await connection.fetchrow(statement.sql, *statement.placed(values))
-    if row is None:
-        raise StoreUnavailable("PostgreSQL returned no row")
-    return tuple(row)
-
-
-def row_count(status: str) -> int:
-    """Return the number of rows from a command status such as ``UPDATE 3`` or ``INSERT 0 3``."""
-    return int(status.rpartition(" ")[2])

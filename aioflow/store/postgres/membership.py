@@ -1,6 +1,6 @@
 """Several daemons on one PostgreSQL database; see ``store.membership``.
 
-The active node is watched on a connection of its own, which is discarded after any error.
+The active node is watched on a connection of its own, see ``side_connection``.
 """
 
 from __future__ import annotations
@@ -10,24 +10,23 @@ from collections.abc import Sequence
 from typing import Any
 
 import anyio
-import asyncpg
 
-from aioflow.errors import Fenced, SettingsError, StoreUnavailable
+from aioflow.errors import Fenced, SettingsError
 from aioflow.model.rows import NodeFacts, NodeMark
 from aioflow.model.states import NodeState
 from aioflow.model.timestamps import Timestamp
-from aioflow.store.changes import CLAIM_NODE, POSTGRES, compiled
+from aioflow.store.changes import CLAIM_NODE, POSTGRES
 from aioflow.store.membership import ActiveNode, Joined
 from aioflow.store.ownership import FORGET, HEARTBEAT, LEAVE, claim_parameters, own_number
 from aioflow.store.postgres.claims import (
     known_nodes_of,
     name_session,
     new_term,
-    row_count,
     session_name,
 )
 from aioflow.store.postgres.schema import translated_errors
-from aioflow.store.postgres.writer import Writer
+from aioflow.store.postgres.side_connection import SideConnection
+from aioflow.store.postgres.writer import Writer, execute
 
 __all__ = ("PostgresMembership",)
 
@@ -69,19 +68,21 @@ class PostgresMembership:
     """
 
     def __init__(self, dsn: str, where: str, writer: Writer, *, limit_seconds: float) -> None:
-        self._dsn = dsn
         self._where = where
         self._writer = writer
-        self._limit_seconds = limit_seconds
-        self._watching: asyncpg.Connection | None = None
-        self._turn = anyio.Lock()
+        self._watching = SideConnection(
+            dsn,
+            where,
+            limit_seconds=limit_seconds,
+            settings={"application_name": "aioflow watch", "default_transaction_read_only": "on"},
+        )
         self._joined: Joined | None = None
 
     async def check_connection(self) -> None:
         """See ``Membership``."""
         channel, heard = f"aioflow_{secrets.token_hex(8)}", anyio.Event()
         with translated_errors(self._where):
-            listening = await self._open()
+            listening = await self._watching.open()
             try:
                 await listening.add_listener(channel, lambda *_: heard.set())
                 for _ in range(_ECHO_ATTEMPTS):
@@ -104,8 +105,7 @@ class PostgresMembership:
             node_no = own_number(await known_nodes_of(connection), about)
             standby = NodeState.STANDBY
             values = claim_parameters(about, node_no=node_no, epoch=term, state=standby)
-            statement = compiled(CLAIM_NODE[POSTGRES], POSTGRES)
-            await connection.execute(statement.sql, *statement.placed(values))
+            await execute(connection, CLAIM_NODE[POSTGRES], values)
             await name_session(connection, node_no, term)
         self._writer.rename(session_name(node_no, term))
         self._joined = Joined(node_no=node_no, epoch=term)
@@ -117,21 +117,18 @@ class PostgresMembership:
             raise RuntimeError("join() comes before the first heartbeat()")
         own = {"node_no": self._joined.node_no, "of_epoch": self._joined.epoch}
         values = {**own, "of_state": int(NodeState.STANDBY), "heartbeat_at": at}
-        statement = compiled(HEARTBEAT, POSTGRES)
         async with self._writer.transaction() as connection:
             await connection.execute("SET LOCAL synchronous_commit = off")
-            status = await connection.execute(statement.sql, *statement.placed(values))
-        if not row_count(status):
+            is_recorded = await execute(connection, HEARTBEAT, values)
+        if not is_recorded:
             raise Fenced("another daemon has the identity of this home, or the node was removed")
 
     async def leave(self) -> None:
         """See ``Membership``."""
         if self._joined is None:
             return
-        statement = compiled(LEAVE, POSTGRES)
-        values = {"node_no": self._joined.node_no, "of_epoch": self._joined.epoch}
-        async with self._writer.transaction() as connection:
-            await connection.execute(statement.sql, *statement.placed(values))
+        own = {"node_no": self._joined.node_no, "of_epoch": self._joined.epoch}
+        await self._writer.execute(LEAVE, own)
 
     async def has_standby(self) -> bool:
         """See ``Membership``."""
@@ -145,9 +142,7 @@ class PostgresMembership:
 
     async def forget(self, node_no: int) -> None:
         """See ``Membership``."""
-        statement = compiled(FORGET, POSTGRES)
-        async with self._writer.transaction() as connection:
-            await connection.execute(statement.sql, *statement.placed({"node_no": node_no}))
+        await self._writer.execute(FORGET, {"node_no": node_no})
 
     async def find_active(self) -> ActiveNode | None:
         """See ``Membership``."""
@@ -170,35 +165,9 @@ class PostgresMembership:
 
     async def close(self) -> None:
         """Close the connection at once."""
-        connection, self._watching = self._watching, None
-        if connection is not None:
-            connection.terminate()
+        self._watching.discard()
 
     async def _ask(self, sql: str, *values: Any) -> Sequence[Any]:
-        async with self._turn:
-            connection = None
-            try:
-                with translated_errors(self._where), anyio.fail_after(self._limit_seconds):
-                    connection, self._watching = self._watching, None
-                    if connection is None or connection.is_closed():
-                        connection = await self._open()
-                    rows: Sequence[Any] = await connection.fetch(sql, *values)
-            except TimeoutError as exc:
-                raise StoreUnavailable(f"{self._where} does not answer in time") from exc
-            else:
-                self._watching = connection
-                return rows
-            finally:
-                if connection is not None and self._watching is None:
-                    connection.terminate()
-
-    async def _open(self) -> asyncpg.Connection:
-        return await asyncpg.connect(
-            self._dsn,
-            timeout=self._limit_seconds,
-            server_settings={
-                "application_name": "aioflow watch",
-                "default_transaction_read_only": "on",
-                "statement_timeout": f"{round(1000 * self._limit_seconds)}ms",
-            },
-        )
+        async with self._watching.statement() as connection:
+            rows: Sequence[Any] = await connection.fetch(sql, *values)
+            return rows

@@ -49,7 +49,7 @@ from aioflow.store.ownership import (
     confirm_applied,
 )
 from aioflow.store.postgres import claims
-from aioflow.store.postgres.claims import one_row, row_count, session_name
+from aioflow.store.postgres.claims import session_name
 from aioflow.store.postgres.membership import PostgresMembership
 from aioflow.store.postgres.node_messages import PostgresNodeMessages
 from aioflow.store.postgres.schema import (
@@ -58,7 +58,7 @@ from aioflow.store.postgres.schema import (
     prepare_database,
     translated_errors,
 )
-from aioflow.store.postgres.writer import Limits, Writer
+from aioflow.store.postgres.writer import Limits, Writer, execute, row_count
 from aioflow.store.query_protocol import Fetch, Question
 from aioflow.store.reading import Reading
 from aioflow.store.rows import Values
@@ -259,11 +259,8 @@ class PostgresStore(Reading):
 
     async def heartbeat(self, at: Timestamp) -> None:
         """See ``Store``."""
-        statement = compiled(HEARTBEAT, POSTGRES)
         values = {"of_state": int(NodeState.ACTIVE), "heartbeat_at": at, **self._own_row()}
-        async with self._writing().transaction() as connection:
-            status = await connection.execute(statement.sql, *statement.placed(values))
-        if not row_count(status):
+        if not await self._writing().execute(HEARTBEAT, values):
             raise Fenced(f"this node writes under epoch {self._epoch}, but is no longer active")
 
     def _own_row(self) -> dict[str, Any]:
@@ -271,31 +268,25 @@ class PostgresStore(Reading):
 
     async def leave(self) -> None:
         """See ``Store``."""
-        statement = compiled(LEAVE, POSTGRES)
-        async with self._writing().transaction() as connection:
-            await connection.execute(statement.sql, *statement.placed(self._own_row()))
+        await self._writing().execute(LEAVE, self._own_row())
 
     async def lease_numbers(self, count: int) -> int:
         """See ``Store``."""
         if count < 1:
             raise ValueError(f"at least one number must be leased, not {count}")
-        statement = compiled(LEASE_NUMBERS[POSTGRES], POSTGRES)
-        async with self._writing().transaction() as connection:
-            (end,) = await one_row(connection, statement, {"name": "row", "count": count})
+        lease = {"name": "row", "count": count}
+        (end,) = await self._writing().one_row(LEASE_NUMBERS[POSTGRES], lease)
         return int(end) - count
 
     async def mark_storage(self, proposal: str) -> str:
         """See ``Store``."""
-        statement = compiled(MARK_STORAGE[POSTGRES], POSTGRES)
-        async with self._writing().transaction() as connection:
-            (mark,) = await one_row(connection, statement, {"value": proposal})
+        (mark,) = await self._writing().one_row(MARK_STORAGE[POSTGRES], {"value": proposal})
         return str(mark)
 
     async def put_result_chunk(
         self, task_no: TaskNo, start_no: StartNo, chunk_no: int, body: bytes, at: Timestamp
     ) -> None:
         """See ``Store``."""
-        statement = compiled(PUT_CHUNK[POSTGRES], POSTGRES)
         values = {
             "task_no": task_no,
             "start_no": start_no,
@@ -303,15 +294,12 @@ class PostgresStore(Reading):
             "stored_at": at,
             "body": body,
         }
-        async with self._writing().transaction() as connection:
-            await connection.execute(statement.sql, *statement.placed(values))
+        await self._writing().execute(PUT_CHUNK[POSTGRES], values)
 
     async def delete_result_chunks(self, task_no: TaskNo, start_no: StartNo) -> None:
         """See ``Store``."""
-        statement = compiled(DELETE_CHUNKS, POSTGRES)
         values = {"task_no": task_no, "start_no": start_no}
-        async with self._writing().transaction() as connection:
-            await connection.execute(statement.sql, *statement.placed(values))
+        await self._writing().execute(DELETE_CHUNKS, values)
 
     async def commit(self, batch: Batch) -> None:
         """See ``Store``."""
@@ -323,10 +311,9 @@ class PostgresStore(Reading):
             if not await _advanced(connection, self._node_no, self._epoch, batch):
                 return
             await _run(connection, changes)
-            insert = compiled(INSERT_JOURNAL[POSTGRES], POSTGRES)
             number = {"node_no": self._node_no, "commit_no": batch.number}
             values = {**number, "at": batch.at, "body": body}
-            await connection.execute(insert.sql, *insert.placed(values))
+            await execute(connection, INSERT_JOURNAL[POSTGRES], values)
 
     async def find_refused(self, batch: Batch) -> dict[str, int]:
         """See ``Store``."""
@@ -409,11 +396,10 @@ async def _fetch_within(
 
 async def _advanced(connection: asyncpg.Connection, node_no: int, epoch: int, batch: Batch) -> bool:
     """Advance the commit number. Return ``False`` if the batch has been applied already."""
-    fence = compiled(FENCE, POSTGRES)
     number = batch.number
     moved = {"before": number - 1, "number": number, **commit_times(batch)}
     values = {"node_no": node_no, "epoch": epoch, **moved}
-    if row_count(await connection.execute(fence.sql, *fence.placed(values))) == 1:
+    if await execute(connection, FENCE, values) == 1:
         return True
     read = compiled(READ_NODE, POSTGRES)
     node = await connection.fetchrow(read.sql, *read.placed(values))

@@ -2,18 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Self
+from typing import Any, Self
 
 import anyio
 import asyncpg
 import msgspec
+from sqlalchemy import Executable
 
+from aioflow.errors import StoreUnavailable
 from aioflow.store import Durability
+from aioflow.store.changes import POSTGRES, compiled
 from aioflow.store.postgres.schema import CONNECT_SECONDS, translated_errors
+from aioflow.store.rows import Values
 
-__all__ = ("Limits", "Writer")
+__all__ = ("Limits", "Writer", "execute", "one_row", "row_count")
+
+
+async def execute(
+    connection: asyncpg.Connection, statement: Executable, values: Mapping[str, Any]
+) -> int:
+    """Execute a statement; return the number of rows that it has changed."""
+    ready = compiled(statement, POSTGRES)
+    return row_count(await connection.execute(ready.sql, *ready.placed(values)))
+
+
+async def one_row(
+    connection: asyncpg.Connection, statement: Executable, values: Mapping[str, Any]
+) -> Values:
+    """Return the only row of a result."""
+    ready = compiled(statement, POSTGRES)
+    row = await connection.fetchrow(ready.sql, *ready.placed(values))
+    if row is None:
+        raise StoreUnavailable("PostgreSQL returned no row")
+    return tuple(row)
+
+
+def row_count(status: str) -> int:
+    """Return the number of rows from a command status such as ``UPDATE 3`` or ``INSERT 0 3``."""
+    return int(status.rpartition(" ")[2])
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,6 +117,16 @@ class Writer:
                     if not is_done:
                         self._connection = None
                         connection.terminate()
+
+    async def execute(self, statement: Executable, values: Mapping[str, Any]) -> int:
+        """Execute a statement in a transaction of its own; see ``execute``."""
+        async with self.transaction() as connection:
+            return await execute(connection, statement, values)
+
+    async def one_row(self, statement: Executable, values: Mapping[str, Any]) -> Values:
+        """Return the only row of a statement in a transaction of its own."""
+        async with self.transaction() as connection:
+            return await one_row(connection, statement, values)
 
     def rename(self, name: str) -> None:
         """Name the sessions that are opened from now on; see ``claims.session_name``."""
