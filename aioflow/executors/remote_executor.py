@@ -660,18 +660,6 @@ def _call_guarded(executor: str, call: Callable[..., None], *arguments: object) 
     return True
 
 
-def _duration(seconds: Any) -> float:
-    """Return a duration that a backend states.
-
-    Raises:
-        ValueError: If it is none.
-    """
-    found = float(seconds)
-    if not 0.0 <= found <= _LONGEST_SECONDS:
-        raise ValueError(f"{found} is no duration")
-    return found
-
-
 def _delay(failures: int) -> float:
     return backoff_seconds(failures, first=FIRST_DELAY_SECONDS, longest=LONGEST_DELAY_SECONDS)
 
