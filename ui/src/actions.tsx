@@ -5,7 +5,7 @@ import { useState } from "preact/hooks";
 
 import { Problem, enc, filled, get, newKey, query, send } from "./api";
 import { type Page, useItems } from "./data";
-import { act, ask, reason, tell } from "./dialog";
+import { act, ask, attempt, reason } from "./dialog";
 import { Conf, ConfFields, fieldsOf, parsed } from "./form";
 import { later } from "./later";
 import { childName, runHref, shortVersion } from "./parts";
@@ -35,22 +35,10 @@ interface Cleared {
 const ENDS: Option[] = Object.entries(texts.ends);
 const REPROCESS: Option[] = Object.entries(texts.backfill.reprocessed);
 
-export async function trigger(dagId: string): Promise<void> {
-  try {
-    askToTrigger(dagId, await get<DagDetail>(`/dags/${enc(dagId)}`));
-  } catch (error) {
-    tell(reason(error), true);
-  }
-}
+export const trigger = (dagId: string): Promise<void> => attempt(async () => askToTrigger(dagId, await get<DagDetail>(`/dags/${enc(dagId)}`)));
 
 /** A new run with the parameters of an earlier one, which can be changed before. */
-export async function runAgain(run: Run): Promise<void> {
-  try {
-    askToTrigger(run.dag_id, await get<DagDetail>(`/dags/${enc(run.dag_id)}`), run);
-  } catch (error) {
-    tell(reason(error), true);
-  }
-}
+export const runAgain = (run: Run): Promise<void> => attempt(async () => askToTrigger(run.dag_id, await get<DagDetail>(`/dags/${enc(run.dag_id)}`), run));
 
 function askToTrigger(dagId: string, dag: DagDetail, again?: Run): void {
   const fields = fieldsOf(dag);
@@ -126,13 +114,7 @@ async function versionsOf(run: string): Promise<Versions> {
   }
 }
 
-export async function clear(which: Which): Promise<void> {
-  try {
-    askToClear(which, await versionsOf(which.run));
-  } catch (error) {
-    tell(reason(error), true);
-  }
-}
+export const clear = (which: Which): Promise<void> => attempt(async () => askToClear(which, await versionsOf(which.run)));
 
 function askToClear(which: Which, versions: Versions): void {
   const wanted = { downstream: which.task !== undefined, failed: false, map: (which.map ?? -1) >= 0, latest: false };

@@ -30,13 +30,18 @@ export function ask(wanted: Ask): void {
   show(wanted);
 }
 
-/** Do something that needs no question, and tell how it went. */
-export async function act(work: () => Promise<string | Toast>): Promise<void> {
+/** Do something, and tell why where it fails. */
+export async function attempt(work: () => Promise<void>): Promise<void> {
   try {
-    report(await work());
+    await work();
   } catch (error) {
     tell(reason(error), true);
   }
+}
+
+/** Do something that needs no question, and tell how it went. */
+export async function act(work: () => Promise<string | Toast>): Promise<void> {
+  await attempt(async () => report(await work()));
   refreshAll();
 }
 

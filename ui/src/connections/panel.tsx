@@ -4,7 +4,7 @@ import { useState } from "preact/hooks";
 
 import { enc, get, send } from "../api";
 import { useItems } from "../data";
-import { act, ask, reason } from "../dialog";
+import { ask, attempt, reason } from "../dialog";
 import { Empty, Panel, Shown } from "../parts";
 import { When } from "../time";
 import { ConnectionForm, type Detail, Draft, type Type } from "./form";
@@ -44,7 +44,7 @@ export default function Connections() {
     <Panel
       title={texts.title}
       actions={
-        <button type="button" data-needs="admin" class="small" onClick={() => void edit()}>
+        <button type="button" data-needs="admin" class="small" onClick={() => void attempt(edit)}>
           {texts.set}
         </button>
       }
@@ -68,7 +68,7 @@ export default function Connections() {
                     <button type="button" data-needs="admin" class="small" disabled={outcomes[row.name] === "pending" || !row.opens} aria-label={texts.testRow(row.name)} onClick={() => void test(row.name)}>
                       {outcomes[row.name] === "pending" ? texts.testing : texts.test}
                     </button>
-                    <button type="button" data-needs="admin" class="small" disabled={!row.opens} aria-label={texts.editRow(row.name)} onClick={() => void edit(row.name)}>
+                    <button type="button" data-needs="admin" class="small" disabled={!row.opens} aria-label={texts.editRow(row.name)} onClick={() => void attempt(() => edit(row.name))}>
                       {texts.edit}
                     </button>
                     <button type="button" data-needs="admin" class="small" aria-label={texts.deleteRow(row.name)} onClick={() => remove(row.name)}>
@@ -97,21 +97,17 @@ function Told({ outcome }: { outcome?: Outcome | "pending" }) {
 }
 
 async function edit(name?: string): Promise<void> {
-  try {
-    const [{ types }, was] = await Promise.all([get<{ types: Type[] }>("/connection-types"), name === undefined ? undefined : get<Detail>(path(name))]);
-    const draft = new Draft(types, was);
-    ask({
-      title: name === undefined ? texts.setOne : texts.editOne(name),
-      verb: texts.set,
-      body: <ConnectionForm draft={draft} />,
-      act: async () => {
-        await send("PUT", path(draft.name), draft.body());
-        return texts.isSet(draft.name);
-      },
-    });
-  } catch (error) {
-    await act(() => Promise.reject(error));
-  }
+  const [{ types }, was] = await Promise.all([get<{ types: Type[] }>("/connection-types"), name === undefined ? undefined : get<Detail>(path(name))]);
+  const draft = new Draft(types, was);
+  ask({
+    title: name === undefined ? texts.setOne : texts.editOne(name),
+    verb: texts.set,
+    body: <ConnectionForm draft={draft} />,
+    act: async () => {
+      await send("PUT", path(draft.name), draft.body());
+      return texts.isSet(draft.name);
+    },
+  });
 }
 
 function remove(name: string): void {
