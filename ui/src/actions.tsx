@@ -3,7 +3,7 @@
 import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
 
-import { Problem, enc, filled, get, newKey, query, send } from "./api";
+import { Problem, enc, encName, filled, get, newKey, query, send } from "./api";
 import { type Page, useItems } from "./data";
 import { act, ask, attempt, reason } from "./dialog";
 import { Conf, ConfFields, fieldsOf, parsed } from "./form";
@@ -325,6 +325,23 @@ export function liftPool(name: string): void {
   });
 }
 
+export type ValueKind = "secret" | "connection" | "variable";
+
+export const valuePath = (kind: ValueKind, name: string): string => `/${kind}s/${encName(name)}`;
+
+export function deleteValue(kind: ValueKind, name: string): void {
+  ask({
+    title: texts.value.removeTitle(kind, name),
+    verb: shared.settings.remove,
+    isGrave: true,
+    body: <p>{texts.value.removeMeaning}</p>,
+    act: async () => {
+      await send("DELETE", valuePath(kind, name));
+      return texts.value.removed(name);
+    },
+  });
+}
+
 export function emit(): void {
   const wanted = { name: "", key: "", data: "null" };
   const once = newKey();
@@ -341,7 +358,7 @@ export function emit(): void {
     ),
     act: async () => {
       const key = wanted.key ? `?key=${enc(wanted.key)}` : "";
-      const path = `/events/${wanted.name.split("/").map(enc).join("/")}${key}`;
+      const path = `/events/${encName(wanted.name)}${key}`;
       const made = await send<{ event_id: number }>("POST", path, parsed(texts.emit.what, wanted.data || "null"), once);
       return texts.emit.done(made.event_id);
     },

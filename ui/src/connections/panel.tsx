@@ -2,7 +2,9 @@
 
 import { useState } from "preact/hooks";
 
-import { enc, get, send } from "../api";
+import { texts as actionTexts } from "../action_texts";
+import { deleteValue, valuePath } from "../actions";
+import { get, send } from "../api";
 import { useItems } from "../data";
 import { ask, attempt, reason } from "../dialog";
 import { Empty, Panel, Shown } from "../parts";
@@ -23,7 +25,8 @@ interface Outcome {
   text: string;
 }
 
-const path = (name: string): string => `/connections/${name.split("/").map(enc).join("/")}`;
+const said = actionTexts.value;
+const path = (name: string): string => valuePath("connection", name);
 
 export default function Connections() {
   const found = useItems<Row>("/connections", { gap: 2000 });
@@ -71,7 +74,7 @@ export default function Connections() {
                     <button type="button" data-needs="admin" class="small" disabled={!row.opens} aria-label={texts.editRow(row.name)} onClick={() => void attempt(() => edit(row.name))}>
                       {texts.edit}
                     </button>
-                    <button type="button" data-needs="admin" class="small" aria-label={texts.deleteRow(row.name)} onClick={() => remove(row.name)}>
+                    <button type="button" data-needs="admin" class="small" aria-label={said.remove(row.name)} onClick={() => deleteValue("connection", row.name)}>
                       {texts.remove}
                     </button>
                   </div>
@@ -100,25 +103,12 @@ async function edit(name?: string): Promise<void> {
   const [{ types }, was] = await Promise.all([get<{ types: Type[] }>("/connection-types"), name === undefined ? undefined : get<Detail>(path(name))]);
   const draft = new Draft(types, was);
   ask({
-    title: name === undefined ? texts.setOne : texts.editOne(name),
+    title: name === undefined ? said.setTitle("connection", "") : texts.editOne(name),
     verb: texts.set,
     body: <ConnectionForm draft={draft} />,
     act: async () => {
       await send("PUT", path(draft.name), draft.body());
-      return texts.isSet(draft.name);
-    },
-  });
-}
-
-function remove(name: string): void {
-  ask({
-    title: texts.deleteOne(name),
-    verb: texts.remove,
-    isGrave: true,
-    body: <p>{texts.deleting}</p>,
-    act: async () => {
-      await send("DELETE", path(name));
-      return texts.isDeleted(name);
+      return said.done(draft.name);
     },
   });
 }
