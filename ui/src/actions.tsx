@@ -4,17 +4,17 @@ import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
 
 import { Problem, enc, encName, filled, get, newKey, query, send } from "./api";
-import { type Page, useItems } from "./data";
+import type { Page } from "./data";
 import { act, ask, attempt, reason } from "./dialog";
 import { Conf, ConfFields, fieldsOf, parsed } from "./form";
 import { later } from "./later";
-import { childName, runHref, shortVersion } from "./parts";
+import { childName, runHref, shortVersion, useDagIds } from "./parts";
 import { go } from "./router";
 import { texts } from "./action_texts";
 import { texts as shared } from "./texts";
 import { shortTime } from "./time";
 import { type Touched, TouchedTasks } from "./touched";
-import type { Dag, DagDetail, FireTime, Run } from "./types";
+import type { DagDetail, FireTime, Run } from "./types";
 
 interface Answer {
   state: string;
@@ -401,10 +401,10 @@ export function backfill(given: string | null): void {
 
 type Range = { from: string; to: string; reprocess: string; max_active: number; reverse: boolean };
 
-/** The id of a DAG, with those that begin as it is typed. */
+/** A field for the id of a DAG. */
 function DagText({ onValue }: { onValue: (text: string) => void }) {
   const [text, setText] = useState("");
-  const found = useItems<Dag>(query("/dags", { search: text, limit: 20 }), { on: () => false });
+  const ids = useDagIds(text);
   return (
     <label>
       <span>{shared.run.dag}</span>
@@ -419,7 +419,9 @@ function DagText({ onValue }: { onValue: (text: string) => void }) {
         }}
       />
       <datalist id="dags">
-        {found.data?.map((dag) => dag.dag_id !== null && <option key={dag.dag_id} value={dag.dag_id} />)}
+        {ids.map((id) => (
+          <option key={id} value={id} />
+        ))}
       </datalist>
     </label>
   );

@@ -324,12 +324,16 @@ export function Filter({ name, label, onValue, options, onTyped }: FilterProps) 
   );
 }
 
-/** A field for the id of a DAG, with those to choose from that have what is typed in theirs. */
+/** The ids of the DAGs to choose from that contain what is typed. */
+export function useDagIds(typed: string): string[] {
+  const found = useItems<Dag>(query("/dags", { search: typed, limit: 20 }), { on: () => false });
+  return found.data?.flatMap((dag) => (dag.dag_id === null ? [] : [dag.dag_id])) ?? [];
+}
+
+/** A filter by the id of a DAG. */
 export function DagFilter({ onValue }: { onValue: (dag: string) => void }) {
   const [text, setText] = useState("");
-  const found = useItems<Dag>(query("/dags", { search: text, limit: 20 }), { on: () => false });
-  const ids = found.data?.flatMap((dag) => (dag.dag_id === null ? [] : [dag.dag_id])) ?? [];
-  return <Filter name="dag" label={texts.dags.filter} options={ids} onTyped={setText} onValue={onValue} />;
+  return <Filter name="dag" label={texts.dags.filter} options={useDagIds(text)} onTyped={setText} onValue={onValue} />;
 }
 
 export function Choice(props: { label: string; value: string; options: [string, string][]; onValue: (value: string) => void }) {
