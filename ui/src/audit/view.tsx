@@ -95,7 +95,7 @@ function Filters() {
   const set = (fields: Record<string, string>) => go(withQuery({ ...fields, open: null }), { replace: true });
   return (
     <span class="audit-filters">
-      <Filter name="actor" label={audit.anyActor} onValue={(actor) => set({ actor })} />
+      <Filter name="actor" label={audit.actor} onValue={(actor) => set({ actor })} />
       <Choice label={audit.action} value={at.get("action") ?? ""} options={NOUNS} onValue={(action) => set({ action })} />
       <Filter name="target" label={audit.object} onValue={(target) => set({ target })} />
       <Choice label={audit.outcome} value={at.get("outcome") ?? ""} options={OUTCOMES} onValue={(outcome) => set({ outcome })} />
@@ -186,7 +186,7 @@ function AuditDetail({ row }: { row: AuditRow }) {
         </Value>
       )}
       {ids.length > 0 ? (
-        <Value name={audit.runs(ids.length)}>
+        <Value name={texts.common.many(ids.length, "run")}>
           <ul class="rows">
             {ids.map((id) => (
               <li key={id} class="row">

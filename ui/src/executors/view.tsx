@@ -118,7 +118,7 @@ function One({ executor }: { executor: Executor }) {
       actions={
         isPage(executor.url) && (
           <a class="button" href={executor.url} target="_blank" rel="noopener noreferrer" aria-label={own.dashboardOf(executor.name)}>
-            {own.dashboard}
+            {texts.task.dashboard}
           </a>
         )
       }
@@ -210,7 +210,7 @@ function OneWorker({ worker, page }: { worker: Worker; page: string | null }) {
             <>
               {" "}
               <a href={worker.worker_url} target="_blank" rel="noopener noreferrer" aria-label={own.dashboardOf(worker.host ?? "")}>
-                {own.dashboard}
+                {texts.task.dashboard}
               </a>
             </>
           )}

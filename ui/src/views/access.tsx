@@ -238,7 +238,7 @@ const SESSIONS: Column<Session>[] = [
   { id: "end", title: "", width: "64px", isFixed: true, isInteractive: true, phone: "end", cell: (session) => <EndSession session={session} /> },
 ];
 
-/** Signs out every other browser of the person who asks. */
+/** End the user's sessions, except that of this browser. */
 function endOthers(): void {
   ask({
     title: texts.access.endOthersTitle,
@@ -406,7 +406,7 @@ function Roles({ value, onValue }: { value: string; onValue: (role: string) => v
 function addUser(): void {
   const wanted = { name: "", password: "", role: "viewer" };
   ask({
-    title: said.user.addTitle,
+    title: texts.access.addUser,
     verb: said.user.add,
     body: (
       <>
@@ -521,7 +521,7 @@ function endSession(session: Session): void {
 function makeToken(onMade: (made: Made) => void): void {
   const wanted = { name: "", role: "viewer", scopes: "", days: LIVES[1]![0] };
   ask({
-    title: said.token.title,
+    title: texts.access.addToken,
     verb: said.token.verb,
     body: (
       <>
