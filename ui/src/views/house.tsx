@@ -151,4 +151,3 @@ export function Errors() {
     </>
   );
 }
-// Nodes and import errors.
