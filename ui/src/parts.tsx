@@ -164,17 +164,19 @@ function Forbidden({ problem }: { problem: Problem }) {
 interface ShownProps<T> {
   of: Data<T>;
   children: (data: T) => ComponentChildren;
+  /** Shown instead of a list without rows. */
+  none?: ComponentChildren;
   /** Whether a daemon that lacks it is worth no words. */
   optional?: boolean;
 }
 
 /** The data if it is there, else why it is not. */
-export function Shown<T>({ of, children, optional }: ShownProps<T>) {
+export function Shown<T>({ of, children, none, optional }: ShownProps<T>) {
   if (of.data !== undefined) {
     return (
       <>
         {of.problem && of.problem.status !== 0 && <p class="stale">{of.problem.isAbsent ? texts.trouble.deleted : `${reason(of.problem)} ${texts.trouble.older}`}</p>}
-        {children(of.data)}
+        {none !== undefined && Array.isArray(of.data) && of.data.length === 0 ? none : children(of.data)}
       </>
     );
   }

@@ -52,38 +52,34 @@ export default function Connections() {
         </button>
       }
     >
-      <Shown of={found}>
-        {(rows) =>
-          rows.length === 0 ? (
-            <Empty>{texts.none}</Empty>
-          ) : (
-            <ul class="rows">
-              {rows.map((row) => (
-                <li key={row.name}>
-                  <div class="row">
-                    <span class="cut grow">
-                      {row.name} <span class="soft">{where(row)}</span>
-                    </span>
-                    {!row.opens && <span class="bad">{texts.otherKey}</span>}
-                    <span class="soft">
-                      <When at={row.set_at} />
-                    </span>
-                    <button type="button" data-needs="admin" class="small" disabled={outcomes[row.name] === "pending" || !row.opens} aria-label={texts.testRow(row.name)} onClick={() => void test(row.name)}>
-                      {outcomes[row.name] === "pending" ? texts.testing : texts.test}
-                    </button>
-                    <button type="button" data-needs="admin" class="small" disabled={!row.opens} aria-label={texts.editRow(row.name)} onClick={() => void attempt(() => edit(row.name))}>
-                      {texts.edit}
-                    </button>
-                    <button type="button" data-needs="admin" class="small" aria-label={said.remove(row.name)} onClick={() => deleteValue("connection", row.name)}>
-                      {texts.remove}
-                    </button>
-                  </div>
-                  <Told outcome={outcomes[row.name]} />
-                </li>
-              ))}
-            </ul>
-          )
-        }
+      <Shown of={found} none={<Empty>{texts.none}</Empty>}>
+        {(rows) => (
+          <ul class="rows">
+            {rows.map((row) => (
+              <li key={row.name}>
+                <div class="row">
+                  <span class="cut grow">
+                    {row.name} <span class="soft">{where(row)}</span>
+                  </span>
+                  {!row.opens && <span class="bad">{texts.otherKey}</span>}
+                  <span class="soft">
+                    <When at={row.set_at} />
+                  </span>
+                  <button type="button" data-needs="admin" class="small" disabled={outcomes[row.name] === "pending" || !row.opens} aria-label={texts.testRow(row.name)} onClick={() => void test(row.name)}>
+                    {outcomes[row.name] === "pending" ? texts.testing : texts.test}
+                  </button>
+                  <button type="button" data-needs="admin" class="small" disabled={!row.opens} aria-label={texts.editRow(row.name)} onClick={() => void attempt(() => edit(row.name))}>
+                    {texts.edit}
+                  </button>
+                  <button type="button" data-needs="admin" class="small" aria-label={said.remove(row.name)} onClick={() => deleteValue("connection", row.name)}>
+                    {texts.remove}
+                  </button>
+                </div>
+                <Told outcome={outcomes[row.name]} />
+              </li>
+            ))}
+          </ul>
+        )}
       </Shown>
     </Panel>
   );

@@ -72,14 +72,10 @@ export default function Executors() {
       <Head title={texts.places.executors} name={texts.places.executors} />
       <SplitPane name="executors" side={shown ? <One key={shown.name} executor={shown} /> : null}>
         <p class="sentence about">{own.sentence}</p>
-        <Shown of={executors}>
-          {(rows) =>
-            rows.length === 0 ? (
-              <Empty>{own.none}</Empty>
-            ) : (
-              <Table name="executors" label={texts.common.many(rows.length, "executor")} columns={COLUMNS} items={rows} keyOf={(one) => one.name} hrefOf={(one) => withQuery({ open: one.name })} current={(one) => one.name === open} isShort isPlain />
-            )
-          }
+        <Shown of={executors} none={<Empty>{own.none}</Empty>}>
+          {(rows) => (
+            <Table name="executors" label={texts.common.many(rows.length, "executor")} columns={COLUMNS} items={rows} keyOf={(one) => one.name} hrefOf={(one) => withQuery({ open: one.name })} current={(one) => one.name === open} isShort isPlain />
+          )}
         </Shown>
       </SplitPane>
     </>

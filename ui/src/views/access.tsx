@@ -132,24 +132,20 @@ function Listed<T>({ name, title, of, none, columns, keyOf, isFlat, actions }: L
         <h2>{title}</h2>
         {actions}
       </header>
-      <Shown of={of}>
-        {(rows) =>
-          rows.length === 0 ? (
-            <Empty>{none}</Empty>
-          ) : (
-            <Table
-              name={name}
-              label={`${title}: ${rows.length}`}
-              columns={columns}
-              items={rows}
-              keyOf={keyOf}
-              hrefOf={isFlat ? undefined : (row) => withQuery({ open: keyOf(row) })}
-              current={(row) => keyOf(row) === open}
-              isShort
-              isPlain
-            />
-          )
-        }
+      <Shown of={of} none={<Empty>{none}</Empty>}>
+        {(rows) => (
+          <Table
+            name={name}
+            label={`${title}: ${rows.length}`}
+            columns={columns}
+            items={rows}
+            keyOf={keyOf}
+            hrefOf={isFlat ? undefined : (row) => withQuery({ open: keyOf(row) })}
+            current={(row) => keyOf(row) === open}
+            isShort
+            isPlain
+          />
+        )}
       </Shown>
     </section>
   );

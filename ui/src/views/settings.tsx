@@ -115,30 +115,26 @@ function Values({ kind, title, hint }: { kind: Kind; title: string; hint: string
         </button>
       }
     >
-      <Shown of={values}>
-        {(rows) =>
-          rows.length === 0 ? (
-            <Empty>{texts.settings.noValues}</Empty>
-          ) : (
-            <ul class="rows">
-              {rows.map((row) => (
-                <li key={row.name} class="row">
-                  <span class="cut grow">{row.name}</span>
-                  {!row.opens && <span class="bad">{texts.settings.otherKey}</span>}
-                  <span class="soft">
-                    <When at={row.set_at} />
-                  </span>
-                  <button type="button" data-needs="admin" class="small" aria-label={said.value.replace(row.name)} onClick={() => set(kind, row.name, hint)}>
-                    {texts.settings.replace}
-                  </button>
-                  <button type="button" data-needs="admin" class="small" aria-label={said.value.remove(row.name)} onClick={() => deleteValue(kind, row.name)}>
-                    {texts.settings.remove}
-                  </button>
-                </li>
-              ))}
-            </ul>
-          )
-        }
+      <Shown of={values} none={<Empty>{texts.settings.noValues}</Empty>}>
+        {(rows) => (
+          <ul class="rows">
+            {rows.map((row) => (
+              <li key={row.name} class="row">
+                <span class="cut grow">{row.name}</span>
+                {!row.opens && <span class="bad">{texts.settings.otherKey}</span>}
+                <span class="soft">
+                  <When at={row.set_at} />
+                </span>
+                <button type="button" data-needs="admin" class="small" aria-label={said.value.replace(row.name)} onClick={() => set(kind, row.name, hint)}>
+                  {texts.settings.replace}
+                </button>
+                <button type="button" data-needs="admin" class="small" aria-label={said.value.remove(row.name)} onClick={() => deleteValue(kind, row.name)}>
+                  {texts.settings.remove}
+                </button>
+              </li>
+            ))}
+          </ul>
+        )}
       </Shown>
     </Panel>
   );
