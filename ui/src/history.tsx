@@ -7,7 +7,7 @@ import { Chart, type Point, type Series, type Step, periodName, periods } from "
 import { ofDag, useData, useItems } from "./data";
 import { Panel, Shown, number } from "./parts";
 import { stateName, texts } from "./texts";
-import { instant, isUtc, millis, ownZone, span, useNow } from "./time";
+import { HOUR_MS, instant, isUtc, millis, ownZone, span, useNow } from "./time";
 import type { RunSummary } from "./types";
 
 export interface Ends {
@@ -21,8 +21,6 @@ interface RunEnds {
   to: string;
   items: Ends[];
 }
-
-const HOUR_MS = 3_600_000;
 
 export interface Period {
   key: string;

@@ -15,7 +15,7 @@ import { LineText, expressionOf } from "./log/text";
 import { texts } from "./log/texts";
 import { childName, taskHref } from "./parts";
 import { here, usePlace } from "./router";
-import { instants, isUtc, local, millis } from "./time";
+import { HOUR_MS, instants, isUtc, local, millis } from "./time";
 import { useTyped } from "./typed";
 import type { Run } from "./types";
 
@@ -463,8 +463,8 @@ function timeText(at: string | null, how: View["time"], begun: number | null): s
   if (found === null) return "";
   if (how === "elapsed") {
     const gone = Math.max(0, found - (begun ?? found));
-    const hours = Math.floor(gone / 3_600_000);
-    const rest = new Date(gone % 3_600_000).toISOString().slice(14, 23);
+    const hours = Math.floor(gone / HOUR_MS);
+    const rest = new Date(gone % HOUR_MS).toISOString().slice(14, 23);
     return `+${hours > 0 ? `${hours}:` : ""}${rest}`;
   }
   const text = `${local(at)}.${String(found % 1000).padStart(3, "0")}`;

@@ -15,7 +15,7 @@ import { ask } from "../dialog";
 import { Empty, Head, Shown, Trouble } from "../parts";
 import { usePlace, withQuery } from "../router";
 import { sentenceCase, texts } from "../texts";
-import { At, When } from "../time";
+import { At, DAY_MS, When } from "../time";
 import type { Me } from "../types";
 
 interface User {
@@ -60,7 +60,6 @@ const ROLES: Option[] = [
   ["admin", "admin: everything"],
 ];
 
-const DAY_MS = 86_400_000;
 const LIVES: Option[] = [
   ["30", "30 days"],
   ["90", "90 days"],

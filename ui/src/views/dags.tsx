@@ -14,7 +14,7 @@ import { go, usePlace, withQuery } from "../router";
 import { scheduleName } from "../schedule";
 import { Glyph, named } from "../states";
 import { texts } from "../texts";
-import { When, span } from "../time";
+import { DAY_MS, When, span } from "../time";
 import type { Dag, RecentRun } from "../types";
 
 const PAGE = 500;
@@ -33,7 +33,6 @@ interface Stats {
 }
 
 const DAYS = 30;
-const DAY_MS = 86_400_000;
 
 /** How the runs of each DAG went lately. The period begins with a day, so that its address stays the same. */
 function useStats(): Map<string, Stats> {
