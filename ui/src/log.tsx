@@ -7,7 +7,7 @@ import { Icon } from "./components/icons";
 import { Menu, type MenuItem } from "./components/menu";
 import { SearchField } from "./components/search_field";
 import { enc, query } from "./api";
-import { useData } from "./data";
+import { never, useData } from "./data";
 import { type Anchor, type Filter, LineWindow, type Loaded, type LogLine, NO_FILTER, type Printed, RunSource, type Source, TaskSource, isFiltered } from "./log/lines";
 import { RowList } from "./log/list";
 import { type Row, rowsOf } from "./log/rows";
@@ -160,7 +160,7 @@ function Lines({ source, run, isGoingOn, hasTries, tasks }: LinesProps) {
   const all = loaded?.lines ?? [];
   const rows = useMemo(() => rowsOf(all, open, hasTries && !isFiltered(filter)), [all, open, hasTries, filter]);
   const needsDag = useMemo(() => all.some((line) => line.text.includes('/code/')), [all]);
-  const dag = useData<Run>(needsDag ? query(`/runs/${enc(run)}`, { limit: 1 }) : null, { on: () => false }).data?.dag_id;
+  const dag = useData<Run>(needsDag ? query(`/runs/${enc(run)}`, { limit: 1 }) : null, { on: never }).data?.dag_id;
   const begun = millis(all[0]?.at);
 
   function change(fields: Partial<View>): void {

@@ -4,7 +4,7 @@ import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 
 import { type Problem, query } from "./api";
-import { type Data, useItems } from "./data";
+import { type Data, never, useItems } from "./data";
 import { Icon } from "./components/icons";
 import { Skeleton } from "./components/skeleton";
 import { reason } from "./messages";
@@ -328,7 +328,7 @@ export function Filter({ name, label, onValue, options, onTyped }: FilterProps) 
 
 /** The ids of the DAGs to choose from that contain what is typed. */
 export function useDagIds(typed: string): string[] {
-  const found = useItems<Dag>(query("/dags", { search: typed, limit: 20 }), { on: () => false });
+  const found = useItems<Dag>(query("/dags", { search: typed, limit: 20 }), { on: never });
   return found.data?.flatMap((dag) => (dag.dag_id === null ? [] : [dag.dag_id])) ?? [];
 }
 

@@ -8,7 +8,7 @@ import { DateRange, resolved } from "../components/dates";
 import { Detail } from "../components/detail";
 import { SplitPane } from "../components/split";
 import { type Column, Table } from "../components/table";
-import { useData, usePages } from "../data";
+import { never, useData, usePages } from "../data";
 import { Choice, Empty, Filter, Head, Json, NoMatches, Shown, dagHref, runHref, taskHref } from "../parts";
 import { go, usePlace, withQuery } from "../router";
 import { texts } from "../texts";
@@ -152,7 +152,7 @@ function Value({ name, children }: { name: string; children: ComponentChildren }
 const isThere = (value: unknown): boolean => value !== null && value !== undefined;
 
 function AuditDetail({ row }: { row: AuditRow }) {
-  const whole = useData<AuditRow>((row.more ?? 0) > 0 ? `/audit/${row.audit_id}` : null, { on: () => false }).data ?? row;
+  const whole = useData<AuditRow>((row.more ?? 0) > 0 ? `/audit/${row.audit_id}` : null, { on: never }).data ?? row;
   const ids = idsOf(whole);
   return (
     <Detail title={verbOf(row)} name={verbOf(row)}>

@@ -3,7 +3,7 @@ import { query } from "../api";
 import { Detail } from "../components/detail";
 import { SplitPane } from "../components/split";
 import { type Column, Table } from "../components/table";
-import { useItems, usePages } from "../data";
+import { never, useItems, usePages } from "../data";
 import { Empty, Filter, Head, Json, NoMatches, Shown, childName, runHref, taskHref } from "../parts";
 import { go, usePlace, withQuery } from "../router";
 import { texts } from "../texts";
@@ -78,7 +78,7 @@ const COLUMNS: Column<NamedEvent>[] = [
 ];
 
 function One({ event }: { event: NamedEvent }) {
-  const woke = useItems<Woken>(`/events/${event.event_id}/woke`, { on: () => false });
+  const woke = useItems<Woken>(`/events/${event.event_id}/woke`, { on: never });
   return (
     <Detail title={event.name} name={event.name}>
       <dl class="facts">

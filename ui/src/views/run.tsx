@@ -2,7 +2,7 @@ import { useMemo } from "preact/hooks";
 
 import { cancel, clear, deleteRun, mark, runAgain } from "../actions";
 import { enc, query } from "../api";
-import { ofDag, ofRun, useData, useItems, useWindow } from "../data";
+import { never, ofDag, ofRun, useData, useItems, useWindow } from "../data";
 import { Menu } from "../components/menu";
 import { TabBar } from "../components/tabs";
 import { type Column, Table } from "../components/table";
@@ -227,8 +227,8 @@ const isGoingOn = (run: Run): boolean => run.state === "running" || run.state ==
 const MOST_BOXES = 60;
 
 function RunGraphView({ run, tasks, isOld, picked }: Omit<ViewProps, "view" | "notes">) {
-  const graph = useData<Graph>(query(`/dags/${enc(run.dag_id)}/graph`, { version: run.version }), { on: () => false });
-  const dag = useData<DagDetail>(graph.problem?.isAbsent ? `/dags/${enc(run.dag_id)}` : null, { on: () => false });
+  const graph = useData<Graph>(query(`/dags/${enc(run.dag_id)}/graph`, { version: run.version }), { on: never });
+  const dag = useData<DagDetail>(graph.problem?.isAbsent ? `/dags/${enc(run.dag_id)}` : null, { on: never });
   const old = useMemo(() => (dag.data ? graphOf(dag.data) : undefined), [dag.data]);
   const shape = graph.data ?? old;
   const listed = useItems<Task>(isOld ? query(`/runs/${enc(run.run_id)}/tasks`, { limit: 1000 }) : null, { on: ofRun(run.run_id), gap: 500 });
