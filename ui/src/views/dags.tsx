@@ -13,7 +13,7 @@ import { Choice, Empty, Filter, Head, NoMatches, Shown, dagHref } from "../parts
 import { go, usePlace, withQuery } from "../router";
 import { scheduleName } from "../schedule";
 import { Glyph, named } from "../states";
-import { texts } from "../texts";
+import { count, texts } from "../texts";
 import { DAY_MS, When, span } from "../time";
 import type { Dag, RecentRun } from "../types";
 
@@ -61,7 +61,7 @@ function Tags({ chosen }: { chosen: string[] }) {
   if (!tags.data?.length && chosen.length === 0) return null;
   return (
     <>
-      <Menu label={texts.runs.facets.tag} items={(tags.data ?? []).map(({ tag, dags }) => ({ name: tag, hint: dags.toLocaleString("en"), isOn: chosen.includes(tag), act: () => go(tagsHref(toggled(chosen, tag)), { replace: true }) }))} />
+      <Menu label={texts.runs.facets.tag} items={(tags.data ?? []).map(({ tag, dags }) => ({ name: tag, hint: count(dags), isOn: chosen.includes(tag), act: () => go(tagsHref(toggled(chosen, tag)), { replace: true }) }))} />
       {chosen.map((tag) => (
         <a key={tag} class="tag chip" data-replace="" href={tagsHref(toggled(chosen, tag))} aria-label={texts.dags.withoutTag(tag)} title={texts.dags.withoutTag(tag)}>
           {tag} ×
