@@ -6,9 +6,9 @@ import json
 import socket
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Locator, expect
 
-from tests.browser.watched import BROWSER_TESTS, serious, watched
+from tests.browser.watched import BROWSER_TESTS, Watched, serious, watched
 
 pytestmark = [*BROWSER_TESTS]
 
@@ -19,15 +19,20 @@ def port():
         yield listener.getsockname()[1]
 
 
+def new_connection(page: Watched, name: str, kind: str) -> tuple[Locator, Locator]:
+    """Open the settings and the form of a new connection; return its panel and the dialog."""
+    page.go("/settings")
+    panel = page.panel("Connections")
+    dialog = page.page.get_by_role("dialog")
+    panel.get_by_role("button", name="Set", exact=True).click()
+    dialog.get_by_label("Name").fill(name)
+    dialog.get_by_label("Type").select_option(kind)
+    return panel, dialog
+
+
 def test_a_connection_is_set_by_its_fields_tested_edited_and_deleted(browser, daemon, port):
     with watched(browser, daemon) as page:
-        page.go("/settings")
-        heading = page.page.get_by_role("heading", name="Connections")
-        panel = page.page.locator("main .panel", has=heading)
-        dialog = page.page.get_by_role("dialog")
-        panel.get_by_role("button", name="Set", exact=True).click()
-        dialog.get_by_label("Name").fill("team/books")
-        dialog.get_by_label("Type").select_option("PostgreSQL")
+        panel, dialog = new_connection(page, "team/books", "PostgreSQL")
         expect(dialog.get_by_label("Database", exact=True)).to_be_visible()
         dialog.get_by_label("Type").select_option("Other server")
         dialog.get_by_label("Scheme").fill("mysql")
@@ -58,13 +63,7 @@ def test_a_connection_is_set_by_its_fields_tested_edited_and_deleted(browser, da
 
 def test_a_connection_is_set_as_a_uri_and_a_test_that_fails_says_why(browser, daemon):
     with watched(browser, daemon) as page:
-        page.go("/settings")
-        heading = page.page.get_by_role("heading", name="Connections")
-        panel = page.page.locator("main .panel", has=heading)
-        dialog = page.page.get_by_role("dialog")
-        panel.get_by_role("button", name="Set", exact=True).click()
-        dialog.get_by_label("Name").fill("closed")
-        dialog.get_by_label("Type").select_option("As a URI")
+        panel, dialog = new_connection(page, "closed", "As a URI")
         dialog.get_by_label("URI", exact=True).fill("mysql://ada:hush-hush-1@127.0.0.1:1/x")
         page.confirm("Set")
 

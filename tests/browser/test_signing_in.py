@@ -100,7 +100,7 @@ def test_a_logout_ends_every_window_and_a_login_returns_to_the_same_page(browser
 def test_a_value_is_written_and_replaced_and_never_read(browser, daemon, title, name, value, again):
     with watched(browser, daemon) as page:
         page.go("/settings")
-        panel = page.page.locator("main .panel", has=page.page.get_by_role("heading", name=title))
+        panel = page.panel(title)
         panel.get_by_role("button", name="Set", exact=True).click()
         page.page.get_by_role("dialog").get_by_label("Name").fill(name)
         page.page.get_by_role("dialog").get_by_label("Value").fill(value)
@@ -127,9 +127,7 @@ def test_a_value_is_written_and_replaced_and_never_read(browser, daemon, title, 
 def test_a_variable_that_is_no_json_says_so(browser, daemon):
     with watched(browser, daemon) as page:
         page.go("/settings")
-        panel = page.page.locator(
-            "main .panel", has=page.page.get_by_role("heading", name="Variables")
-        )
+        panel = page.panel("Variables")
         panel.get_by_role("button", name="Set", exact=True).click()
         page.page.get_by_role("dialog").get_by_label("Name").fill("broken")
         page.page.get_by_role("dialog").get_by_label("Value").fill('{"most": ')

@@ -12,7 +12,15 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, Request, expect, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    Locator,
+    Page,
+    Request,
+    expect,
+    sync_playwright,
+)
 
 from benchmarks.daemon import DaemonProcess, eventually
 
@@ -154,6 +162,10 @@ class Watched:
         """Wait until the page has shown a message, which may have disappeared by now."""
         look = "(text) => window.told.some((told) => told.includes(text))"
         self.eventually(lambda: self.page.evaluate(look, text))
+
+    def panel(self, title: str) -> Locator:
+        """Return the panel with a title."""
+        return self.page.locator("main .panel", has=self.page.get_by_role("heading", name=title))
 
     def press(self, name: str, within: str = "main") -> None:
         """Press a button by its name."""

@@ -121,7 +121,6 @@ export const texts = {
   },
 
   user: {
-    addTitle: "New user",
     add: "Add",
     addMeaning: "They sign in with this name and password, and may choose another password themselves.",
     password: "Password",
@@ -161,7 +160,6 @@ export const texts = {
   },
 
   token: {
-    title: "New token",
     verb: "Create",
     meaning: "A program that has it can do what its role allows. It is shown once.",
     dags: "DAGs",

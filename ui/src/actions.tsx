@@ -3,18 +3,18 @@
 import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
 
-import { Problem, enc, filled, get, newKey, query, send } from "./api";
-import { type Page, useItems } from "./data";
-import { act, ask, reason, tell } from "./dialog";
+import { Problem, enc, encName, filled, get, newKey, query, send } from "./api";
+import type { Page } from "./data";
+import { act, ask, attempt, reason } from "./dialog";
 import { Conf, ConfFields, fieldsOf, parsed } from "./form";
 import { later } from "./later";
-import { childName, runHref, shortVersion } from "./parts";
+import { childName, runHref, shortVersion, useDagIds } from "./parts";
 import { go } from "./router";
 import { texts } from "./action_texts";
 import { texts as shared } from "./texts";
 import { shortTime } from "./time";
 import { type Touched, TouchedTasks } from "./touched";
-import type { Dag, DagDetail, FireTime, Run } from "./types";
+import type { DagDetail, FireTime, Run } from "./types";
 
 interface Answer {
   state: string;
@@ -35,22 +35,10 @@ interface Cleared {
 const ENDS: Option[] = Object.entries(texts.ends);
 const REPROCESS: Option[] = Object.entries(texts.backfill.reprocessed);
 
-export async function trigger(dagId: string): Promise<void> {
-  try {
-    askToTrigger(dagId, await get<DagDetail>(`/dags/${enc(dagId)}`));
-  } catch (error) {
-    tell(reason(error), true);
-  }
-}
+export const trigger = (dagId: string): Promise<void> => attempt(async () => askToTrigger(dagId, await get<DagDetail>(`/dags/${enc(dagId)}`)));
 
 /** A new run with the parameters of an earlier one, which can be changed before. */
-export async function runAgain(run: Run): Promise<void> {
-  try {
-    askToTrigger(run.dag_id, await get<DagDetail>(`/dags/${enc(run.dag_id)}`), run);
-  } catch (error) {
-    tell(reason(error), true);
-  }
-}
+export const runAgain = (run: Run): Promise<void> => attempt(async () => askToTrigger(run.dag_id, await get<DagDetail>(`/dags/${enc(run.dag_id)}`), run));
 
 function askToTrigger(dagId: string, dag: DagDetail, again?: Run): void {
   const fields = fieldsOf(dag);
@@ -126,13 +114,7 @@ async function versionsOf(run: string): Promise<Versions> {
   }
 }
 
-export async function clear(which: Which): Promise<void> {
-  try {
-    askToClear(which, await versionsOf(which.run));
-  } catch (error) {
-    tell(reason(error), true);
-  }
-}
+export const clear = (which: Which): Promise<void> => attempt(async () => askToClear(which, await versionsOf(which.run)));
 
 function askToClear(which: Which, versions: Versions): void {
   const wanted = { downstream: which.task !== undefined, failed: false, map: (which.map ?? -1) >= 0, latest: false };
@@ -343,6 +325,23 @@ export function liftPool(name: string): void {
   });
 }
 
+export type ValueKind = "secret" | "connection" | "variable";
+
+export const valuePath = (kind: ValueKind, name: string): string => `/${kind}s/${encName(name)}`;
+
+export function deleteValue(kind: ValueKind, name: string): void {
+  ask({
+    title: texts.value.removeTitle(kind, name),
+    verb: shared.settings.remove,
+    isGrave: true,
+    body: <p>{texts.value.removeMeaning}</p>,
+    act: async () => {
+      await send("DELETE", valuePath(kind, name));
+      return texts.value.removed(name);
+    },
+  });
+}
+
 export function emit(): void {
   const wanted = { name: "", key: "", data: "null" };
   const once = newKey();
@@ -359,7 +358,7 @@ export function emit(): void {
     ),
     act: async () => {
       const key = wanted.key ? `?key=${enc(wanted.key)}` : "";
-      const path = `/events/${wanted.name.split("/").map(enc).join("/")}${key}`;
+      const path = `/events/${encName(wanted.name)}${key}`;
       const made = await send<{ event_id: number }>("POST", path, parsed(texts.emit.what, wanted.data || "null"), once);
       return texts.emit.done(made.event_id);
     },
@@ -402,10 +401,10 @@ export function backfill(given: string | null): void {
 
 type Range = { from: string; to: string; reprocess: string; max_active: number; reverse: boolean };
 
-/** The id of a DAG, with those that begin as it is typed. */
+/** A field for the id of a DAG. */
 function DagText({ onValue }: { onValue: (text: string) => void }) {
   const [text, setText] = useState("");
-  const found = useItems<Dag>(query("/dags", { search: text, limit: 20 }), { on: () => false });
+  const ids = useDagIds(text);
   return (
     <label>
       <span>{shared.run.dag}</span>
@@ -420,7 +419,9 @@ function DagText({ onValue }: { onValue: (text: string) => void }) {
         }}
       />
       <datalist id="dags">
-        {found.data?.map((dag) => dag.dag_id !== null && <option key={dag.dag_id} value={dag.dag_id} />)}
+        {ids.map((id) => (
+          <option key={id} value={id} />
+        ))}
       </datalist>
     </label>
   );

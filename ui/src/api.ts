@@ -35,6 +35,9 @@ export function onReached(told: (isThere: boolean) => void): () => void {
 
 export const enc = encodeURIComponent;
 
+/** A name whose slashes separate parts of the path. */
+export const encName = (name: string): string => name.split("/").map(enc).join("/");
+
 /** A path below /api/v1 with its query; what is empty is left out. */
 export function query(path: string, fields: Record<string, string | number | boolean | null | undefined>): string {
   const given = Object.entries(fields).filter(([, value]) => value !== undefined && value !== null && value !== "");

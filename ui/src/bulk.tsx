@@ -1,11 +1,11 @@
 // Bulk actions on the selected runs, or on all that match a filter.
 
 import { Problem, enc, newKey, send } from "./api";
-import { ask, reason, tell } from "./dialog";
+import { ask, attempt, tell } from "./dialog";
 import { refreshAll } from "./live";
 import { withFilter } from "./run_filters";
 import { sum } from "./states";
-import { stateName, texts } from "./texts";
+import { count, stateName, texts } from "./texts";
 
 export type BulkAction = keyof typeof texts.bulk.verbs;
 
@@ -28,23 +28,19 @@ interface Total {
 }
 
 /** Ask, with the numbers of what would be changed, and act on all runs that match. */
-export async function actOnMatching(action: BulkAction, filter: URLSearchParams, then: () => void): Promise<void> {
+export const actOnMatching = (action: BulkAction, filter: URLSearchParams, then: () => void): Promise<void> => attempt(() => askOfMatching(action, filter, then));
+
+async function askOfMatching(action: BulkAction, filter: URLSearchParams, then: () => void): Promise<void> {
   const path = `/run-actions/${action}`;
-  let expected: Slice;
-  try {
-    expected = await send<Slice>("POST", withFilter(path, filter, { dry_run: "true" }));
-  } catch (error) {
-    tell(reason(error), true);
-    return;
-  }
-  const count = sum(expected.states);
-  if (count === 0) {
+  const expected = await send<Slice>("POST", withFilter(path, filter, { dry_run: "true" }));
+  const all = sum(expected.states);
+  if (all === 0) {
     tell(texts.bulk.nothing(expected.matching));
     return;
   }
   const key = newKey();
   ask({
-    title: texts.bulk.title(action, count),
+    title: texts.bulk.title(action, all),
     verb: texts.bulk.verbs[action],
     isGrave: true,
     dismiss: action === "cancel" ? texts.bulk.keep : undefined,
@@ -54,12 +50,12 @@ export async function actOnMatching(action: BulkAction, filter: URLSearchParams,
         <ul class="preview-counts">
           {Object.entries(expected.states).map(([state, some]) => (
             <li key={state}>
-              <b class="num">{some.toLocaleString("en")}</b> {stateName(state)}
+              <b class="num">{count(some)}</b> {stateName(state)}
             </li>
           ))}
         </ul>
-        {expected.matching > count && <p class="soft">{texts.bulk.left(expected.matching - count)}</p>}
-        {count > SLICE && <p class="soft">{texts.bulk.slices}</p>}
+        {expected.matching > all && <p class="soft">{texts.bulk.left(expected.matching - all)}</p>}
+        {all > SLICE && <p class="soft">{texts.bulk.slices}</p>}
       </>
     ),
     act: async () => {
@@ -67,7 +63,7 @@ export async function actOnMatching(action: BulkAction, filter: URLSearchParams,
       let cursor: string | null = null;
       do {
         const slice: Slice = await send<Slice>("POST", withFilter(path, filter, { cursor }), undefined, key).catch((error: unknown) => {
-          throw total.done > 0 && error instanceof Problem ? new Problem(error.status, error.code, `${texts.bulk.cut(total.done, count)} ${error.message}`) : error;
+          throw total.done > 0 && error instanceof Problem ? new Problem(error.status, error.code, `${texts.bulk.cut(total.done, all)} ${error.message}`) : error;
         });
         total.done += slice.done;
         total.failed += slice.failed;

@@ -6,7 +6,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import "./styles/chart.css";
 import { go } from "./router";
 import { texts } from "./texts";
-import { local } from "./time";
+import { HOUR_MS, local } from "./time";
 
 export interface Series {
   key: string;
@@ -254,8 +254,6 @@ function Line({ one, points, x, y }: { one: Series; points: Point[]; x: (index: 
     </g>
   );
 }
-
-const HOUR_MS = 3_600_000;
 
 export type Step = 1 | 6 | 24;
 

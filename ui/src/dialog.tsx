@@ -3,13 +3,13 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 
-import { type Toast, Toasts, tell, toast } from "./components/toast";
+import { type Toast, Toasts, attempt, toast } from "./components/toast";
 import { refreshAll } from "./live";
 import { codeOf, reason } from "./messages";
 import { Code } from "./parts";
 import { texts } from "./texts";
 
-export { tell } from "./components/toast";
+export { attempt, tell } from "./components/toast";
 export { reason } from "./messages";
 
 export interface Ask {
@@ -32,11 +32,7 @@ export function ask(wanted: Ask): void {
 
 /** Do something that needs no question, and tell how it went. */
 export async function act(work: () => Promise<string | Toast>): Promise<void> {
-  try {
-    report(await work());
-  } catch (error) {
-    tell(reason(error), true);
-  }
+  await attempt(async () => report(await work()));
   refreshAll();
 }
 
@@ -53,7 +49,7 @@ export function Dialogs() {
   return (
     <>
       {wanted && <Question key={wanted.title} wanted={wanted} close={() => setWanted(null)} />}
-      <Toasts reason={reason} />
+      <Toasts />
     </>
   );
 }

@@ -5,7 +5,7 @@ import { VirtualList } from "./list";
 import { childName, taskHref } from "./parts";
 import { Glyph } from "./states";
 import { stateName, texts } from "./texts";
-import { At, instants, local, millis, span, useNow } from "./time";
+import { At, DAY_MS, instants, local, millis, span, useNow } from "./time";
 import type { GanttRow } from "./types";
 
 export const SPAN_NAMES: Record<string, string> = {
@@ -17,7 +17,6 @@ export const SPAN_NAMES: Record<string, string> = {
 
 const MOST_TICKS = 7;
 const STEPS_MS = [10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 3e4, 6e4, 12e4, 3e5, 6e5, 12e5, 18e5, 36e5, 72e5, 108e5, 216e5, 432e5, 864e5];
-const DAY_MS = 864e5;
 
 /** Round numbers on the scale, as many as are legible. */
 export function ticksOf(length: number): number[] {

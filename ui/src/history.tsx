@@ -4,10 +4,10 @@ import { useMemo, useState } from "preact/hooks";
 
 import { enc, query } from "./api";
 import { Chart, type Point, type Series, type Step, periodName, periods } from "./chart";
-import { ofDag, useData, useItems } from "./data";
+import { never, ofDag, useData, useItems } from "./data";
 import { Panel, Shown, number } from "./parts";
 import { stateName, texts } from "./texts";
-import { instant, isUtc, millis, ownZone, span, useNow } from "./time";
+import { HOUR_MS, instant, isUtc, millis, ownZone, span, useNow } from "./time";
 import type { RunSummary } from "./types";
 
 export interface Ends {
@@ -21,8 +21,6 @@ interface RunEnds {
   to: string;
   items: Ends[];
 }
-
-const HOUR_MS = 3_600_000;
 
 export interface Period {
   key: string;
@@ -124,8 +122,6 @@ export function useUsual(): ReadonlyMap<string, number> {
   const found = useItems<{ dag_id: string; slow_after_seconds: number }>("/history/usual", { on: never, every: 60_000 });
   return useMemo(() => new Map(found.data?.map((one) => [one.dag_id, one.slow_after_seconds])), [found.data]);
 }
-
-const never = (): boolean => false;
 
 export interface Durations {
   count: number;

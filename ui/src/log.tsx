@@ -7,7 +7,7 @@ import { Icon } from "./components/icons";
 import { Menu, type MenuItem } from "./components/menu";
 import { SearchField } from "./components/search_field";
 import { enc, query } from "./api";
-import { useData } from "./data";
+import { never, useData } from "./data";
 import { type Anchor, type Filter, LineWindow, type Loaded, type LogLine, NO_FILTER, type Printed, RunSource, type Source, TaskSource, isFiltered } from "./log/lines";
 import { RowList } from "./log/list";
 import { type Row, rowsOf } from "./log/rows";
@@ -15,7 +15,7 @@ import { LineText, expressionOf } from "./log/text";
 import { texts } from "./log/texts";
 import { childName, taskHref } from "./parts";
 import { here, usePlace } from "./router";
-import { instants, isUtc, local, millis } from "./time";
+import { HOUR_MS, instants, isUtc, local, millis } from "./time";
 import { useTyped } from "./typed";
 import type { Run } from "./types";
 
@@ -160,7 +160,7 @@ function Lines({ source, run, isGoingOn, hasTries, tasks }: LinesProps) {
   const all = loaded?.lines ?? [];
   const rows = useMemo(() => rowsOf(all, open, hasTries && !isFiltered(filter)), [all, open, hasTries, filter]);
   const needsDag = useMemo(() => all.some((line) => line.text.includes('/code/')), [all]);
-  const dag = useData<Run>(needsDag ? query(`/runs/${enc(run)}`, { limit: 1 }) : null, { on: () => false }).data?.dag_id;
+  const dag = useData<Run>(needsDag ? query(`/runs/${enc(run)}`, { limit: 1 }) : null, { on: never }).data?.dag_id;
   const begun = millis(all[0]?.at);
 
   function change(fields: Partial<View>): void {
@@ -463,8 +463,8 @@ function timeText(at: string | null, how: View["time"], begun: number | null): s
   if (found === null) return "";
   if (how === "elapsed") {
     const gone = Math.max(0, found - (begun ?? found));
-    const hours = Math.floor(gone / 3_600_000);
-    const rest = new Date(gone % 3_600_000).toISOString().slice(14, 23);
+    const hours = Math.floor(gone / HOUR_MS);
+    const rest = new Date(gone % HOUR_MS).toISOString().slice(14, 23);
     return `+${hours > 0 ? `${hours}:` : ""}${rest}`;
   }
   const text = `${local(at)}.${String(found % 1000).padStart(3, "0")}`;

@@ -6,7 +6,7 @@ import { render } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 
 import { onSignedOut } from "./api";
-import { type Data, useData } from "./data";
+import { type Data, never, useData } from "./data";
 import { Dialogs } from "./dialog";
 import { Banner } from "./banner";
 import { Boundary } from "./components/boundary";
@@ -50,7 +50,7 @@ const Decide = lazy<object>(() => import("./views/decide"));
 function Page() {
   const [isOut, setOut] = useState(false);
   useEffect(() => onSignedOut(() => setOut(true)), []);
-  const me = useData<Me>("/me", { on: () => false });
+  const me = useData<Me>("/me", { on: never });
   useEffect(() => {
     if (!me.isLoading && !isOut) start();
   }, [me.isLoading, isOut]);

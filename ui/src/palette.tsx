@@ -7,7 +7,7 @@ import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { backfill, cancel, clear, deleteRun, emit, mark, pause, trigger } from "./actions";
 import { enc, query } from "./api";
 import { Icon, type IconName } from "./components/icons";
-import { useData, useItems } from "./data";
+import { never, useData, useItems } from "./data";
 import { PLACES, placeIcon } from "./keys";
 import { type Found, matching, verbOf } from "./palette/match";
 import { recentPlaces } from "./palette/recent";
@@ -138,20 +138,18 @@ function Options({ groups, chosen, choose }: { groups: Group[]; chosen: number; 
   );
 }
 
-const never = { on: () => false };
-
 function useGroups(text: string, role: string | undefined, help: () => void): { groups: Group[]; isLoading: boolean } {
   const { parts, query: fields } = useMemo(here, []);
   const openRun = parts[0] === "runs" ? parts[1] : undefined;
   const task = openRun === undefined ? null : fields.get("task");
   const { verb, rest } = verbOf(text);
   const wanted = verb ? rest : text;
-  const run = useData<Run>(openRun === undefined ? null : query(`/runs/${enc(openRun)}`, { limit: 1 }), never);
-  const graph = useData<RunGraph>(openRun === undefined ? null : `/runs/${enc(openRun)}/graph`, never);
+  const run = useData<Run>(openRun === undefined ? null : query(`/runs/${enc(openRun)}`, { limit: 1 }), { on: never });
+  const graph = useData<RunGraph>(openRun === undefined ? null : `/runs/${enc(openRun)}/graph`, { on: never });
   const openDag = parts[0] === "dags" ? parts[1] : run.data?.dag_id;
-  const dag = useData<DagDetail>(openDag === undefined ? null : `/dags/${enc(openDag)}`, never);
-  const dags = useItems<Dag>(wanted ? query("/dags", { search: wanted, limit: SHOWN }) : null, never);
-  const runs = useItems<RunSummary>(text && !verb ? query("/runs", { search: text, limit: SHOWN }) : null, never);
+  const dag = useData<DagDetail>(openDag === undefined ? null : `/dags/${enc(openDag)}`, { on: never });
+  const dags = useItems<Dag>(wanted ? query("/dags", { search: wanted, limit: SHOWN }) : null, { on: never });
+  const runs = useItems<RunSummary>(text && !verb ? query("/runs", { search: text, limit: SHOWN }) : null, { on: never });
 
   const found = (dags.data ?? []).filter((one) => one.dag_id !== null);
   const groups: Group[] = [

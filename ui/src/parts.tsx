@@ -4,7 +4,7 @@ import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 
 import { type Problem, query } from "./api";
-import { type Data, useItems } from "./data";
+import { type Data, never, useItems } from "./data";
 import { Icon } from "./components/icons";
 import { Skeleton } from "./components/skeleton";
 import { reason } from "./messages";
@@ -164,17 +164,19 @@ function Forbidden({ problem }: { problem: Problem }) {
 interface ShownProps<T> {
   of: Data<T>;
   children: (data: T) => ComponentChildren;
+  /** Shown instead of a list without rows. */
+  none?: ComponentChildren;
   /** Whether a daemon that lacks it is worth no words. */
   optional?: boolean;
 }
 
 /** The data if it is there, else why it is not. */
-export function Shown<T>({ of, children, optional }: ShownProps<T>) {
+export function Shown<T>({ of, children, none, optional }: ShownProps<T>) {
   if (of.data !== undefined) {
     return (
       <>
         {of.problem && of.problem.status !== 0 && <p class="stale">{of.problem.isAbsent ? texts.trouble.deleted : `${reason(of.problem)} ${texts.trouble.older}`}</p>}
-        {children(of.data)}
+        {none !== undefined && Array.isArray(of.data) && of.data.length === 0 ? none : children(of.data)}
       </>
     );
   }
@@ -324,12 +326,16 @@ export function Filter({ name, label, onValue, options, onTyped }: FilterProps) 
   );
 }
 
-/** A field for the id of a DAG, with those to choose from that have what is typed in theirs. */
+/** The ids of the DAGs to choose from that contain what is typed. */
+export function useDagIds(typed: string): string[] {
+  const found = useItems<Dag>(query("/dags", { search: typed, limit: 20 }), { on: never });
+  return found.data?.flatMap((dag) => (dag.dag_id === null ? [] : [dag.dag_id])) ?? [];
+}
+
+/** A filter by the id of a DAG. */
 export function DagFilter({ onValue }: { onValue: (dag: string) => void }) {
   const [text, setText] = useState("");
-  const found = useItems<Dag>(query("/dags", { search: text, limit: 20 }), { on: () => false });
-  const ids = found.data?.flatMap((dag) => (dag.dag_id === null ? [] : [dag.dag_id])) ?? [];
-  return <Filter name="dag" label={texts.dags.filter} options={ids} onTyped={setText} onValue={onValue} />;
+  return <Filter name="dag" label={texts.dags.filter} options={useDagIds(text)} onTyped={setText} onValue={onValue} />;
 }
 
 export function Choice(props: { label: string; value: string; options: [string, string][]; onValue: (value: string) => void }) {

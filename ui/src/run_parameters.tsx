@@ -1,7 +1,7 @@
 // The effective parameters of a run: its own, and the DAG's defaults.
 
 import { enc } from "./api";
-import { useData } from "./data";
+import { never, useData } from "./data";
 import { Empty, Json, Panel } from "./parts";
 import { texts } from "./texts";
 import type { DagDetail, Run } from "./types";
@@ -9,7 +9,7 @@ import type { DagDetail, Run } from "./types";
 const isPlain = (value: unknown): value is Record<string, unknown> => typeof value === "object" && value !== null && !Array.isArray(value);
 
 export function RunParameters({ run }: { run: Run }) {
-  const dag = useData<DagDetail>(`/dags/${enc(run.dag_id)}`, { on: () => false });
+  const dag = useData<DagDetail>(`/dags/${enc(run.dag_id)}`, { on: never });
   const given = isPlain(run.conf) ? run.conf : {};
   if (run.conf !== null && !isPlain(run.conf)) {
     return (

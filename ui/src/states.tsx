@@ -2,7 +2,7 @@
 
 import type { ComponentChildren } from "preact";
 
-import { stateName, texts } from "./texts";
+import { count, stateName, texts } from "./texts";
 import type { Counts } from "./types";
 
 export const TASK_ORDER = [
@@ -140,15 +140,15 @@ interface LegendProps {
 export function Legend({ counts, isBare, hrefOf, children }: LegendProps) {
   return (
     <ul class="legend">
-      {ordered(counts).map(([state, count]) => (
+      {ordered(counts).map(([state, some]) => (
         <li key={state}>
           <Glyph state={state} size={12} />{" "}
           {hrefOf ? (
             <a href={hrefOf(state)}>
-              {count.toLocaleString("en")} {named(state)}
+              {count(some)} {named(state)}
             </a>
           ) : (
-            isBare ? stateName(state) : `${count.toLocaleString("en")} ${named(state)}`
+            isBare ? stateName(state) : `${count(some)} ${named(state)}`
           )}
         </li>
       ))}

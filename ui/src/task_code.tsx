@@ -4,7 +4,7 @@ import { useEffect, useState } from "preact/hooks";
 
 import { enc, query } from "./api";
 import type { CodeOf } from "./code/view";
-import { useData } from "./data";
+import { never, useData } from "./data";
 import { Shown, dagHref, shortVersion } from "./parts";
 import { texts } from "./texts";
 
@@ -19,7 +19,7 @@ function lineOf(text: string, task: string): number {
 }
 
 export function TaskCode({ dag, version, task }: { dag?: string; version?: string; task: string }) {
-  const code = useData<CodeOf>(dag && version ? query(`/dags/${enc(dag)}/code`, { version }) : null, { on: () => false });
+  const code = useData<CodeOf>(dag && version ? query(`/dags/${enc(dag)}/code`, { version }) : null, { on: never });
   const [shown, setShown] = useState<Awaited<ReturnType<typeof load>>>();
   useEffect(() => void load().then(setShown), []);
   return (

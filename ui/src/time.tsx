@@ -6,6 +6,9 @@ import { currentMode } from "./live";
 
 export type Zone = "local" | "utc";
 
+export const HOUR_MS = 3_600_000;
+export const DAY_MS = 24 * HOUR_MS;
+
 const KEY = "aioflow.zone";
 const listeners = new Set<() => void>();
 
@@ -81,7 +84,6 @@ export function whole(ms: number): string {
 }
 
 const ROUGH_MS = 600_000;
-const HOUR_MS = 3_600_000;
 
 /** As far as it matters: from ten minutes on, seconds do not. */
 const rough = (ms: number): string => (ms >= ROUGH_MS && ms < HOUR_MS ? `${Math.floor(ms / 60_000)}m` : whole(ms));

@@ -5,7 +5,7 @@ import { useEffect, useState } from "preact/hooks";
 import { reason } from "./dialog";
 import { sum } from "./states";
 import "./styles/touched.css";
-import { stateName, texts } from "./texts";
+import { count, stateName, texts } from "./texts";
 
 export interface Touched {
   cleared?: number;
@@ -63,7 +63,7 @@ function Tasks({ title, of }: { title: string; of: Touched["tasks"] }) {
             <span class="name">{task.task_id}</span>
             <span class="states">
               {Object.entries(task.states)
-                .map(([name, count]) => (sum(task.states) === 1 ? stateName(name) : `${count.toLocaleString("en")} ${stateName(name)}`))
+                .map(([name, some]) => (sum(task.states) === 1 ? stateName(name) : `${count(some)} ${stateName(name)}`))
                 .join(", ")}
             </span>
           </li>

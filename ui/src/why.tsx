@@ -5,7 +5,7 @@ import { useEffect, useState } from "preact/hooks";
 
 import { clear, mark, pause, setPool } from "./actions";
 import { enc, query } from "./api";
-import { ofRun, useData, useItems } from "./data";
+import { never, ofRun, useData, useItems } from "./data";
 import { fire } from "./fire";
 import { Checks, childName, childrenHref, dagHref, runHref, taskHref } from "./parts";
 import { Glyph } from "./states";
@@ -184,7 +184,7 @@ function Actions({ cause, dag }: { cause: Cause; dag: string }) {
 }
 
 function PoolAction({ name }: { name: string }) {
-  const pools = useItems<Pool>("/pools", { on: () => false });
+  const pools = useItems<Pool>("/pools", { on: never });
   const pool = pools.data?.find((one) => one.name === name);
   if (!pool) return null;
   return (

@@ -3,7 +3,6 @@
 export const audit = {
   sentence: "Every change, and every denied attempt, with who did it and from where.",
   actor: "Actor",
-  anyActor: "Actor",
   anonymous: "Anonymous",
   action: "Action",
   anyAction: "All actions",
@@ -16,9 +15,7 @@ export const audit = {
   at: "When",
   before: "Before",
   after: "After",
-  runs: (count: number): string => (count === 1 ? "1 run" : `${count} runs`),
   raw: "Recorded as",
-  code: "Error code",
   none: "No changes yet.",
   of: "of",
   nouns: {

@@ -8,7 +8,7 @@ import { DateRange, resolved } from "../components/dates";
 import { Detail } from "../components/detail";
 import { SplitPane } from "../components/split";
 import { type Column, Table } from "../components/table";
-import { useData, usePages } from "../data";
+import { never, useData, usePages } from "../data";
 import { Choice, Empty, Filter, Head, Json, NoMatches, Shown, dagHref, runHref, taskHref } from "../parts";
 import { go, usePlace, withQuery } from "../router";
 import { texts } from "../texts";
@@ -95,7 +95,7 @@ function Filters() {
   const set = (fields: Record<string, string>) => go(withQuery({ ...fields, open: null }), { replace: true });
   return (
     <span class="audit-filters">
-      <Filter name="actor" label={audit.anyActor} onValue={(actor) => set({ actor })} />
+      <Filter name="actor" label={audit.actor} onValue={(actor) => set({ actor })} />
       <Choice label={audit.action} value={at.get("action") ?? ""} options={NOUNS} onValue={(action) => set({ action })} />
       <Filter name="target" label={audit.object} onValue={(target) => set({ target })} />
       <Choice label={audit.outcome} value={at.get("outcome") ?? ""} options={OUTCOMES} onValue={(outcome) => set({ outcome })} />
@@ -152,7 +152,7 @@ function Value({ name, children }: { name: string; children: ComponentChildren }
 const isThere = (value: unknown): boolean => value !== null && value !== undefined;
 
 function AuditDetail({ row }: { row: AuditRow }) {
-  const whole = useData<AuditRow>((row.more ?? 0) > 0 ? `/audit/${row.audit_id}` : null, { on: () => false }).data ?? row;
+  const whole = useData<AuditRow>((row.more ?? 0) > 0 ? `/audit/${row.audit_id}` : null, { on: never }).data ?? row;
   const ids = idsOf(whole);
   return (
     <Detail title={verbOf(row)} name={verbOf(row)}>
@@ -186,7 +186,7 @@ function AuditDetail({ row }: { row: AuditRow }) {
         </Value>
       )}
       {ids.length > 0 ? (
-        <Value name={audit.runs(ids.length)}>
+        <Value name={texts.common.many(ids.length, "run")}>
           <ul class="rows">
             {ids.map((id) => (
               <li key={id} class="row">

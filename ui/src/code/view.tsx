@@ -4,7 +4,7 @@ import { useEffect, useMemo, useRef } from "preact/hooks";
 
 import { CopyButton } from "../components/copy";
 import { enc, query } from "../api";
-import { useData } from "../data";
+import { never, useData } from "../data";
 import { Choice, Panel, Shown, shortVersion } from "../parts";
 import { go, usePlace, withQuery } from "../router";
 import { texts as shared } from "../texts";
@@ -47,8 +47,8 @@ export default function CodePage({ dag, versions }: { dag: DagDetail; versions: 
   const place = usePlace();
   const version = place.query.get("version") ?? dag.version;
   const other = place.query.get("compare") ?? "";
-  const code = useData<CodeOf>(query(`/dags/${enc(dag.dag_id)}/code`, { version }), { on: () => false });
-  const before = useData<CodeOf>(other === "" ? null : query(`/dags/${enc(dag.dag_id)}/code`, { version: other }), { on: () => false });
+  const code = useData<CodeOf>(query(`/dags/${enc(dag.dag_id)}/code`, { version }), { on: never });
+  const before = useData<CodeOf>(other === "" ? null : query(`/dags/${enc(dag.dag_id)}/code`, { version: other }), { on: never });
   const options = versions.map((one): [string, string] => [
     one.version,
     `${shortVersion(one.version)}, ${shortTime(one.made_at)}, ${shared.common.many(one.runs, "run")}${one.version === dag.version ? ` (${texts.newest})` : ""}`,

@@ -3,7 +3,7 @@
 import { useEffect, useState } from "preact/hooks";
 
 import { texts } from "../texts";
-import { isUtc, local } from "../time";
+import { HOUR_MS, instant, isUtc, local } from "../time";
 
 /** Bounds as the API expects them. An empty bound is open. */
 export interface TimeRange {
@@ -11,7 +11,6 @@ export interface TimeRange {
   to: string;
 }
 
-const HOUR_MS = 3_600_000;
 const USUAL: [string, number][] = [
   ["1h", 1],
   ["24h", 24],
@@ -22,10 +21,11 @@ const USUAL: [string, number][] = [
 /** The value of a datetime-local input, in the time zone that the user has chosen. */
 const shown = (at: string): string => (at === "" ? "" : local(at).replace(" ", "T").slice(0, 16));
 
-function instant(text: string): string {
+/** The bound that such an input means. */
+function boundOf(text: string): string {
   if (text === "") return "";
-  const at = new Date(isUtc() ? `${text}Z` : text);
-  return Number.isNaN(at.getTime()) ? "" : at.toISOString().replace(/\.000Z$/, "Z");
+  const at = Date.parse(isUtc() ? `${text}Z` : text);
+  return Number.isNaN(at) ? "" : instant(at);
 }
 
 export function DateRange({ value, onValue, label = texts.dates.label }: { value: TimeRange; onValue: (range: TimeRange) => void; label?: string }) {
@@ -52,9 +52,9 @@ export function DateRange({ value, onValue, label = texts.dates.label }: { value
       </select>
       {isOwn && (
         <>
-          <input type="datetime-local" aria-label={texts.dates.from} value={shown(from)} max={shown(to) || undefined} onChange={(event) => onValue({ from: instant(event.currentTarget.value), to })} />
+          <input type="datetime-local" aria-label={texts.dates.from} value={shown(from)} max={shown(to) || undefined} onChange={(event) => onValue({ from: boundOf(event.currentTarget.value), to })} />
           <span class="soft">{texts.dates.until}</span>
-          <input type="datetime-local" aria-label={texts.dates.to} value={shown(to)} min={shown(from) || undefined} onChange={(event) => onValue({ from, to: instant(event.currentTarget.value) })} />
+          <input type="datetime-local" aria-label={texts.dates.to} value={shown(to)} min={shown(from) || undefined} onChange={(event) => onValue({ from, to: boundOf(event.currentTarget.value) })} />
         </>
       )}
     </span>

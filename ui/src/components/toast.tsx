@@ -2,6 +2,7 @@
 
 import { useEffect, useState } from "preact/hooks";
 
+import { reason } from "../messages";
 import { texts } from "../texts";
 import { Icon } from "./icons";
 
@@ -36,8 +37,17 @@ export function tell(text: string, isBad = false): void {
   toast({ text, isBad });
 }
 
+/** Do something, and tell why where it fails. */
+export async function attempt(work: () => Promise<void>): Promise<void> {
+  try {
+    await work();
+  } catch (error) {
+    tell(reason(error), true);
+  }
+}
+
 /** Where they appear; once in the page. */
-export function Toasts({ reason }: { reason: (error: unknown) => string }) {
+export function Toasts() {
   const [shown, setShown] = useState<Shown[]>([]);
   const drop = (id: number) => setShown((before) => before.filter((one) => one.id !== id));
   useEffect(() => {
@@ -46,13 +56,9 @@ export function Toasts({ reason }: { reason: (error: unknown) => string }) {
       setTimeout(() => drop(one.id), one.isBad ? SHOWN_BAD_MS : one.undo ? UNDO_MS : SHOWN_MS);
     };
   }, []);
-  async function takeBack(one: Shown): Promise<void> {
+  function takeBack(one: Shown): void {
     drop(one.id);
-    try {
-      tell(await one.undo!());
-    } catch (error) {
-      tell(reason(error), true);
-    }
+    void attempt(async () => tell(await one.undo!()));
   }
   return (
     <div class="toasts" role="status" aria-live="polite">
@@ -72,7 +78,7 @@ export function Toasts({ reason }: { reason: (error: unknown) => string }) {
             </button>
           )}
           {one.undo && (
-            <button type="button" class="plain" onClick={() => void takeBack(one)}>
+            <button type="button" class="plain" onClick={() => takeBack(one)}>
               {texts.common.undo}
             </button>
           )}

@@ -2,9 +2,11 @@
 
 import { useState } from "preact/hooks";
 
-import { enc, get, send } from "../api";
+import { texts as actionTexts } from "../action_texts";
+import { deleteValue, valuePath } from "../actions";
+import { get, send } from "../api";
 import { useItems } from "../data";
-import { act, ask, reason } from "../dialog";
+import { ask, attempt, reason } from "../dialog";
 import { Empty, Panel, Shown } from "../parts";
 import { When } from "../time";
 import { ConnectionForm, type Detail, Draft, type Type } from "./form";
@@ -23,7 +25,8 @@ interface Outcome {
   text: string;
 }
 
-const path = (name: string): string => `/connections/${name.split("/").map(enc).join("/")}`;
+const said = actionTexts.value;
+const path = (name: string): string => valuePath("connection", name);
 
 export default function Connections() {
   const found = useItems<Row>("/connections", { gap: 2000 });
@@ -44,43 +47,39 @@ export default function Connections() {
     <Panel
       title={texts.title}
       actions={
-        <button type="button" data-needs="admin" class="small" onClick={() => void edit()}>
+        <button type="button" data-needs="admin" class="small" onClick={() => void attempt(edit)}>
           {texts.set}
         </button>
       }
     >
-      <Shown of={found}>
-        {(rows) =>
-          rows.length === 0 ? (
-            <Empty>{texts.none}</Empty>
-          ) : (
-            <ul class="rows">
-              {rows.map((row) => (
-                <li key={row.name}>
-                  <div class="row">
-                    <span class="cut grow">
-                      {row.name} <span class="soft">{where(row)}</span>
-                    </span>
-                    {!row.opens && <span class="bad">{texts.otherKey}</span>}
-                    <span class="soft">
-                      <When at={row.set_at} />
-                    </span>
-                    <button type="button" data-needs="admin" class="small" disabled={outcomes[row.name] === "pending" || !row.opens} aria-label={texts.testRow(row.name)} onClick={() => void test(row.name)}>
-                      {outcomes[row.name] === "pending" ? texts.testing : texts.test}
-                    </button>
-                    <button type="button" data-needs="admin" class="small" disabled={!row.opens} aria-label={texts.editRow(row.name)} onClick={() => void edit(row.name)}>
-                      {texts.edit}
-                    </button>
-                    <button type="button" data-needs="admin" class="small" aria-label={texts.deleteRow(row.name)} onClick={() => remove(row.name)}>
-                      {texts.remove}
-                    </button>
-                  </div>
-                  <Told outcome={outcomes[row.name]} />
-                </li>
-              ))}
-            </ul>
-          )
-        }
+      <Shown of={found} none={<Empty>{texts.none}</Empty>}>
+        {(rows) => (
+          <ul class="rows">
+            {rows.map((row) => (
+              <li key={row.name}>
+                <div class="row">
+                  <span class="cut grow">
+                    {row.name} <span class="soft">{where(row)}</span>
+                  </span>
+                  {!row.opens && <span class="bad">{texts.otherKey}</span>}
+                  <span class="soft">
+                    <When at={row.set_at} />
+                  </span>
+                  <button type="button" data-needs="admin" class="small" disabled={outcomes[row.name] === "pending" || !row.opens} aria-label={texts.testRow(row.name)} onClick={() => void test(row.name)}>
+                    {outcomes[row.name] === "pending" ? texts.testing : texts.test}
+                  </button>
+                  <button type="button" data-needs="admin" class="small" disabled={!row.opens} aria-label={texts.editRow(row.name)} onClick={() => void attempt(() => edit(row.name))}>
+                    {texts.edit}
+                  </button>
+                  <button type="button" data-needs="admin" class="small" aria-label={said.remove(row.name)} onClick={() => deleteValue("connection", row.name)}>
+                    {texts.remove}
+                  </button>
+                </div>
+                <Told outcome={outcomes[row.name]} />
+              </li>
+            ))}
+          </ul>
+        )}
       </Shown>
     </Panel>
   );
@@ -97,32 +96,15 @@ function Told({ outcome }: { outcome?: Outcome | "pending" }) {
 }
 
 async function edit(name?: string): Promise<void> {
-  try {
-    const [{ types }, was] = await Promise.all([get<{ types: Type[] }>("/connection-types"), name === undefined ? undefined : get<Detail>(path(name))]);
-    const draft = new Draft(types, was);
-    ask({
-      title: name === undefined ? texts.setOne : texts.editOne(name),
-      verb: texts.set,
-      body: <ConnectionForm draft={draft} />,
-      act: async () => {
-        await send("PUT", path(draft.name), draft.body());
-        return texts.isSet(draft.name);
-      },
-    });
-  } catch (error) {
-    await act(() => Promise.reject(error));
-  }
-}
-
-function remove(name: string): void {
+  const [{ types }, was] = await Promise.all([get<{ types: Type[] }>("/connection-types"), name === undefined ? undefined : get<Detail>(path(name))]);
+  const draft = new Draft(types, was);
   ask({
-    title: texts.deleteOne(name),
-    verb: texts.remove,
-    isGrave: true,
-    body: <p>{texts.deleting}</p>,
+    title: name === undefined ? said.setTitle("connection", "") : texts.editOne(name),
+    verb: texts.set,
+    body: <ConnectionForm draft={draft} />,
     act: async () => {
-      await send("DELETE", path(name));
-      return texts.isDeleted(name);
+      await send("PUT", path(draft.name), draft.body());
+      return said.done(draft.name);
     },
   });
 }

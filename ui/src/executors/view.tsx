@@ -72,14 +72,10 @@ export default function Executors() {
       <Head title={texts.places.executors} name={texts.places.executors} />
       <SplitPane name="executors" side={shown ? <One key={shown.name} executor={shown} /> : null}>
         <p class="sentence about">{own.sentence}</p>
-        <Shown of={executors}>
-          {(rows) =>
-            rows.length === 0 ? (
-              <Empty>{own.none}</Empty>
-            ) : (
-              <Table name="executors" label={texts.common.many(rows.length, "executor")} columns={COLUMNS} items={rows} keyOf={(one) => one.name} hrefOf={(one) => withQuery({ open: one.name })} current={(one) => one.name === open} isShort isPlain />
-            )
-          }
+        <Shown of={executors} none={<Empty>{own.none}</Empty>}>
+          {(rows) => (
+            <Table name="executors" label={texts.common.many(rows.length, "executor")} columns={COLUMNS} items={rows} keyOf={(one) => one.name} hrefOf={(one) => withQuery({ open: one.name })} current={(one) => one.name === open} isShort isPlain />
+          )}
         </Shown>
       </SplitPane>
     </>
@@ -118,7 +114,7 @@ function One({ executor }: { executor: Executor }) {
       actions={
         isPage(executor.url) && (
           <a class="button" href={executor.url} target="_blank" rel="noopener noreferrer" aria-label={own.dashboardOf(executor.name)}>
-            {own.dashboard}
+            {texts.task.dashboard}
           </a>
         )
       }
@@ -210,7 +206,7 @@ function OneWorker({ worker, page }: { worker: Worker; page: string | null }) {
             <>
               {" "}
               <a href={worker.worker_url} target="_blank" rel="noopener noreferrer" aria-label={own.dashboardOf(worker.host ?? "")}>
-                {own.dashboard}
+                {texts.task.dashboard}
               </a>
             </>
           )}

@@ -1,5 +1,6 @@
 // Errors of a mapped task, grouped by similarity. A group can be cleared together.
 
+import { texts as actionTexts } from "../action_texts";
 import { Check, leftText } from "../actions";
 import { enc, get, newKey, send } from "../api";
 import { ask } from "../dialog";
@@ -92,7 +93,7 @@ function clearGroup(run: string, task: string, group: ErrorGroup): void {
             {children.length > LISTED && <li>{texts.common.many(children.length - LISTED, "more child", "more children")}</li>}
           </ul>
         </div>
-        <Check label={fanOut.downstream} isOn onOn={(on) => (wanted.downstream = on)} />
+        <Check label={actionTexts.clear.downstream} isOn onOn={(on) => (wanted.downstream = on)} />
       </>
     ),
     act: async () => {

@@ -3,7 +3,7 @@
 import { useEffect, useId, useLayoutEffect, useRef, useState } from "preact/hooks";
 
 import { enc, query } from "../api";
-import { useItems } from "../data";
+import { never, useItems } from "../data";
 import { go } from "../router";
 import { Glyph } from "../states";
 import { stateName } from "../texts";
@@ -68,7 +68,7 @@ function useLabel(run: string, task: string, child: number | null): string | nul
     return () => clearTimeout(timer);
   }, [child]);
   const path = wanted === null ? null : query(`/runs/${enc(run)}/tasks`, { task, offset: wanted, limit: 1 });
-  const [found] = useItems<Task>(path, { on: () => false }).data ?? [];
+  const [found] = useItems<Task>(path, { on: never }).data ?? [];
   return found && found.map_index === child ? found.map_label : null;
 }
 

@@ -33,7 +33,6 @@ export const fanOut = {
   clear: "Clear these",
   clearTitle: (value: number, task: string): string => `Clear ${childrenText(value)} of ${task}?`,
   clearBody: "They run again: their results are deleted, their tries and logs are retained. The other children stay as they are.",
-  downstream: "With everything downstream",
   cleared: (value: number, state: string): string => `Cleared ${texts.common.many(value, "task")}; the run is ${state}`,
   noneLeft: "They have been cleared already",
   under: (seconds: number): string => `under ${limit(seconds)}`,

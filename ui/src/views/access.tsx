@@ -15,7 +15,7 @@ import { ask } from "../dialog";
 import { Empty, Head, Shown, Trouble } from "../parts";
 import { usePlace, withQuery } from "../router";
 import { sentenceCase, texts } from "../texts";
-import { At, When } from "../time";
+import { At, DAY_MS, When } from "../time";
 import type { Me } from "../types";
 
 interface User {
@@ -60,7 +60,6 @@ const ROLES: Option[] = [
   ["admin", "admin: everything"],
 ];
 
-const DAY_MS = 86_400_000;
 const LIVES: Option[] = [
   ["30", "30 days"],
   ["90", "90 days"],
@@ -132,24 +131,20 @@ function Listed<T>({ name, title, of, none, columns, keyOf, isFlat, actions }: L
         <h2>{title}</h2>
         {actions}
       </header>
-      <Shown of={of}>
-        {(rows) =>
-          rows.length === 0 ? (
-            <Empty>{none}</Empty>
-          ) : (
-            <Table
-              name={name}
-              label={`${title}: ${rows.length}`}
-              columns={columns}
-              items={rows}
-              keyOf={keyOf}
-              hrefOf={isFlat ? undefined : (row) => withQuery({ open: keyOf(row) })}
-              current={(row) => keyOf(row) === open}
-              isShort
-              isPlain
-            />
-          )
-        }
+      <Shown of={of} none={<Empty>{none}</Empty>}>
+        {(rows) => (
+          <Table
+            name={name}
+            label={`${title}: ${rows.length}`}
+            columns={columns}
+            items={rows}
+            keyOf={keyOf}
+            hrefOf={isFlat ? undefined : (row) => withQuery({ open: keyOf(row) })}
+            current={(row) => keyOf(row) === open}
+            isShort
+            isPlain
+          />
+        )}
       </Shown>
     </section>
   );
@@ -238,7 +233,7 @@ const SESSIONS: Column<Session>[] = [
   { id: "end", title: "", width: "64px", isFixed: true, isInteractive: true, phone: "end", cell: (session) => <EndSession session={session} /> },
 ];
 
-/** Signs out every other browser of the person who asks. */
+/** End the user's sessions, except that of this browser. */
 function endOthers(): void {
   ask({
     title: texts.access.endOthersTitle,
@@ -406,7 +401,7 @@ function Roles({ value, onValue }: { value: string; onValue: (role: string) => v
 function addUser(): void {
   const wanted = { name: "", password: "", role: "viewer" };
   ask({
-    title: said.user.addTitle,
+    title: texts.access.addUser,
     verb: said.user.add,
     body: (
       <>
@@ -521,7 +516,7 @@ function endSession(session: Session): void {
 function makeToken(onMade: (made: Made) => void): void {
   const wanted = { name: "", role: "viewer", scopes: "", days: LIVES[1]![0] };
   ask({
-    title: said.token.title,
+    title: texts.access.addToken,
     verb: said.token.verb,
     body: (
       <>

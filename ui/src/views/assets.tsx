@@ -187,22 +187,18 @@ function One({ asset, all }: { asset: Asset; all: Asset[] }) {
       </ul>
       <More shown={asset.producers.length} count={asset.producer_count} />
       <h3>{texts.assets.updates}</h3>
-      <Shown of={updates} optional>
-        {(found) =>
-          found.length === 0 ? (
-            <p class="soft">{texts.assets.noUpdates}</p>
-          ) : (
-            <ul class="rows">
-              {found.map((event) => (
-                <li key={event.event_id} class="row">
-                  <span class="cut grow mono">{event.run_id ? <a href={runHref(event.run_id)}>{event.run_id}</a> : texts.events.outside}</span>
-                  <a href={query("/events", { name: event.name, open: event.event_id })}>{texts.assets.event(event.event_id)}</a>
-                  <When at={event.at} />
-                </li>
-              ))}
-            </ul>
-          )
-        }
+      <Shown of={updates} optional none={<p class="soft">{texts.assets.noUpdates}</p>}>
+        {(found) => (
+          <ul class="rows">
+            {found.map((event) => (
+              <li key={event.event_id} class="row">
+                <span class="cut grow mono">{event.run_id ? <a href={runHref(event.run_id)}>{event.run_id}</a> : texts.events.outside}</span>
+                <a href={query("/events", { name: event.name, open: event.event_id })}>{texts.assets.event(event.event_id)}</a>
+                <When at={event.at} />
+              </li>
+            ))}
+          </ul>
+        )}
       </Shown>
     </Detail>
   );

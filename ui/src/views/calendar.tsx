@@ -6,7 +6,7 @@ import { zoneName } from "../history";
 import { Panel, number } from "../parts";
 import "../styles/calendar.css";
 import { texts } from "../texts";
-import { instant, local, millis } from "../time";
+import { DAY_MS, HOUR_MS, instant, local, millis } from "../time";
 
 interface FireDay {
   start: string;
@@ -16,8 +16,6 @@ interface FireDay {
   missed: number;
 }
 
-const DAY_MS = 86_400_000;
-const HOUR_MS = 3_600_000;
 const WEEKS = 5;
 
 /** The dates of some whole weeks, of which the last one has this day. Weeks begin on Monday. */

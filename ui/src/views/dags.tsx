@@ -13,8 +13,8 @@ import { Choice, Empty, Filter, Head, NoMatches, Shown, dagHref } from "../parts
 import { go, usePlace, withQuery } from "../router";
 import { scheduleName } from "../schedule";
 import { Glyph, named } from "../states";
-import { texts } from "../texts";
-import { When, span } from "../time";
+import { count, texts } from "../texts";
+import { DAY_MS, When, span } from "../time";
 import type { Dag, RecentRun } from "../types";
 
 const PAGE = 500;
@@ -33,7 +33,6 @@ interface Stats {
 }
 
 const DAYS = 30;
-const DAY_MS = 86_400_000;
 
 /** How the runs of each DAG went lately. The period begins with a day, so that its address stays the same. */
 function useStats(): Map<string, Stats> {
@@ -62,7 +61,7 @@ function Tags({ chosen }: { chosen: string[] }) {
   if (!tags.data?.length && chosen.length === 0) return null;
   return (
     <>
-      <Menu label={texts.runs.facets.tag} items={(tags.data ?? []).map(({ tag, dags }) => ({ name: tag, hint: dags.toLocaleString("en"), isOn: chosen.includes(tag), act: () => go(tagsHref(toggled(chosen, tag)), { replace: true }) }))} />
+      <Menu label={texts.runs.facets.tag} items={(tags.data ?? []).map(({ tag, dags }) => ({ name: tag, hint: count(dags), isOn: chosen.includes(tag), act: () => go(tagsHref(toggled(chosen, tag)), { replace: true }) }))} />
       {chosen.map((tag) => (
         <a key={tag} class="tag chip" data-replace="" href={tagsHref(toggled(chosen, tag))} aria-label={texts.dags.withoutTag(tag)} title={texts.dags.withoutTag(tag)}>
           {tag} ×

@@ -44,14 +44,10 @@ export function Decisions({ id }: { id: string | undefined }) {
           ) : null
         }
       >
-        <Shown of={found}>
-          {(rows) =>
-            rows.length === 0 ? (
-              <Empty>{isAll ? texts.decisions.noneEver : texts.decisions.none}</Empty>
-            ) : (
-              <Table name="decisions" label={texts.common.many(rows.length, "decision")} columns={COLUMNS} items={rows} keyOf={(one) => String(one.decision_id)} hrefOf={(one) => withQuery({ open: String(one.decision_id) })} current={(one) => one.decision_id === open} isShort />
-            )
-          }
+        <Shown of={found} none={<Empty>{isAll ? texts.decisions.noneEver : texts.decisions.none}</Empty>}>
+          {(rows) => (
+            <Table name="decisions" label={texts.common.many(rows.length, "decision")} columns={COLUMNS} items={rows} keyOf={(one) => String(one.decision_id)} hrefOf={(one) => withQuery({ open: String(one.decision_id) })} current={(one) => one.decision_id === open} isShort />
+          )}
         </Shown>
       </SplitPane>
     </>

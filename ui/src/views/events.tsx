@@ -3,7 +3,7 @@ import { query } from "../api";
 import { Detail } from "../components/detail";
 import { SplitPane } from "../components/split";
 import { type Column, Table } from "../components/table";
-import { useItems, usePages } from "../data";
+import { never, useItems, usePages } from "../data";
 import { Empty, Filter, Head, Json, NoMatches, Shown, childName, runHref, taskHref } from "../parts";
 import { go, usePlace, withQuery } from "../router";
 import { texts } from "../texts";
@@ -78,7 +78,7 @@ const COLUMNS: Column<NamedEvent>[] = [
 ];
 
 function One({ event }: { event: NamedEvent }) {
-  const woke = useItems<Woken>(`/events/${event.event_id}/woke`, { on: () => false });
+  const woke = useItems<Woken>(`/events/${event.event_id}/woke`, { on: never });
   return (
     <Detail title={event.name} name={event.name}>
       <dl class="facts">
@@ -94,23 +94,19 @@ function One({ event }: { event: NamedEvent }) {
       <h3>{texts.events.data}</h3>
       <Json value={event.data} />
       <h3>{texts.events.woke}</h3>
-      <Shown of={woke} optional>
-        {(found) =>
-          found.length === 0 ? (
-            <p class="soft">{texts.events.wokeNothing}</p>
-          ) : (
-            <ul class="rows">
-              {found.map((one, index) => (
-                <li key={index}>
-                  <a class="row" href={one.task_id ? taskHref(one.run_id, one.task_id, one.map_index) : runHref(one.run_id)}>
-                    <span class="cut mono">{one.run_id}</span>
-                    <span class="cut grow soft mono">{one.task_id && childName(one.task_id, one.map_index, 0)}</span>
-                  </a>
-                </li>
-              ))}
-            </ul>
-          )
-        }
+      <Shown of={woke} optional none={<p class="soft">{texts.events.wokeNothing}</p>}>
+        {(found) => (
+          <ul class="rows">
+            {found.map((one, index) => (
+              <li key={index}>
+                <a class="row" href={one.task_id ? taskHref(one.run_id, one.task_id, one.map_index) : runHref(one.run_id)}>
+                  <span class="cut mono">{one.run_id}</span>
+                  <span class="cut grow soft mono">{one.task_id && childName(one.task_id, one.map_index, 0)}</span>
+                </a>
+              </li>
+            ))}
+          </ul>
+        )}
       </Shown>
     </Detail>
   );

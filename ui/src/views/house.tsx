@@ -14,18 +14,14 @@ export function Nodes() {
   return (
     <>
       <Head title={texts.places.nodes} name={texts.places.nodes} sentence={texts.nodes.sentence} />
-      <Shown of={nodes}>
-        {(rows) =>
-          rows.length === 0 ? (
-            <Empty>{texts.nodes.none}</Empty>
-          ) : (
-            <div class="columns">
-              {rows.map((node) => (
-                <One key={node.node} node={node} now={node.is_here ? overview.data : undefined} rows={rows.length} />
-              ))}
-            </div>
-          )
-        }
+      <Shown of={nodes} none={<Empty>{texts.nodes.none}</Empty>}>
+        {(rows) => (
+          <div class="columns">
+            {rows.map((node) => (
+              <One key={node.node} node={node} now={node.is_here ? overview.data : undefined} rows={rows.length} />
+            ))}
+          </div>
+        )}
       </Shown>
     </>
   );
@@ -117,38 +113,33 @@ export function Errors() {
   return (
     <>
       <Head title={texts.places.errors} name={texts.places.errors} sentence={errors.data && errors.data.length > 0 ? texts.errors.sentence(errors.data.length) : undefined} />
-      <Shown of={errors}>
-        {(rows) =>
-          rows.length === 0 ? (
-            <Empty>{texts.errors.none}</Empty>
-          ) : (
-            <>
-              {rows.map((row) => (
-                <Panel
-                  key={row.file}
-                  title={<span class="break">{row.file}</span>}
-                  actions={
-                    <span class="soft">
-                      <When at={row.at} none="" />
-                    </span>
-                  }
-                >
-                  <p>
-                    <b class="bad">{sentenceCase(named(row.reason))}</b>{" "}
-                    <span class="soft">
-                      {row.last_good_version ? texts.errors.lastGood(shortVersion(row.last_good_version)) : texts.errors.noDags}
-                    </span>
-                  </p>
-                  <pre class="code" tabIndex={0}>
-                    {row.message}
-                  </pre>
-                </Panel>
-              ))}
-            </>
-          )
-        }
+      <Shown of={errors} none={<Empty>{texts.errors.none}</Empty>}>
+        {(rows) => (
+          <>
+            {rows.map((row) => (
+              <Panel
+                key={row.file}
+                title={<span class="break">{row.file}</span>}
+                actions={
+                  <span class="soft">
+                    <When at={row.at} none="" />
+                  </span>
+                }
+              >
+                <p>
+                  <b class="bad">{sentenceCase(named(row.reason))}</b>{" "}
+                  <span class="soft">
+                    {row.last_good_version ? texts.errors.lastGood(shortVersion(row.last_good_version)) : texts.errors.noDags}
+                  </span>
+                </p>
+                <pre class="code" tabIndex={0}>
+                  {row.message}
+                </pre>
+              </Panel>
+            ))}
+          </>
+        )}
       </Shown>
     </>
   );
 }
-// Nodes and import errors.

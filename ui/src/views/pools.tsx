@@ -33,14 +33,10 @@ export function Pools() {
       </Head>
       <SplitPane name="pools" side={shown ? <One key={shown.name} pool={shown} /> : null}>
         <p class="sentence about">{texts.pools.sentence} {pools.data && texts.pools.full(pools.data.filter((pool) => pool.queued && (pool.used ?? 0) >= pool.slots).map((pool) => pool.name), pools.data.reduce((all, pool) => all + (pool.queued ?? 0), 0))}</p>
-        <Shown of={pools}>
-          {(rows) =>
-            rows.length === 0 ? (
-              <Empty>{texts.pools.none}</Empty>
-            ) : (
-              <Table name="pools" label={texts.common.many(rows.length, "pool")} columns={COLUMNS} items={rows} keyOf={(pool) => pool.name} hrefOf={(pool) => withQuery({ open: pool.name })} current={(pool) => pool.name === open} isShort isPlain />
-            )
-          }
+        <Shown of={pools} none={<Empty>{texts.pools.none}</Empty>}>
+          {(rows) => (
+            <Table name="pools" label={texts.common.many(rows.length, "pool")} columns={COLUMNS} items={rows} keyOf={(pool) => pool.name} hrefOf={(pool) => withQuery({ open: pool.name })} current={(pool) => pool.name === open} isShort isPlain />
+          )}
         </Shown>
       </SplitPane>
     </>
@@ -80,31 +76,27 @@ function One({ pool }: { pool: Pool }) {
       <p class="soft">{pool.include_deferred ? texts.pools.countsDeferred : texts.pools.countsNone}</p>
       <Waiters pool={pool} />
       <h3>{texts.pools.holders}</h3>
-      <Shown of={holders} optional>
-        {(found) =>
-          found.length === 0 ? (
-            <p class="soft">{texts.pools.noHolders}</p>
-          ) : (
-            <ul class="rows">
-              {found.map((one) => (
-                <li key={`${one.run_id} ${one.task_id} ${one.map_index}`}>
-                  <a class="home-row" href={taskHref(one.run_id, one.task_id, one.map_index)}>
-                    <Glyph state={one.is_waiting ? "deferred" : "running"} />
-                    <span class="cut mono">{childName(one.task_id, one.map_index, 0)}</span>
-                    <span class="end">
-                      <When at={one.since} />
-                    </span>
-                    <span class="second">
-                      <span class="cut grow mono">{one.run_id}</span>
-                      {one.is_waiting && <span>{texts.pools.waitsForTrigger}</span>}
-                      <span class="num">{texts.common.many(one.weight, "slot")}</span>
-                    </span>
-                  </a>
-                </li>
-              ))}
-            </ul>
-          )
-        }
+      <Shown of={holders} optional none={<p class="soft">{texts.pools.noHolders}</p>}>
+        {(found) => (
+          <ul class="rows">
+            {found.map((one) => (
+              <li key={`${one.run_id} ${one.task_id} ${one.map_index}`}>
+                <a class="home-row" href={taskHref(one.run_id, one.task_id, one.map_index)}>
+                  <Glyph state={one.is_waiting ? "deferred" : "running"} />
+                  <span class="cut mono">{childName(one.task_id, one.map_index, 0)}</span>
+                  <span class="end">
+                    <When at={one.since} />
+                  </span>
+                  <span class="second">
+                    <span class="cut grow mono">{one.run_id}</span>
+                    {one.is_waiting && <span>{texts.pools.waitsForTrigger}</span>}
+                    <span class="num">{texts.common.many(one.weight, "slot")}</span>
+                  </span>
+                </a>
+              </li>
+            ))}
+          </ul>
+        )}
       </Shown>
     </Detail>
   );

@@ -2,7 +2,7 @@ import { useMemo } from "preact/hooks";
 
 import { cancel, clear, deleteRun, mark, runAgain } from "../actions";
 import { enc, query } from "../api";
-import { ofDag, ofRun, useData, useItems, useWindow } from "../data";
+import { never, ofDag, ofRun, useData, useItems, useWindow } from "../data";
 import { Menu } from "../components/menu";
 import { TabBar } from "../components/tabs";
 import { type Column, Table } from "../components/table";
@@ -124,11 +124,11 @@ export function sentenceOf(run: Run): string {
   return texts.run.ended(stateName(run.state), ended(counts), all, took);
 }
 
-/** All of what is known of it in the overview; in the other views, which need the room, how far it is. */
+/** In the overview every fact of the run; in the other views, which need the room, its progress only. */
 function Top({ run, cause, note, isBrief }: { run: Run; cause?: string; note: Note | null | undefined; isBrief: boolean }) {
   const live = isGoingOn(run);
   const usual = useUsual();
-  const hasCause = isGoingOn(run) || FAILED.has(run.state);
+  const hasCause = live || FAILED.has(run.state);
   const newest = useData<DagDetail>(isBrief ? null : `/dags/${enc(run.dag_id)}`, { on: ofDag(run.dag_id), gap: 5000 }).data?.version;
   return (
     <>
@@ -137,7 +137,7 @@ function Top({ run, cause, note, isBrief }: { run: Run; cause?: string; note: No
         {isBrief && hasCause && (
           <>
             {" "}
-            <a href={runHref(run.run_id)}>{isGoingOn(run) ? texts.why.waits : texts.why.failed}</a>
+            <a href={runHref(run.run_id)}>{live ? texts.why.waits : texts.why.failed}</a>
           </>
         )}
       </p>
@@ -172,7 +172,7 @@ function Top({ run, cause, note, isBrief }: { run: Run; cause?: string; note: No
         <Bar counts={run.counts} label={texts.run.tasks} />
         <Legend counts={run.counts} hrefOf={(state) => `${runHref(run.run_id)}/tasks?state=${state}`} />
       </div>
-      {!isBrief && hasCause && <Why run={run.run_id} isGoingOn={isGoingOn(run)} />}
+      {!isBrief && hasCause && <Why run={run.run_id} isGoingOn={live} />}
     </>
   );
 }
@@ -227,8 +227,8 @@ const isGoingOn = (run: Run): boolean => run.state === "running" || run.state ==
 const MOST_BOXES = 60;
 
 function RunGraphView({ run, tasks, isOld, picked }: Omit<ViewProps, "view" | "notes">) {
-  const graph = useData<Graph>(query(`/dags/${enc(run.dag_id)}/graph`, { version: run.version }), { on: () => false });
-  const dag = useData<DagDetail>(graph.problem?.isAbsent ? `/dags/${enc(run.dag_id)}` : null, { on: () => false });
+  const graph = useData<Graph>(query(`/dags/${enc(run.dag_id)}/graph`, { version: run.version }), { on: never });
+  const dag = useData<DagDetail>(graph.problem?.isAbsent ? `/dags/${enc(run.dag_id)}` : null, { on: never });
   const old = useMemo(() => (dag.data ? graphOf(dag.data) : undefined), [dag.data]);
   const shape = graph.data ?? old;
   const listed = useItems<Task>(isOld ? query(`/runs/${enc(run.run_id)}/tasks`, { limit: 1000 }) : null, { on: ofRun(run.run_id), gap: 500 });

@@ -13,7 +13,7 @@ import { go, usePlace } from "../router";
 import { CAUSES, type Choices, STATES, asAsked, changed, deleteView, filterOf, rangeOf, runsHref, saveView, savedViews, toggled, withFilter } from "../run_filters";
 import { State } from "../states";
 import "../styles/runs.css";
-import { stateName, texts } from "../texts";
+import { count, stateName, texts } from "../texts";
 import { At, Took, When } from "../time";
 import type { RunSummary } from "../types";
 
@@ -51,7 +51,7 @@ function Filters({ filter, facets, onFilter }: { filter: URLSearchParams; facets
   const counted = (name: Choices, values: string[], counts: Record<string, number> | undefined): MenuItem[] =>
     values.map((value) => ({
       name: nameOf(name, value),
-      hint: counts && (counts[value] ?? 0).toLocaleString("en"),
+      hint: counts && count(counts[value] ?? 0),
       isOn: filter.getAll(name).includes(value),
       act: () => onFilter(toggled(filter, name, value)),
     }));

@@ -89,22 +89,18 @@ export function Backfills() {
           {texts.backfills.add}
         </button>
       </Head>
-      <Shown of={backfills}>
-        {(rows) =>
-          rows.length === 0 ? (
-            <Empty>{texts.backfills.none}</Empty>
-          ) : (
-            <Table
-              name="backfills"
-              label={texts.table.listed(rows.length, backfills.isWhole, "backfills")}
-              columns={BACKFILLS}
-              items={rows}
-              keyOf={(one) => one.backfill_id}
-              hrefOf={(one) => dagHref(one.dag_id)}
-              onEnd={backfills.more}
-            />
-          )
-        }
+      <Shown of={backfills} none={<Empty>{texts.backfills.none}</Empty>}>
+        {(rows) => (
+          <Table
+            name="backfills"
+            label={texts.table.listed(rows.length, backfills.isWhole, "backfills")}
+            columns={BACKFILLS}
+            items={rows}
+            keyOf={(one) => one.backfill_id}
+            hrefOf={(one) => dagHref(one.dag_id)}
+            onEnd={backfills.more}
+          />
+        )}
       </Shown>
     </>
   );

@@ -1,8 +1,8 @@
 import { texts as said } from "../action_texts";
 import { useState } from "preact/hooks";
 
-import { Text } from "../actions";
-import { enc, send } from "../api";
+import { Text, deleteValue, valuePath } from "../actions";
+import { send } from "../api";
 import { lazy } from "../components/lazy";
 import { useItems } from "../data";
 import { act, ask } from "../dialog";
@@ -115,36 +115,30 @@ function Values({ kind, title, hint }: { kind: Kind; title: string; hint: string
         </button>
       }
     >
-      <Shown of={values}>
-        {(rows) =>
-          rows.length === 0 ? (
-            <Empty>{texts.settings.noValues}</Empty>
-          ) : (
-            <ul class="rows">
-              {rows.map((row) => (
-                <li key={row.name} class="row">
-                  <span class="cut grow">{row.name}</span>
-                  {!row.opens && <span class="bad">{texts.settings.otherKey}</span>}
-                  <span class="soft">
-                    <When at={row.set_at} />
-                  </span>
-                  <button type="button" data-needs="admin" class="small" aria-label={said.value.replace(row.name)} onClick={() => set(kind, row.name, hint)}>
-                    {texts.settings.replace}
-                  </button>
-                  <button type="button" data-needs="admin" class="small" aria-label={said.value.remove(row.name)} onClick={() => remove(kind, row.name)}>
-                    {texts.settings.remove}
-                  </button>
-                </li>
-              ))}
-            </ul>
-          )
-        }
+      <Shown of={values} none={<Empty>{texts.settings.noValues}</Empty>}>
+        {(rows) => (
+          <ul class="rows">
+            {rows.map((row) => (
+              <li key={row.name} class="row">
+                <span class="cut grow">{row.name}</span>
+                {!row.opens && <span class="bad">{texts.settings.otherKey}</span>}
+                <span class="soft">
+                  <When at={row.set_at} />
+                </span>
+                <button type="button" data-needs="admin" class="small" aria-label={said.value.replace(row.name)} onClick={() => set(kind, row.name, hint)}>
+                  {texts.settings.replace}
+                </button>
+                <button type="button" data-needs="admin" class="small" aria-label={said.value.remove(row.name)} onClick={() => deleteValue(kind, row.name)}>
+                  {texts.settings.remove}
+                </button>
+              </li>
+            ))}
+          </ul>
+        )}
       </Shown>
     </Panel>
   );
 }
-
-const path = (kind: Kind, name: string): string => `/${kind}s/${name.split("/").map(enc).join("/")}`;
 
 function set(kind: Kind, name: string, hint: string): void {
   const wanted = { name, value: "" };
@@ -160,21 +154,8 @@ function set(kind: Kind, name: string, hint: string): void {
     ),
     act: async () => {
       const value: unknown = kind === "variable" ? parsed(said.value.what, wanted.value) : wanted.value;
-      await send("PUT", path(kind, wanted.name), { value });
+      await send("PUT", valuePath(kind, wanted.name), { value });
       return said.value.done(wanted.name);
-    },
-  });
-}
-
-function remove(kind: Kind, name: string): void {
-  ask({
-    title: said.value.removeTitle(kind, name),
-    verb: texts.settings.remove,
-    isGrave: true,
-    body: <p>{said.value.removeMeaning}</p>,
-    act: async () => {
-      await send("DELETE", path(kind, name));
-      return said.value.removed(name);
     },
   });
 }

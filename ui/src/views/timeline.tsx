@@ -9,7 +9,7 @@ import { ticksOf } from "../gantt";
 import { Empty, Panel, Shown, dagHref, runHref } from "../parts";
 import { State } from "../states";
 import { stateName, texts } from "../texts";
-import { At, instant, instants, local, millis, span, useNow } from "../time";
+import { At, HOUR_MS, instant, instants, local, millis, span, useNow } from "../time";
 
 interface RunSpan {
   run_id: string;
@@ -34,7 +34,6 @@ interface Due {
   at: string;
 }
 
-const HOUR_MS = 3_600_000;
 const MINUTE_MS = 60_000;
 /** Hours before now, and after it. */
 const RANGES: [string, number, number][] = [
