@@ -20,7 +20,7 @@ import pytest
 
 from benchmarks.daemon import DaemonProcess, eventually, put
 from tests.campaigns.record import record
-from tests.storage.conftest import bucket, moto, proxy, s3_environment  # noqa: F401 - fixtures
+from tests.storage.conftest import bucket, proxy, s3_environment  # noqa: F401 - fixtures
 from tests.storage.fault_proxy import FaultProxy
 from tests.storage.test_daemon import node
 
@@ -100,7 +100,7 @@ def committed(home: Path) -> set[str]:
         return {f"{task_no}.{start_no}" for task_no, start_no in found}
 
 
-def objects(moto: str, name: str) -> set[str]:  # noqa: F811
+def objects(moto: str, name: str) -> set[str]:
     """The results that the store has."""
     found: set[str] = set()
     more = ""
@@ -131,7 +131,7 @@ def test_no_committed_result_is_without_its_object(
     bucket,  # noqa: F811
     s3_environment,  # noqa: F811
     proxy,  # noqa: F811
-    moto,  # noqa: F811
+    moto,
 ):
     put(tmp_path / "dags" / "killed.py", DAG)
     name = bucket.removeprefix("s3://")
