@@ -81,9 +81,11 @@ function One({ node, now, rows }: { node: Node; now: Overview | undefined; rows:
   );
 }
 
-const SHOWN_AS: Record<string, string> = { active: "success", standby: "queued", drained: "paused", left: "skipped", dead: "failed", away: "failed" };
+const SHOWN_AS: Record<string, string> = { joining: "pending", active: "success", standby: "queued", draining: "paused", drained: "paused", left: "skipped", dead: "failed", away: "failed" };
 const MEANINGS: Record<string, string> = {
+  joining: texts.nodes.joining,
   standby: texts.nodes.standby,
+  draining: texts.nodes.draining,
   drained: texts.nodes.drained,
   left: texts.nodes.left,
   dead: texts.nodes.dead,
