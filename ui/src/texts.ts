@@ -204,6 +204,7 @@ export const texts = {
 
   actions: {
     clear: "Clear",
+    clearFailed: "Clear failed",
     mark: "Set state",
     cancel: "Cancel run",
     remove: "Delete",
