@@ -101,11 +101,24 @@ export function TaskPane(props: Props) {
   );
 }
 
-function Actions({ run, task, map, round, isBad, children }: { run: string; task: string; map: number; round: number; isBad: boolean; children?: ComponentChildren }) {
+interface ActionsProps {
+  run: string;
+  task: string;
+  map: number;
+  round: number;
+  /** Whether clearing is what it needs. */
+  isBad: boolean;
+  /** Whether only some of its children may have failed. */
+  isGroup?: boolean;
+  children?: ComponentChildren;
+}
+
+function Actions({ run, task, map, round, isBad, isGroup, children }: ActionsProps) {
+  const isOfFailed = isBad && isGroup === true;
   return (
     <div class="actions">
-      <button type="button" data-needs="operator" data-key="c" class={isBad ? "main" : ""} onClick={() => clear({ run, task, map, round })}>
-        {texts.actions.clear}
+      <button type="button" data-needs="operator" data-key="c" class={isBad ? "main" : ""} onClick={() => clear({ run, task, map, round }, isOfFailed)}>
+        {isOfFailed ? texts.actions.clearFailed : texts.actions.clear}
       </button>
       <button type="button" data-needs="operator" onClick={() => mark({ run, task, map })}>
         {texts.actions.mark}
@@ -123,7 +136,7 @@ function Children({ run, task, group, note }: { run: string; task: string; group
   const failed = group.counts["failed"] ?? 0;
   return (
     <div class="scroll">
-      <Actions run={run} task={task} map={-1} round={0} isBad={failed > 0 && !isGoingOn}>
+      <Actions run={run} task={task} map={-1} round={0} isBad={failed > 0 && !isGoingOn} isGroup>
         {note === null && <NoteBox of={{ run, task }} note={null} />}
       </Actions>
       {note && <NoteBox of={{ run, task }} note={note} />}
@@ -188,7 +201,7 @@ function One({ run, dag, version, task, map, round, shown }: Props & { shown: Ta
             </div>
           )}
         </dl>
-        <Actions run={run} task={task} map={map} round={round} isBad={shown.state === "failed" || shown.state === "upstream_failed"}>
+        <Actions run={run} task={task} map={map} round={round} isBad={shown.state === "failed"}>
           {!shown.note && <NoteBox of={{ run, task, map, round }} note={null} />}
         </Actions>
         {shown.note && <NoteBox of={{ run, task, map, round }} note={shown.note} />}
