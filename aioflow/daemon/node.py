@@ -764,7 +764,7 @@ def _engine(
         late_after_us=round(settings.schedule_late_seconds * 1e6) or None,
         ends_when_idle=settings.until_idle,
         about=about,
-        lease_us=round(settings.ha_lease_seconds * 1e6) if settings.ha_enabled else None,
+        timing=timing_of(settings) if settings.ha_enabled else None,
     )
 
 

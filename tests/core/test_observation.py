@@ -18,7 +18,7 @@ MARK = NodeMark(1, 7, 9, 0)
 
 def poll(at_ms: int, mark: NodeMark = MARK, **more) -> Poll:
     values = {"heartbeat_us": 500 * MS, "has_sessions": True, "is_working": False}
-    return Poll(at=at_ms * MS, mark=mark, **values | more)
+    return Poll(at=at_ms * MS, mark=mark, **{"answered_at": at_ms * MS, **values, **more})
 
 
 def dead_at(polls: Sequence[Poll | None], timing: Timing = TIMING) -> int | None:
@@ -139,3 +139,10 @@ def test_a_silent_node_is_dead_within_a_lease_and_two_polls(start, pause):
 
     assert found is not None
     assert 3_000 <= found - start <= 3_000 + 2 * pause
+
+
+def test_silence_counts_from_the_answer_of_a_poll():
+    """The commit that a slow poll reads may have come right before its answer."""
+    slow = poll(0, answered_at=990 * MS)
+
+    assert dead_at([slow, *(poll(at) for at in range(990, 9_000, 500))]) == 3_990
