@@ -2,7 +2,7 @@
 
 Each commit wrote a page of it. PostgreSQL keeps the index, because there several nodes write.
 
-Revision ID: 0010
+Revision ID: 0011
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from aioflow.store.tables import execute_script
 
 __all__ = ("branch_labels", "depends_on", "down_revision", "revision", "upgrade")
 
-revision = "0010"
-down_revision = "0009"
+revision = "0011"
+down_revision = "0010"
 branch_labels = None
 depends_on = None
 
