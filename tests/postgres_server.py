@@ -51,15 +51,19 @@ def watch(home: Path) -> None:
 
 
 @contextmanager
-def private_postgres() -> Iterator[PostgresServer]:
-    """Run a private server, which may be stopped and started again."""
+def private_postgres(*, is_durable: bool = False) -> Iterator[PostgresServer]:
+    """Run a private server, which may be stopped and started again.
+
+    Args:
+        is_durable: Whether its commits wait for the disk.
+    """
     # Not below TMPDIR: a socket's path must be short, and inaccessible to other users.
     home = Path(tempfile.mkdtemp(prefix="aioflow-pg-", dir="/tmp"))
     lock = os.open(home, os.O_RDONLY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         watch(home)
-        server = PostgresServer(home)
+        server = PostgresServer(home, is_durable=is_durable)
         server.start()
         yield server
     finally:
@@ -74,8 +78,9 @@ class PostgresServer:
     users.
     """
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, *, is_durable: bool = False) -> None:
         self._home = home
+        self._is_durable = is_durable
         self._data = home / "data"
         self._account: dict[str, Any] = {}
         self._binaries = Path()
@@ -83,13 +88,22 @@ class PostgresServer:
     @property
     def url(self) -> str:
         """The URL of the database ``postgres``."""
-        return f"postgresql://postgres@/postgres?host={self._home}"
+        return self.url_of("postgres")
+
+    def url_of(self, database: str) -> str:
+        """Return the URL of a database."""
+        return f"postgresql://postgres@/{database}?host={self._home}"
+
+    @property
+    def log(self) -> Path:
+        """The file to which the server logs."""
+        return self._data / "log"
 
     def start(self) -> None:
         """Start it; the first time with an empty database."""
         if not self._data.exists():
             self._create()
-        self._control("--wait", "--log", self._data / "log", "start")
+        self._control("--wait", "--log", self.log, "start")
 
     def crash(self) -> None:
         """Stop it as a crash does: the next start recovers."""
@@ -97,7 +111,8 @@ class PostgresServer:
 
     def _create(self) -> None:
         home = self._home
-        data = _in_memory_if_there_is_room(home.name) or self._data
+        in_memory = None if self._is_durable else _in_memory_if_there_is_room(home.name)
+        data = in_memory or self._data
         data.mkdir(mode=0o700)
         if data.parent != home:
             self._data.symlink_to(data)
@@ -114,10 +129,10 @@ class PostgresServer:
                 f"listen_addresses = ''\n"
                 f"unix_socket_directories = '{home}'\n"
                 f"max_connections = 300\n"
-                f"fsync = off\n"
-                f"full_page_writes = off\n"
                 f"max_wal_size = 128MB\n"
             )
+            if not self._is_durable:
+                conf.write("fsync = off\nfull_page_writes = off\n")
 
     def _control(self, *words: str | Path) -> None:
         self._run(self._binaries / "pg_ctl", "-D", self._data, *words)

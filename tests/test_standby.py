@@ -364,8 +364,13 @@ def test_settings_with_which_a_standby_could_not_take_over_are_refused(tmp_path)
 
 
 async def test_a_write_that_is_acknowledged_late_is_confirmed_before_it_has_effects():
-    assert await late_commits(0.1) == 0
+    assert await late_commits(1.0) == 0
     assert await late_commits(2.5) == 1
+
+
+async def test_so_is_one_after_which_a_node_without_sessions_would_be_dead():
+    assert TIMING.quick_lease_us < 1_600_000 < 0.7 * TIMING.lease_us
+    assert await late_commits(1.6) == 1
 
 
 async def late_commits(seconds: float) -> int:
@@ -380,7 +385,7 @@ async def late_commits(seconds: float) -> int:
             asked.append(at)
 
     slots = Slots(cpu_slots=1, async_slots=1)
-    engine = Engine(cast(Any, Slow()), slots, clock=clock, random=lambda: 0.0, lease_us=3_000_000)
+    engine = Engine(cast(Any, Slow()), slots, clock=clock, random=lambda: 0.0, timing=TIMING)
     began = clock.monotonic_us()
     clock.us += round(seconds * 1e6)
     await engine._confirm(began)

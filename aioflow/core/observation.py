@@ -33,12 +33,14 @@ class Poll(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         at: When the poll began, in microseconds of the monotonic clock.
+        answered_at: When its answer had arrived. What it says was true at some time in between.
         heartbeat_us: The interval of the heartbeats of that node, as it says itself.
         has_sessions: Whether the server has a session in which this node writes.
         is_working: Whether the server executes a statement for such a session.
     """
 
     at: int
+    answered_at: int
     mark: NodeMark
     heartbeat_us: int
     has_sessions: bool
@@ -82,7 +84,12 @@ def observed(watch: Watch | None, poll: Poll | None, timing: Timing) -> Watch | 
     has_shown = poll.has_sessions or (watch is not None and is_same and watch.has_shown_sessions)
     is_late = watch is None or poll.at - watch.polled_at > 2 * timing.heartbeat_us
     if watch is None or watch.mark != poll.mark or is_late:
-        return Watch(mark=poll.mark, since=poll.at, polled_at=poll.at, has_shown_sessions=has_shown)
+        return Watch(
+            mark=poll.mark,
+            since=poll.answered_at,  # it may have been read only then
+            polled_at=poll.at,
+            has_shown_sessions=has_shown,
+        )
     absences = 0 if poll.has_sessions else watch.absences + 1
     is_gone = has_shown and absences >= _POLLS_WITHOUT_SESSIONS
     return Watch(

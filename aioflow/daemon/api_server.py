@@ -28,6 +28,7 @@ from aioflow.core.transaction import Transaction
 from aioflow.crypto import Vault
 from aioflow.engine.loop import Engine
 from aioflow.executors.host_pool import HostPool
+from aioflow.maintenance.pool_sampling import PoolSampling
 from aioflow.maintenance.retention import Cleaning, RetentionDays
 from aioflow.model.batch import Batch
 from aioflow.model.ids import RunNo
@@ -110,6 +111,7 @@ class ApiServer:
             ),
             timetables=HostedTimetables(hosts.triggerers, lambda: engine.memory, hosts.start),
         )
+        self._pool_sampling = PoolSampling(self.api.list_pools, engine, store, clock)
 
     async def _clean(self, dry_run: bool) -> CleanedView:
         found = await (self._cleaning.preview() if dry_run else self._cleaning.clean())
@@ -120,8 +122,10 @@ class ApiServer:
         self.api.committed(batch, tx)
 
     async def clean_up(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Delete expired data until cancelled; see ``Cleaning.run``."""
-        await self._cleaning.run(task_status=task_status)
+        """Delete expired data, and sample the pools, until cancelled."""
+        async with anyio.create_task_group() as services:
+            services.start_soon(self._pool_sampling.run)
+            await self._cleaning.run(task_status=task_status)
 
     async def inspect_plug_ins(self, parser: Parser) -> None:
         """Register the public fields of plug-in triggers. Warn of broken plug-ins."""

@@ -10,6 +10,7 @@ import msgspec
 from aioflow.catalog.snapshot import Snapshots
 from aioflow.clock import Clock
 from aioflow.core.scheduling.slots import Slots
+from aioflow.daemon.standby import timing_of
 from aioflow.engine.loop import Engine
 from aioflow.executors.backend import ExecutorBackend
 from aioflow.executors.executor_context import ExecutorContext
@@ -50,7 +51,7 @@ def make_engine(
         late_after_us=round(settings.schedule_late_seconds * 1e6) or None,
         ends_when_idle=settings.until_idle,
         about=about,
-        lease_us=round(settings.ha_lease_seconds * 1e6) if settings.ha_enabled else None,
+        timing=timing_of(settings) if settings.ha_enabled else None,
     )
 
 

@@ -143,6 +143,7 @@ class Standby:
         at = self._clock.monotonic_us()
         try:
             self.active = active = await self._membership.find_active()
+            answered_at = self._clock.monotonic_us()
             self._is_away = False
             if active is None and self._joined is not None and await self._leaves_it_to_another():
                 await self._heartbeat()
@@ -163,7 +164,7 @@ class Standby:
                 _log.warning("the database cannot be watched", error=str(exc))
             return False
         self._silent_until = 0
-        self._watch = observed(self._watch, _poll_of(active, at), self._timing)
+        self._watch = observed(self._watch, _poll_of(active, at, answered_at), self._timing)
         if self._watch is None or not self._watch.is_dead:
             return False
         if await self._leaves_it_to_another():
@@ -222,9 +223,10 @@ class Standby:
                 _log.warning("ended the session of the dead node, which was in a transaction")
 
 
-def _poll_of(active: ActiveNode, at: int) -> Poll:
+def _poll_of(active: ActiveNode, at: int, answered_at: int) -> Poll:
     return Poll(
         at=at,
+        answered_at=answered_at,
         mark=active.mark,
         heartbeat_us=1_000 * active.heartbeat_ms or round(1e6 * HEARTBEAT_SECONDS),
         has_sessions=active.has_sessions,

@@ -18,7 +18,7 @@ MARK = NodeMark(1, 7, 9, 0)
 
 def poll(at_ms: int, mark: NodeMark = MARK, **more) -> Poll:
     values = {"heartbeat_us": 500 * MS, "has_sessions": True, "is_working": False}
-    return Poll(at=at_ms * MS, mark=mark, **values | more)
+    return Poll(at=at_ms * MS, mark=mark, **{"answered_at": at_ms * MS, **values, **more})
 
 
 def dead_at(polls: Sequence[Poll | None], timing: Timing = TIMING) -> int | None:
@@ -159,3 +159,10 @@ def test_people_are_told_of_a_silence_before_the_node_is_declared_dead():
     assert silent_from(Case(None, changed=beats).polls()) is None
     never = Case(None, until=1_000, always={"has_sessions": False})
     assert silent_from(never.polls()) is None, "behind a pooler, nothing is known of sessions"
+
+
+def test_silence_counts_from_the_answer_of_a_poll():
+    """The commit that a slow poll reads may have come right before its answer."""
+    slow = poll(0, answered_at=990 * MS)
+
+    assert dead_at([slow, *(poll(at) for at in range(990, 9_000, 500))]) == 3_990
