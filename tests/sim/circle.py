@@ -431,8 +431,9 @@ class Circle:
             node.tables.commit(batch, self.epoch)
             self.memory.commit_no = batch.number
             quarantine.mark_durable()
-            node.note([entry], batch, [])
-            invariants.check(node, Turn(batch, [], before))
+            node.note([entry], batch, quarantine.effects)
+            invariants.check(node, Turn(batch, quarantine.effects, before))
+            node.act(quarantine.effects)
         for run in runs:
             node.say(ContinueRun(run.run_no))
 
