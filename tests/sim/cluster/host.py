@@ -1,4 +1,4 @@
-"""A host of the cluster: its clock, its home, and the daemon that is started on it again and again."""
+"""A host of the cluster: its clock, its home, and the daemons that are started on it."""
 
 from __future__ import annotations
 
@@ -149,10 +149,20 @@ class Daemon(Process):
         while not self.signals.stopped.is_set():
             try:
                 await serving.run(take_over=False)
+                self._has_handed_over()
             except* Fenced:
                 self.world.points["fenced"] += 1
                 if not rejoins.may_rejoin():
                     raise
+
+    def _has_handed_over(self) -> None:
+        """L8: check that a daemon that ends as it was told does not let others wait for a lease."""
+        life = self.life
+        if life is None or life.incarnation is None or life.engine.epoch is None:
+            return  # it was never active
+        self.world.points["handed over"] += 1
+        if not life.has_left:
+            self.world.found(Broken("L8 hand-over", f"{self.host.home} ends, and has not left"))
 
     # ── faults ──────────────────────────────────────────────────────────────────────────
 

@@ -31,7 +31,7 @@ from tests.sim.cluster.process import PROCESS
 from tests.sim.incarnation import Incarnation
 from tests.sim.ledger import Ledger
 
-__all__ = ("ClusterNode", "Life", "NodeStore")
+__all__ = ("NOWHERE", "ClusterNode", "Life", "NodeStore", "facts_of", "renumbered")
 
 
 class ObservingMembership(PostgresMembership):
@@ -61,7 +61,6 @@ class NodeStore:
         self.membership = ObservingMembership(life, dsn, writer, limit_seconds=lease)
         self.node_messages = None
         self.heartbeat = self._writes.heartbeat
-        self.leave = self._writes.leave
         self.lease_numbers = self._writes.lease_numbers
         self.damages = reads.damages
 
@@ -79,6 +78,11 @@ class NodeStore:
             await self._writes.commit(batch)
         finally:
             self._life.committing = None
+
+    async def leave(self) -> None:
+        """See ``Store``."""
+        self._life.has_left = True
+        await self._writes.leave()
 
     async def list_dags(self) -> Any:
         """See ``Store``."""
@@ -110,6 +114,7 @@ class Life:
         committing: The batch that it is committing.
         observed: The marks of the active node in the last answer of the server.
         is_over: Its processes are dead.
+        has_left: It has told the server that it shuts down, or has tried to.
     """
 
     def __init__(self, world: Any, host: Any, number: int) -> None:
@@ -119,8 +124,7 @@ class Life:
         self.settings = host.settings
         self.committing: Batch | None = None
         self.observed: NodeMark | None = None
-        self.is_over = False
-        self.has_recovered = False
+        self.is_over = self.has_left = self.has_recovered = False
         self.incarnation: Any = None
         self._unheard = Ledger()
         self._process = PROCESS.get()
@@ -291,3 +295,4 @@ def renumbered(batch: Batch, number: int) -> Batch:
 
 
 NOWHERE = Path("/nonexistent")
+"""The home of every node; none reads or writes it."""

@@ -54,7 +54,7 @@ from tests.sim.workload import COUNTING, POOLS, SECOND
 
 __all__ = ("PEOPLE", "Cluster", "play")
 
-PEOPLE, PEOPLE_REST_US = 20, 8 * SECOND
+PEOPLE, PEOPLE_REST_US = 10, 16 * SECOND
 TIMING = Timing(heartbeat_us=SECOND, lease_us=6 * SECOND, quick_lease_us=3 * SECOND)
 _SETTLING_LEASES = 12
 _STEADY_LEASES = 10

@@ -32,8 +32,8 @@ BUGS = (
             Edit(
                 "aioflow.store.ownership",
                 "DECLARE_DEAD",
-                "{'epoch': _bound('epoch', 'term'), 'state': literal(NodeState.DEAD)}",
-                "{'state': literal(NodeState.DEAD)}",
+                "_bound('epoch', 'term')",
+                "_node.c.epoch",
             ),
         ),
         seed=Seed(3, 0),
