@@ -32,6 +32,7 @@ from aioflow.maintenance.pool_sampling import PoolSampling
 from aioflow.maintenance.retention import Cleaning, RetentionDays
 from aioflow.model.batch import Batch
 from aioflow.model.ids import RunNo
+from aioflow.model.nodes import ReadNodeStatus, is_alone
 from aioflow.model.timestamps import Timestamp
 from aioflow.model.workers import WorkerPages
 from aioflow.processes.connection_tests import ConnectionTests
@@ -54,6 +55,7 @@ class ApiServer:
         cycle: Describes a cycle of runs that wait for each other.
         hosts: The hosts of coroutines and triggers.
         spans: Returns the number of spans created, and that of spans dropped.
+        node_status: Returns the role of the node.
 
     Attributes:
         api: Answers requests from memory and the store. Each commit updates it.
@@ -77,6 +79,7 @@ class ApiServer:
         dags_read: Callable[[], bool],
         copy_result: CopyResult | None = None,
         node_queries: NodeQueries | None = None,
+        node_status: ReadNodeStatus = is_alone,
     ) -> None:
         self._settings = settings
         self._stop = anyio.Event()
@@ -102,6 +105,7 @@ class ApiServer:
             dags_read=dags_read,
             copy_result=copy_result,
             node_queries=node_queries,
+            node_status=node_status,
             connection_tests=ConnectionTests(
                 allowed=settings.children_env, mark=f"{home_mark(settings.home)}:c0"
             ),

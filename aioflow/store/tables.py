@@ -575,7 +575,10 @@ journal = Table(
     number("commit_no", server_default="0"),
     sqlite_strict=True,
 )
-Index("journal_by_commit", journal.c.node_no, journal.c.commit_no, unique=True)
+Index("journal_by_commit", journal.c.node_no, journal.c.commit_no, unique=True).ddl_if(
+    dialect="postgresql"
+)
+"""Only where several nodes write: in a SQLite file it would be one more page of each commit."""
 
 
 history = Table(
@@ -692,7 +695,7 @@ audit_head = Table(
 )
 
 
-HEAD_REVISION = "0010"
+HEAD_REVISION = "0011"
 """The revision that this version of aioflow needs. Revisions are numbered in order."""
 
 PRODUCT = "aioflow"

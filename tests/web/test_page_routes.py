@@ -552,7 +552,7 @@ async def test_a_drained_node_starts_nothing_until_it_takes_work_again(tmp_path)
         nobody = await ask(web, "POST", "/api/v1/nodes/7/drain")
 
     assert drained.json == {"node": 1, "drained": True, "changed": True}
-    assert (there["state"], there["is_here"]) == ("drained", True)
+    assert (there["state"], there["is_here"]) == ("drained", True), "nothing runs"
     assert why["causes"][0]["waiting_on"]["kind"] == "slot"
     assert "drained" in why["causes"][0]["waiting_on"]["detail"]
     assert (before, after) == (0, 1)

@@ -99,6 +99,7 @@ export const texts = {
     reload: "Reload page",
     storeAway: "The database does not answer.",
     storeAwayText: "Nothing moves until it is back. Check the daemon's log, and that its disk has room.",
+    takeover: "Another node is taking over, because the active node does not answer; this page continues by itself.",
     away: "The daemon has not answered",
     since: "since",
     awayText: "The data shown is older. The page resumes by itself when the daemon is back.",
@@ -704,8 +705,10 @@ export const texts = {
     lagMeaning: "How late the daemon's own loop is at most",
     epochMeaning: "Counts the starts and takeovers: of two nodes, the one with the higher epoch has become active later",
     meanings: {
+      joining: "Starts, and does not answer requests yet.",
       drained: "Starts no task and hosts no further trigger.",
       standby: "Takes over when the active node stops or dies.",
+      draining: "Starts nothing more, and waits for its running tasks.",
       left: "It was stopped.",
       dead: "Another node has taken over from it.",
       away: "It sends no heartbeats.",

@@ -154,7 +154,7 @@ function Load({ node, now }: { node: Node; now: Overview | undefined }) {
 
 /** Of these nothing is running any more. */
 const GONE = new Set(["dead", "left"]);
-const SHOWN_AS: Record<string, string> = { active: "success", standby: "queued", drained: "paused", left: "skipped", dead: "failed", away: "failed" };
+const SHOWN_AS: Record<string, string> = { joining: "pending", active: "success", standby: "queued", draining: "paused", drained: "paused", left: "skipped", dead: "failed", away: "failed" };
 const MEANINGS: Record<string, string> = texts.nodes.meanings;
 
 function SlotBar({ name, used, all }: { name: string; used: number; all: number }) {
