@@ -61,8 +61,11 @@ class Judge:
                 self._declared(session, was, row)
         for key, row in nodes.items():
             was = before.get(key)
-            is_new = was is None or self._of(was, "epoch") != self._of(row, "epoch")
-            if self._of(row, "state") == active and (is_new or self._of(was, "state") != active):
+            if self._of(row, "state") == active and (
+                was is None
+                or self._of(was, "state") != active
+                or self._of(was, "epoch") != self._of(row, "epoch")
+            ):
                 self._claimed(session, was, row)
         for key, row in nodes.items():
             was = before.get(key)

@@ -143,7 +143,7 @@ class Connection:
 
     async def execute(self, sql: str, *values: Any) -> str:
         """Execute a statement; return the status with the number of rows."""
-        return f"DONE {(await self._ask(sql, values)).count}"
+        return f"DONE {(await self._ask(sql, values)).affected}"
 
     async def fetch(self, sql: str, *values: Any) -> list[Any]:
         """Return the rows of a result."""

@@ -28,7 +28,7 @@ class Result(NamedTuple):
     """What a statement returned, and the rows that it would change."""
 
     rows: list[Row]
-    count: int
+    affected: int
     changed: Changed
 
 

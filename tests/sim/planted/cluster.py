@@ -36,7 +36,7 @@ BUGS = (
                 "_node.c.epoch",
             ),
         ),
-        seed=Seed(3, 0),
+        seed=Seed(3, 1),
     ),
     PlantedBug(
         name="takeover_keeps_the_term",
@@ -247,7 +247,7 @@ BUGS = (
                 """,
             ),
         ),
-        seed=Seed(3, 0),
+        seed=Seed(3, 1),
     ),
     PlantedBug(
         name="handover_leaves_the_row_active",
@@ -265,7 +265,7 @@ BUGS = (
                 """,
             ),
         ),
-        seed=Seed(3, 0),
+        seed=Seed(3, 3),
     ),
     PlantedBug(
         name="drained_node_starts_tasks",
@@ -292,7 +292,7 @@ BUGS = (
                 "{'node_no': 1, 'commit_no': batch.number}",
             ),
         ),
-        seed=Seed(3, 0),
+        seed=Seed(3, 1),
     ),
     PlantedBug(
         name="numbers_of_each_node",
@@ -308,7 +308,7 @@ BUGS = (
                 "{'name': f'row {self._node_no}', 'count': count}",
             ),
         ),
-        seed=Seed(3, 0),
+        seed=Seed(3, 3),
     ),
     PlantedBug(
         name="standby_counts_as_active",
