@@ -112,6 +112,7 @@ def test_columns_are_resized_by_pointer_and_keyboard_and_stay_so(browser, daemon
         page.page.keyboard.press("ArrowLeft")
         page.eventually(lambda: wide(title) == before - 16)
         box = edge.bounding_box()
+        assert box is not None
         page.page.mouse.move(box["x"] + 8, box["y"] + 20)
         page.page.mouse.down()
         page.page.mouse.move(box["x"] - 32, box["y"] + 20)
