@@ -66,7 +66,7 @@ class Result:
 BOTH_LOOPS = ("--loops", "uvloop,asyncio")
 PARALLEL = ("-n", "2", "--dist", "loadgroup")
 LONG = ("-o", "faulthandler_timeout=0")
-"""For cases of many minutes. The dump of a thread that runs may crash the process: it takes no GIL."""
+"""For cases of many minutes. Dumping the stack of a running thread may crash the process."""
 TIMED = "tests/campaigns/test_timed_faults.py"
 PARTS = (
     # Every case of `make test`, on both event loops.
