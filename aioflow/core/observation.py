@@ -11,7 +11,7 @@ import msgspec
 
 from aioflow.model.rows import NodeMark
 
-__all__ = ("Poll", "Timing", "Watch", "observed")
+__all__ = ("Poll", "Timing", "Watch", "is_silent", "observed")
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,6 +100,16 @@ def observed(watch: Watch | None, poll: Poll | None, timing: Timing) -> Watch | 
         absences=absences,
         is_dead=poll.at - watch.since >= _patience_us(poll, timing, is_gone=is_gone),
     )
+
+
+def is_silent(watch: Watch, timing: Timing) -> bool:
+    """Return whether the active node gives reason to expect a takeover.
+
+    That is earlier than it is dead, and decides nothing: it is shown to people, and reads are no
+    longer passed on.
+    """
+    is_gone = watch.has_shown_sessions and watch.absences > 0
+    return is_gone or watch.polled_at - watch.since >= timing.lease_us // 2
 
 
 def _patience_us(poll: Poll, timing: Timing, *, is_gone: bool) -> int:
