@@ -242,7 +242,8 @@ class ClusterNode(_Node):
         fields._clock = life.host.slow_clock
         fields.stopped = stopped
         fields._warm = _Warm()
-        fields._standby = fields._queries = fields._api_server = None
+        fields._standby = fields._standby_server = fields._queries = fields._api_server = None
+        fields._status = SimpleNamespace()
         life.incarnation = ClusterIncarnation(life, store, about)
         fields._engine = life.incarnation.engine
         fields._deliveries = SimpleNamespace(drain=lambda: None, quiet=_nothing)
