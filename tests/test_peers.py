@@ -90,7 +90,15 @@ def told(jobs):
     return [(job.round, job.measurement, job.system.name, job.variant.name) for job in jobs]
 
 
-def test_ours_is_measured_before_each_peer_on_the_same_database():
+def test_ours_is_measured_before_every_second_peer_on_the_same_database():
+    peers = [PEER, PEER._replace(name="other"), PEER._replace(name="third")]
+
+    assert [name for _, _, name, _ in told(plan(OURS, peers, ["chain"], 1))] == 2 * [
+        *("aioflow", "peer", "other", "aioflow", "third"),
+    ]
+
+
+def test_each_round_measures_each_database():
     assert told(plan(OURS, [PEER], ["chain"], 2)) == [
         (number, "chain", name, database)
         for number in (1, 2)
@@ -453,7 +461,7 @@ NEWER = (line("aioflow", value=0.7), line(value=70.0))
 def test_the_page_names_what_is_missing_what_took_too_long_and_where_sizes_differ():
     text = page.render(SOME, [OURS, PEER])
 
-    assert "| chain of 40, per hop | 0.7 ms | 4 ms (3 to 4) | 5.7× |  |" in text
+    assert "| chain of 40, per hop | 0.7 ms | 4 ms (3 to 4, 2) | 5.7× |  |" in text
     assert "does not do fan-in: no / results" in text
     assert "| not within 60 s |" in text
     table = page.ratio_table(SOME, [PEER], ["chain", "fan_1000", "tasks_def", "waits_bytes"])
@@ -464,10 +472,13 @@ def test_the_page_names_what_is_missing_what_took_too_long_and_where_sizes_diffe
 
 
 def test_the_readme_gets_one_table_which_is_replaced():
-    readme = f"# aioflow\n\n{page.BEFORE}\n* that\n"
+    readme, peer = (
+        f"# aioflow\n\n{page.BEFORE}\n* that\n",
+        PEER._replace(variants=PEER.variants[:1]),
+    )
 
-    once = page.with_table(readme, page.readme_section(SOME, [PEER]))
-    again = page.with_table(once, page.readme_section(NEWER, [PEER]))
+    once = page.with_table(readme, page.readme_section(SOME, [peer]))
+    again = page.with_table(once, page.readme_section(NEWER, [peer]))
 
     assert once.index(page.BEGIN) < once.index(page.BEFORE)
     assert once.count(page.BEGIN) == again.count(page.BEGIN) == 1

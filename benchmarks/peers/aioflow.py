@@ -77,7 +77,7 @@ class DaemonInstance:
     def start(self) -> float:
         """Start the daemon and wait until it is ready."""
         try:
-            self._daemon.start()
+            self._daemon.start(timeout=self._left())
         except BaseException:
             self.kill()
             raise
@@ -167,7 +167,7 @@ class DaemonInstance:
 
     def _request(self, dag_id: str, conf: dict[str, Any] | None) -> tuple[str, float]:
         """Make a run; return its id and when it was requested."""
-        self._daemon.knows(dag_id)
+        self._daemon.knows(dag_id, timeout=self._left())
         began = time.monotonic()
         return self._daemon.trigger(dag_id, conf), began
 
@@ -190,9 +190,12 @@ class DaemonInstance:
         ((count,),) = self._fetch(f"{_COUNT} AND task.state = {state}", run_id)
         return int(count)
 
+    def _left(self) -> float:
+        return max(0.0, self._until - time.monotonic())
+
     def _until_true(self, look: Any) -> None:
         try:
-            eventually(look, max(0.0, self._until - time.monotonic()), growth=0.002)
+            eventually(look, self._left(), growth=0.002)
         except AssertionError:
             raise TimedOut from None
 

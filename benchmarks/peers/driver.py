@@ -83,19 +83,27 @@ class Machine(NamedTuple):
 def plan(
     ours: System, peers: Sequence[System], measurements: Sequence[str], rounds: int
 ) -> Iterator[Job]:
-    """Yield the cells: before each one of a peer, the one of ours that it is compared with."""
-    variants = {variant.name: variant for variant in ours.variants}
+    """Yield the cells: before every second one of a peer, the one of ours they are compared with.
+
+    Cells that are compared with the same variant of ours follow each other.
+    """
     for number in range(1, rounds + 1):
         for name in measurements:
             if number > 1 and name in ONCE:
                 continue
             if not peers:
                 yield from (Job(number, name, ours, variant) for variant in ours.variants)
-            for peer in peers:
-                for variant in peer.variants:
-                    if not _is_missing(peer, name):
-                        yield Job(number, name, ours, variants[variant.beside])
-                        yield Job(number, name, peer, variant)
+            for mine in ours.variants:
+                beside = [
+                    Job(number, name, peer, variant)
+                    for peer in peers
+                    for variant in peer.variants
+                    if variant.beside == mine.name and not _is_missing(peer, name)
+                ]
+                for place, job in enumerate(beside):
+                    if place % 2 == 0:
+                        yield Job(number, name, ours, mine)
+                    yield job
 
 
 def _is_missing(system: System, measurement: str) -> bool:

@@ -231,7 +231,7 @@ def kill(cell: Cell) -> list[Value]:
         with contextlib.suppress(Exception):
             instance.ask("again")  # what a user does by hand after a crash, if anything
         with contextlib.suppress(TimedOut):
-            _until(lambda: set(read_ledger(ledger).ended) >= everyone, cell, still_after=45)
+            _until(lambda: set(read_ledger(ledger).ended) >= everyone, cell, share=0.6)
         seconds = time.monotonic() - began
     finally:
         instance.stop()
@@ -245,11 +245,10 @@ def kill(cell: Cell) -> list[Value]:
     ]
 
 
-def _until(look: Callable[[], bool], cell: Cell, still_after: float | None = None) -> None:
-    """Wait for a fact; stop at the time limit, or at ``still_after`` seconds from now."""
-    limit = cell.start.seconds if still_after is None else still_after
+def _until(look: Callable[[], bool], cell: Cell, share: float = 1.0) -> None:
+    """Wait for a fact, at most for this share of the time limit."""
     try:
-        eventually(look, limit, look_seconds=0.02)
+        eventually(look, share * cell.start.seconds, look_seconds=0.02)
     except AssertionError:
         raise TimedOut from None
 

@@ -133,8 +133,8 @@ def _summary_text(summary: Summary | None, unit: str) -> str:
     if summary is None:
         return ""
     text = f"{number(summary.median)} {unit}"
-    if summary.rounds > 1 and summary.least != summary.most:
-        text += f" ({number(summary.least)} to {number(summary.most)})"
+    if summary.least != summary.most:
+        text += f" ({number(summary.least)} to {number(summary.most)}, {summary.rounds})"
     return text + ("†" if summary.loaded else "")
 
 
@@ -157,12 +157,18 @@ def _cell(found: Comparison | None) -> str:
     return "no" if found.note.startswith("does not do") else found.note.partition(":")[0]
 
 
-def ratio_table(lines: Sequence[Line], peers: Sequence[System], figures: Sequence[str]) -> str:
-    """Return the table of ratios: a row per figure, a column per variant of a peer."""
+def ratio_table(
+    lines: Sequence[Line], peers: Sequence[System], figures: Sequence[str], *, brief: bool = False
+) -> str:
+    """Return the table of ratios: a row per figure, a column per variant of a peer.
+
+    Args:
+        brief: Whether only the last variant of each is shown, the one on the larger database.
+    """
     columns = [
         (peer, variant, {one.figure: one for one in compare(lines, peer, variant)})
         for peer in peers
-        for variant in peer.variants
+        for variant in peer.variants[-1 if brief else 0 :]
     ]
     columns = [column for column in columns if column[2]]
     head = [f"{peer.title}, {variant.name}" for peer, variant, _ in columns]
@@ -176,7 +182,7 @@ def ratio_table(lines: Sequence[Line], peers: Sequence[System], figures: Sequenc
 
 def readme_section(lines: Sequence[Line], peers: Sequence[System]) -> str:
     """Return the section of the README."""
-    table = ratio_table(lines, peers, IN_README)
+    table = ratio_table(lines, peers, IN_README, brief=True)
     return (
         f"{BEGIN}\n## Beside other systems\n\n"
         "How many times better aioflow is at the same work, on the same machine in the same run, as"
@@ -220,14 +226,15 @@ def _head(lines: Sequence[Line]) -> str:
 What else could be used, at the same work on the same machine in the same run. `make peers` measures
 everything again and writes this page; `make peers SYSTEM=dbos FIGURE=chain` measures one cell.
 
-* Each cell starts a system, warms it up, measures, and stops it. Cells alternate: aioflow, a peer,
-  aioflow, the next peer. Figures are medians of the rounds, with their range.
+* Each cell starts a system, warms it up, measures, and stops it. Cells alternate: aioflow, two
+  peers, aioflow, the next two. Figures are medians, with their range and number.
 * A ratio says how many times better aioflow is; below 1, in bold, the peer is ahead. It is of the
   same run, the same database and the same durability: a peer that does not sync its commits stands
   beside aioflow with `durability = "normal"`.
 * "does not do" means that the system lacks the feature; nothing is measured as 0 for that.
-* Memory is unique (USS), of all processes of the system and its database server; what processes of
-  PostgreSQL share is in no figure. CPU is of the same processes and of the client.
+* Memory is unique (USS), of all processes of the system and its database server; what processes
+  of PostgreSQL share is in no figure. CPU is of the same processes, and of a client in a process of
+  its own; requests to aioflow are made by the driver, one for each piece of work.
 * † marks values from rounds in which other processes used more than {OTHERS_LIMIT} cores. That
   is so for {loaded} of {len(measured)} values; they count only where a cell has no others.
 * A no-op says what a system itself costs. Systems differ in what they do besides: aioflow and

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
 import sqlite3
@@ -70,27 +71,23 @@ class WithPrefect(serving.Program):
         self.server.terminate()
         await asyncio.to_thread(self.server.wait, 8)
 
-    async def _recorded(self, flow_run: str) -> int:
+    def _recorded(self, flow_run: str) -> int:
         """Return how many tasks of a flow run are completed according to the server."""
-        from prefect.client.orchestration import get_client
-        from prefect.client.schemas.filters import FlowRunFilter, TaskRunFilter
-
-        async with get_client() as client:
-            response = await client.request(
-                "POST",
-                "/task_runs/count",
-                json={
-                    "flow_runs": FlowRunFilter(id={"any_": [flow_run]}).model_dump(mode="json"),
-                    "task_runs": TaskRunFilter(state={"type": {"any_": ["COMPLETED"]}}).model_dump(
-                        mode="json"
-                    ),
-                },
-            )
-        return int(response.json())
+        body = {
+            "flow_runs": {"id": {"any_": [flow_run]}},
+            "task_runs": {"state": {"type": {"any_": ["COMPLETED"]}}},
+        }
+        request = urllib.request.Request(
+            f"{self.url}/task_runs/count",
+            json.dumps(body).encode(),
+            {"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return int(response.read())
 
     async def _until_recorded(self, flow_run: str, count: int, seconds: float) -> None:
         async def look() -> bool:
-            return await self._recorded(flow_run) >= count
+            return await asyncio.to_thread(self._recorded, flow_run) >= count
 
         assert await serving.eventually(look, seconds, 0.05), "not all states were recorded"
 
