@@ -411,6 +411,7 @@ def test_a_ratio_says_how_many_times_better_aioflow_is():
     assert found["tasks_async"].ratio == 0.5
     assert page.ratio_text(0.5) == "**0.5×**"
     assert page.ratio_text(5.0) == "5×"
+    assert page.ratio_text(0.996) == "1×"
 
 
 def test_only_the_newest_run_of_a_figure_counts_and_ours_from_the_same_run():
@@ -434,10 +435,12 @@ def test_rounds_under_load_count_only_where_there_are_no_others():
     assert page.summarise([line(value=None)]) is None
 
 
-def test_nothing_is_divided_by_zero():
+def test_failures_are_counted_and_not_divided():
     found = compared(line("aioflow", "kill_lost", 0.0), line(figure="kill_lost", value=3.0))
 
     assert found["kill_lost"].ratio is None
+    rows = compared(line("aioflow", "waits_bytes", 300.0), line(figure="waits_bytes", value=0.0))
+    assert rows["waits_bytes"].ratio is None
     assert "0 : 3" in page.ratio_table(
         [line("aioflow", "kill_lost", 0.0), line(figure="kill_lost", value=3.0)],
         [PEER],
@@ -508,7 +511,7 @@ def test_page_and_readme_agree_with_the_lines():
         assert page.BEGIN not in readme
         return
     section = page.readme_section(lines, command.PEERS)
-    assert page.PAGE.read_text() == page.render(lines, command.SYSTEMS), "make peers-page"
+    assert page.PAGE.read_text() == page.render(lines, command.SYSTEMS), "--page writes it"
     assert page.with_table(readme, section) == readme
     assert "- benchmarks.md" in page.SITE.read_text()
 

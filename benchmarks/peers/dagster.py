@@ -20,7 +20,7 @@ SYSTEM = System(
     variants=(
         Variant(
             "SQLite",
-            "survives a power cut: SQLite's default synchronous=FULL, as Dagster opens it",
+            "survives a power cut: WAL with synchronous=FULL, as Dagster opens it",
             "SQLite",
         ),
         Variant(

@@ -39,11 +39,13 @@ class Measurement(NamedTuple):
 FIGURES: Mapping[str, Figure] = {
     "tasks_async": Figure("durable no-op tasks, `async def`", "tasks/s", "higher"),
     "tasks_async_per_core": Figure(
-        "the same per core of everything that runs", "tasks per CPU s", "higher"
+        "durable no-op tasks, `async def`, per core of everything that runs",
+        "tasks per CPU s",
+        "higher",
     ),
     "tasks_def": Figure("durable no-op tasks, `def`", "tasks/s", "higher"),
     "tasks_def_per_core": Figure(
-        "the same per core of everything that runs", "tasks per CPU s", "higher"
+        "durable no-op tasks, `def`, per core of everything that runs", "tasks per CPU s", "higher"
     ),
     "chain": Figure("chain of 40, per hop", "ms", "lower"),
     "fan_1000": Figure("fan-out to 1,000 and fan-in", "s", "lower"),
@@ -55,14 +57,18 @@ FIGURES: Mapping[str, Figure] = {
     "lateness_p50": Figure(
         "due to first line of the resumed code, 100 a second, p50", "ms", "lower"
     ),
-    "lateness_p99": Figure("the same, p99", "ms", "lower"),
+    "lateness_p99": Figure(
+        "due to first line of the resumed code, 100 a second, p99", "ms", "lower"
+    ),
     "start_ready": Figure("start to ready", "s", "lower"),
     "start_memory": Figure("idle, all processes, unique memory", "MiB", "lower"),
-    "kill_lost": Figure(
-        "killed with 500 tasks in flight, started again: tasks lost", "tasks", "lower"
+    "kill_lost": Figure("kill -9 with 500 tasks in flight: tasks lost", "tasks", "lower"),
+    "kill_twice": Figure(
+        "kill -9 with 500 tasks in flight: run again after a recorded success", "tasks", "lower"
     ),
-    "kill_twice": Figure("the same: tasks run again after a recorded success", "tasks", "lower"),
-    "kill_ended": Figure("the same: from the second start to the end of all", "s", "lower"),
+    "kill_ended": Figure(
+        "kill -9 with 500 tasks in flight: second start to the end of all", "s", "lower"
+    ),
     "immediate_lost": Figure(
         "1,000 waits that are over when they are handed over: lost", "tasks", "lower"
     ),

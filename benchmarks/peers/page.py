@@ -66,8 +66,8 @@ class Comparison(NamedTuple):
 
     @property
     def ratio(self) -> float | None:
-        """Return ``None`` if one of them has no value, or is 0."""
-        if self.ours is None or self.theirs is None:
+        """Return ``None`` if one of them has no value, or is 0, or if they count failures."""
+        if self.ours is None or self.theirs is None or FIGURES[self.figure].unit == "tasks":
             return None
         ours, theirs = self.ours.median, self.theirs.median
         if not ours or not theirs:
@@ -143,7 +143,7 @@ def ratio_text(ratio: float | None) -> str:
     if ratio is None:
         return ""
     text = f"{number(float(f'{ratio:.2g}'))}×"
-    return f"**{text}**" if ratio < 1 else text
+    return f"**{text}**" if ratio < 1 and text != "1×" else text
 
 
 def _cell(found: Comparison | None) -> str:
@@ -252,7 +252,7 @@ def _described(system: System) -> str:
 
 
 def _section(lines: Sequence[Line], peer: System) -> str:
-    newer = f" {peer.newer} exists, but was not to be had." if peer.newer else ""
+    newer = f" The package index did not have all of {peer.newer}." if peer.newer else ""
     versions = sorted({line.version for line in lines if line.system == peer.name})
     text = f"## {peer.title}\n\nVersion {', '.join(versions)}.{newer}\n\n{_described(peer)}"
     for variant in peer.variants:
@@ -330,7 +330,8 @@ def draw(lines: Sequence[Line], figure: str, theme: str) -> Drawing:
     axes = drawing.subplots()
     axes.patch.set_alpha(0)
     known = FIGURES[figure]
-    axes.set_title(f"{known.what} ({known.unit}; {known.better} is better)", color=text)
+    title = f"{known.what} ({known.unit}; {known.better} is better)"
+    axes.set_title(title.replace("`", ""), color=text)
     if figure in BY_NUMBER:
         _draw_lines(axes, found, ours, theirs, text)
     else:
@@ -345,6 +346,7 @@ def _draw_dots(
     axes: Axes, found: Mapping[str, list[tuple[int, Summary]]], ours: str, theirs: str
 ) -> None:
     axes.set_xscale("symlog", linthresh=1)
+    axes.xaxis.set_major_formatter(_plain_tick)
     axes.set_yticks(range(len(found)), list(found))
     axes.invert_yaxis()
     axes.margins(x=0.15)
@@ -364,16 +366,25 @@ def _draw_lines(
     axes: Axes, found: Mapping[str, list[tuple[int, Summary]]], ours: str, theirs: str, text: str
 ) -> None:
     axes.set_xscale("log")
+    axes.set_yscale("symlog", linthresh=1)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(_plain_tick)
     axes.set_xlabel("waits", color=text)
     for place, (name, values) in enumerate(found.items()):
         colour = ours if name.startswith("aioflow") else theirs
-        style = ("-", "--", ":", "-.")[place % 4]
+        marker = "os^vD<>*Xp"[place % 10]
         sizes, medians = zip(*((size, one.median) for size, one in values), strict=True)
-        axes.plot(sizes, medians, style, marker="o", color=colour, label=name)
+        axes.plot(sizes, medians, marker=marker, color=colour, label=name)
     axes.set_ylim(bottom=0)
-    legend = axes.legend(frameon=False, fontsize="small")
+    legend = axes.legend(
+        frameon=False, fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5)
+    )
     for label in legend.get_texts():
         label.set_color(text)
+
+
+def _plain_tick(value: float, _: int) -> str:
+    return number(value)
 
 
 # ── files ───────────────────────────────────────────────────────────────────────────────

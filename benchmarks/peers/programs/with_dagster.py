@@ -60,7 +60,7 @@ class WithDagster(serving.Program):
     def _is_ready(self) -> bool:
         try:
             url = f"http://127.0.0.1:{self.port}/server_info"
-            with urllib.request.urlopen(url, timeout=2) as response:
+            with urllib.request.urlopen(url, timeout=20) as response:
                 return bool(response.status == 200)
         except (urllib.error.URLError, OSError):
             return False

@@ -62,7 +62,7 @@ class WithPrefect(serving.Program):
 
     def _is_healthy(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.url}/health", timeout=2) as response:
+            with urllib.request.urlopen(f"{self.url}/health", timeout=20) as response:
                 return bool(response.status == 200)
         except (urllib.error.URLError, OSError):
             return False
