@@ -559,7 +559,7 @@ async def test_a_pool_keeps_its_limit_over_a_restart(store_url):
 
 
 async def test_a_report_that_raises_quarantines_its_run_and_no_other(store_url):
-    """The culprit raises before it touched anything; the other run gets the free slot."""
+    """The culprit raises before it touched anything; the other run starts instead."""
     async with node(store_url) as n:
         await n.load(A, max_active_runs=1)
         bad, good = await n.trigger(run_id="bad"), await n.trigger(run_id="good")
@@ -567,13 +567,33 @@ async def test_a_report_that_raises_quarantines_its_run_and_no_other(store_url):
         unreadable: Any = "a time that is none"
 
         n.engine.report([Succeeded(start.task_no, start.start_no, 1, unreadable)])
-        while (await n.store.find_run(bad)).quarantine is None:
-            await anyio.lowlevel.checkpoint()
+        follower = await n.effects.next_start()
 
         assert (await n.store.find_run(good)).quarantine is None
+        assert (await n.store.find_run(bad)).quarantine is not None
         await n.engine.ask(CancelRun(run_id=bad))
-        n.succeed(await n.effects.next_start())
+        n.succeed(follower)
         assert await n.ended(good) is RunState.SUCCESS
+
+
+async def test_a_run_whose_quarantine_is_refused_too_holds_no_slot_and_no_place(store_url):
+    """Both of its tasks run, and the report of one of them cannot be stored."""
+    async with node(store_url) as n:
+        await n.load(A, TaskSpec(task_id="b"), max_active_runs=1)
+        bad, good = await n.trigger(run_id="bad"), await n.trigger(run_id="good")
+        starts = [await n.effects.next_start() for _ in range(2)]
+        assert {start.info.run_id for start in starts} == {bad}
+        run_no = starts[0].info.run_no
+        n.store.refuse = lambda batch: (
+            any(c.run_no == run_no for c in batch.run_changes)
+            or any(c.task_no == starts[0].start.task_no for c in batch.task_changes)
+        )
+
+        n.succeed(starts[0])
+        followers = [await n.effects.next_start() for _ in range(2)]
+
+        assert {start.info.run_id for start in followers} == {good}
+        assert set(n.engine.memory.isolated) == {run_no}
 
 
 async def test_a_place_that_a_refused_report_gave_free_is_taken_at_once(store_url):

@@ -1,4 +1,4 @@
-"""Consequences of an input that cannot be processed, and choice of the runs to quarantine.
+"""Consequences of an input that cannot be processed, and quarantine of the runs to blame.
 
 The engine decides such an input alone. If it fails again, ``consequence`` returns what to do with
 it.
@@ -16,9 +16,12 @@ from typing import TypeAlias
 import msgspec
 
 from aioflow.core.rollback import Refused
+from aioflow.core.runs import run_queue
+from aioflow.core.runs.progress import alert
 from aioflow.core.state.dag_triggers import DagTrigger
 from aioflow.core.state.memory import Memory
 from aioflow.core.state.task_instance import MappedTask, Run, TaskInstance, TriggerInstance
+from aioflow.core.transaction import Transaction
 from aioflow.core.triggers.dag_triggers import REFUSED
 from aioflow.model.ids import RunNo, TriggerNo
 from aioflow.model.states import Failure
@@ -50,6 +53,7 @@ __all__ = (
     "consequence",
     "culprits",
     "excluded",
+    "quarantine_run",
 )
 
 Culprit: TypeAlias = Run | DagTrigger
@@ -88,6 +92,20 @@ def _culprit_of(value: object) -> Culprit | None:
             return value.run
         case _:
             return None
+
+
+def quarantine_run(run: Run, reason: str, tx: Transaction) -> None:
+    """Quarantine a run: none of its tasks starts. Users see why, and may cancel it.
+
+    The run no longer counts as active or queued, and its resumed tasks lose the slots that they
+    kept in their pools. Tasks that run or are deferred keep theirs until they end. The engine then
+    sends ``ContinueRun``, so that other runs start instead.
+    """
+    failure = Failure(type="Quarantined", message=reason[:1000], reason="quarantined")
+    run_queue.withdraw(run, run.state, tx)
+    tx.change_run(run, quarantine=failure.message)
+    tx.slots.hold_pool_slots_of(run)
+    alert(run, -1, failure, tx)
 
 
 _RETRY_US = 60_000_000

@@ -259,8 +259,14 @@ def _timer_fired(due: TimerFired, tx: Transaction) -> None:
 
 
 def _continue_run(entry: ContinueRun, tx: Transaction) -> None:
-    """Continue a run's clear, cancel or rule evaluation. Postponed starts need no call."""
+    """Continue a run's clear, cancel or rule evaluation. Postponed starts need no call.
+
+    If the run was quarantined, start the runs that waited for it.
+    """
     run = tx.memory.runs.get(entry.run_no)
+    row = tx.memory.isolated.get(entry.run_no) if run is None else run.row
+    if row is not None and row.quarantine is not None:
+        create.start_next(row, tx)
     if run is None:
         return
     if run.clearing is not None:

@@ -24,9 +24,9 @@ from aioflow.core.quarantine import (
     blamed,
     consequence,
     excluded,
+    quarantine_run,
 )
 from aioflow.core.runs import backfills, deadlines, restore
-from aioflow.core.runs.progress import alert
 from aioflow.core.runs.restore import restore_run
 from aioflow.core.runs.run_queue import count_runs
 from aioflow.core.scheduling.slots import Slots
@@ -37,8 +37,8 @@ from aioflow.core.transaction import Transaction
 from aioflow.engine.pending_requests import PendingRequests
 from aioflow.engine.timers import Timers
 from aioflow.model.rows import RunRow
-from aioflow.model.states import Failure
 from aioflow.protocol.inputs import (
+    ContinueRun,
     Input,
     LiveRun,
 )
@@ -98,6 +98,7 @@ class FailedTurns:
                 runs.append(restore_run(undamaged(rows), self.memory))
             except Exception as exc:  # noqa: BLE001 - whatever its rows, other runs continue
                 self._quarantine_unrestored(rows, exc)
+                self.report([ContinueRun(rows.run.run_no)])
         await self._report_quarantined()
         return runs
 
@@ -278,11 +279,8 @@ class FailedTurns:
     async def _quarantine_runs(self, runs: Sequence[Run], reason: str) -> None:
         """Quarantine runs, and keep them out of memory until the daemon restarts."""
         await self._quarantine(runs, reason)
-        for run in runs:
-            restore.quarantine_until_restart(run, reason[:1000], self.memory)
         if runs:
-            self.slots.recount(self.memory)
-            count_runs(self.memory)
+            self._isolate_runs(runs, reason)
 
     async def _stop_trigger(self, number: int, reason: str) -> None:
         """Stop the trigger of a DAG until the daemon restarts."""
@@ -293,18 +291,21 @@ class FailedTurns:
         await self._alert("quarantined", reason, dag_id=one.row.dag_id)
 
     async def _quarantine(self, runs: Iterable[Run], reason: str) -> None:
-        """Quarantine runs: none of their tasks starts. Users see why, and may cancel them."""
-        failure = Failure(type="Quarantined", message=reason[:1000], reason="quarantined")
-
-        def quarantine(run: Run, tx: Transaction) -> None:
-            tx.change_run(run, quarantine=failure.message)
-            alert(run, -1, failure, tx)
-
+        """Quarantine runs. If the database refuses that, isolate them until the next restart."""
         for run in runs:
             before: RunRow = run.row
-            if not await self._commit_alone(partial(quarantine, run)):
+            if not await self._commit_alone(partial(quarantine_run, run, reason)):
                 run.row = before
-                restore.quarantine_until_restart(run, reason[:1000], self.memory)
+                self._isolate_runs([run], reason)
+            if before.quarantine is None:
+                self.report([ContinueRun(run.run_no)])
+
+    def _isolate_runs(self, runs: Iterable[Run], reason: str) -> None:
+        """Keep runs out of memory until the next restart, and free all that they hold."""
+        for run in runs:
+            restore.quarantine_until_restart(run, reason[:1000], self.memory)
+        self.slots.recount(self.memory)
+        count_runs(self.memory)
 
 
 def undamaged(rows: LiveRun) -> LiveRun:

@@ -164,7 +164,10 @@ class TimerFired(msgspec.Struct, frozen=True):
 
 
 class ContinueRun(msgspec.Struct, frozen=True):
-    """Continue with the work that did not fit into the last batch of this run."""
+    """Continue with the work that did not fit into the last batch of this run.
+
+    Also sent after a run was quarantined: other runs may start instead.
+    """
 
     run_no: RunNo
 

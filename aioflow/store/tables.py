@@ -81,6 +81,7 @@ __all__ = (
     "number_lease",
     "outbox",
     "pool",
+    "pool_usage",
     "record",
     "result",
     "result_chunk",
@@ -602,6 +603,21 @@ is_daily = literal_column("start / 86400000000 * 86400000000") == literal_column
 Index("history_daily", history.c.start, **_only(is_daily))
 
 
+pool_usage = Table(
+    "pool_usage",
+    metadata,
+    text("pool", CheckConstraint("length(pool) <= 250")),
+    instant("start"),
+    count("slots"),
+    count("used"),
+    count("queued"),
+    PrimaryKeyConstraint("pool", "start"),
+    sqlite_strict=True,
+    sqlite_with_rowid=False,
+)
+Index("pool_usage_by_start", pool_usage.c.start)
+
+
 _LAST_ROLE = 2
 
 account = Table(
@@ -679,7 +695,7 @@ audit_head = Table(
 )
 
 
-HEAD_REVISION = "0010"
+HEAD_REVISION = "0011"
 """The revision that this version of aioflow needs. Revisions are numbered in order."""
 
 PRODUCT = "aioflow"

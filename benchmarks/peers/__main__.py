@@ -98,7 +98,7 @@ def _measure(options: argparse.Namespace) -> None:
 def _postgres() -> Iterator[Postgres]:
     from tests.postgres_server import private_postgres
 
-    with private_postgres(durable=True) as server:
+    with private_postgres(is_durable=True) as server:
         yield Postgres(server.url, server.pid_file)
 
 

@@ -383,7 +383,7 @@ def _draw_lines(
         label.set_color(text)
 
 
-def _plain_tick(value: float, _: int) -> str:
+def _plain_tick(value: float, _: float) -> str:
     return number(value)
 
 

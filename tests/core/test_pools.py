@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from aioflow.core import rollback
+from aioflow.core.quarantine import quarantine_run
 from aioflow.core.why import still_waits
 from aioflow.model.dag import Body, DagSpec, RetryPolicy, SensorSpec, TaskSpec
 from aioflow.model.states import CODE_MISSING, Failure, TaskState, WaitKind
 from aioflow.protocol.effects import AssignTrigger, StartTry
-from aioflow.protocol.inputs import HostLost, HostUp, RequestReceived, Restarted
+from aioflow.protocol.inputs import ContinueRun, HostLost, HostUp, RequestReceived, Restarted
 from aioflow.protocol.reports import (
     Awaiting,
     Deferred,
@@ -301,6 +302,74 @@ def test_a_resumed_sensor_of_a_quarantined_run_takes_no_pool_slot_from_others_at
     restart(world)
 
     assert (world.state(run, "looks"), world.state(other, "waits")) == ("queued", "deferred")
+    assert used(world) == 1
+
+
+def hold_still(world: World, run_no: int) -> None:
+    """Quarantine a run as the engine does."""
+    world.aside(lambda tx: quarantine_run(world.memory.runs[run_no], "refused", tx))
+    world.turn(ContinueRun(run_no))
+
+
+def a_deferred_task_before_another_run(world: World) -> tuple[int, AssignTrigger, int]:
+    """A task keeps the one slot of its pool while it is deferred; another run waits for it."""
+    a_pool(world)
+    held = world.begin(task("looks"))
+    hosted = defer(world, "looks")
+    other = DagSpec(dag_id="other", file="o.py", tasks=(task("next"),))
+    world.load(other, version="v2", file="o.py")
+    waits = world.trigger("other")
+    assert world.state(waits, "next") == "queued"
+    return held, hosted, waits
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_wait_that_ends_in_a_quarantined_run_releases_its_pool_slot(is_restarted):
+    world = World()
+    held, hosted, waits = a_deferred_task_before_another_run(world)
+    hold_still(world, held)
+    assert (used(world), world.state(waits, "next")) == (1, "queued")
+    if is_restarted:
+        restart(world)
+        assert (used(world), world.state(waits, "next")) == (1, "queued")
+        hosted = [effect for effect in world.effects if isinstance(effect, AssignTrigger)][-1]
+
+    fire(world, hosted)
+
+    assert (world.state(held, "looks"), world.state(waits, "next")) == ("queued", "running")
+    world.succeed("next")
+    assert (used(world), world.slots.used_by_deferred("ledger")) == (0, 0)
+
+
+def test_a_resumed_task_releases_its_pool_slot_when_its_run_is_quarantined():
+    world = World(cpu_slots=1)
+    held, hosted, waits = a_deferred_task_before_another_run(world)
+    world.load(DagSpec(dag_id="busy", file="b.py", tasks=(TaskSpec(task_id="b"),)), file="b.py")
+    world.trigger("busy")
+    fire(world, hosted)
+    assert (world.state(held, "looks"), used(world)) == ("queued", 1)
+
+    hold_still(world, held)
+    world.succeed("b")
+
+    assert world.state(waits, "next") == "running"
+
+
+def test_a_quarantined_run_that_is_cleared_gets_its_pool_slot_again():
+    world = World()
+    held, hosted, waits = a_deferred_task_before_another_run(world)
+    run_id = world.rows.runs[held].run_id
+    hold_still(world, held)
+    fire(world, hosted)
+    world.ask(CancelRun(run_id=run_id))
+    assert (world.state(waits, "next"), used(world)) == ("running", 1)
+
+    world.ask(ClearTasks(run_id=run_id))
+
+    assert world.state(held, "looks") == "queued"
+    world.succeed("next")
+    assert (world.state(held, "looks"), used(world)) == ("running", 1)
+    defer(world, "looks")
     assert used(world) == 1
 
 

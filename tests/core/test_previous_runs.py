@@ -14,7 +14,7 @@ from aioflow.model.states import TaskState, Wait, WaitKind
 from aioflow.protocol.effects import Again
 from aioflow.protocol.inputs import PreviousRunLoaded, RequestReceived
 from aioflow.protocol.reports import ItemYielded, Succeeded
-from aioflow.protocol.requests import CancelRun, ClearTasks, DeleteRun, Explain, Mark
+from aioflow.protocol.requests import CancelRun, ClearTasks, CreateRun, DeleteRun, Explain, Mark
 from tests.core.world import SECOND, World
 
 ONCE = RetryPolicy(tries=1)
@@ -149,6 +149,28 @@ def test_only_the_first_of_those_that_wait_begins_past_the_limit():
     clear(world, early[0], "load")
 
     assert [world.run_state(run) for run in (*early, last)] == ["running", "running", "queued"]
+
+
+def needed_and_created_with_an_earlier_one() -> tuple[World, list[int]]:
+    """A run begins past the limit in a turn that creates a run of an earlier date after it."""
+    world = loaded(after("before"), after("load", 0, depends_on_past=True), max_active_runs=1)
+    day(world, 2)
+    world.finish_all()
+    day(world, 4)
+    before = world.started("before").start
+    world.turn(
+        RequestReceived(-1, CreateRun(dag_id="dag", logical_date=3 * DAY)),
+        Succeeded(before.task_no, before.start_no, world.now, world.now),
+        RequestReceived(-2, CreateRun(dag_id="dag", logical_date=DAY)),
+    )
+    (created,) = [batch.new_runs for batch in world.batches if len(batch.new_runs) == 2]
+    return world, [row.run_no for row in created]
+
+
+def test_a_run_begins_past_the_limit_though_an_earlier_one_is_created_in_the_same_turn():
+    world, created = needed_and_created_with_an_earlier_one()
+
+    assert [world.run_state(run) for run in created] == ["running", "queued"]
 
 
 def test_a_run_that_is_first_in_line_once_another_was_cancelled_begins_past_the_limit():

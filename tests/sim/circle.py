@@ -20,6 +20,7 @@ from aioflow.core.quarantine import (
     RepeatInput,
     RetryTimer,
     consequence,
+    quarantine_run,
 )
 from aioflow.core.repair.clear import portion
 from aioflow.core.runs.restore import restore_run, split_restart
@@ -33,7 +34,7 @@ from aioflow.model.batch import Batch
 from aioflow.model.rows import FROM_START
 from aioflow.model.states import TaskState
 from aioflow.protocol.effects import Effect
-from aioflow.protocol.inputs import Input, RequestReceived, TimerFired
+from aioflow.protocol.inputs import ContinueRun, Input, RequestReceived, TimerFired
 from aioflow.protocol.reports import (
     Awaiting,
     CallAnswered,
@@ -423,15 +424,18 @@ class Circle:
         for run in runs:
             if run.run_no != _run_of(entry, node):
                 raise Broken("blame", f"run {run.run_no} is held still for {entry}")
-            quarantine.change_run(run, quarantine=type(entry).__name__)
+            quarantine_run(run, type(entry).__name__, quarantine)
         batch = quarantine.close()
         if not batch.is_empty:
             before = invariants.before(node, batch)
             node.tables.commit(batch, self.epoch)
             self.memory.commit_no = batch.number
             quarantine.mark_durable()
-            node.note([entry], batch, [])
-            invariants.check(node, Turn(batch, [], before))
+            node.note([entry], batch, quarantine.effects)
+            invariants.check(node, Turn(batch, quarantine.effects, before))
+            node.act(quarantine.effects)
+        for run in runs:
+            node.say(ContinueRun(run.run_no))
 
 
 def _is_poison(entry: Input) -> bool:

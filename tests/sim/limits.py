@@ -115,6 +115,8 @@ def _weighs(node: Any, row: TaskRow, task: TaskSpec) -> bool:
         return True
     if row.started_at is None:  # an interrupted try asks for its slots again
         return False
+    if node.tables.runs[row.run_no].quarantine is not None:  # it does not continue
+        return False
     if task.sensor is None:  # an operator's stream outlives its tries
         return row.state is TaskState.QUEUED
     return row.state in {TaskState.QUEUED, TaskState.SENSING} and any(
@@ -163,10 +165,12 @@ def _windows(node: Any, run_no: int) -> None:
 def _active_runs(node: Any) -> None:
     """Check active runs: a run begins under the limit of its own version.
 
-    Only the run that all later ones of its DAG wait for may begin beyond the limit.
+    Only the run that all later ones of its DAG wait for may begin beyond the limit. Quarantined
+    runs do not count.
     """
-    beyond = node.tables.beyond
-    candidates, task = defaultdict(list), node.tables.live_run_nos()
+    beyond, runs = node.tables.beyond, node.tables.runs
+    candidates = defaultdict(list)
+    task = [no for no in node.tables.live_run_nos() if runs[no].quarantine is None]
     for run_no in sorted(node.tables.may_be_beyond & set(task) - beyond):
         candidates[node.tables.runs[run_no].dag_id].append(run_no)
     active: Counter[str] = Counter()

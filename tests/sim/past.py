@@ -230,21 +230,27 @@ def _differ(one: EndedRun, other: EndedRun) -> bool:
 def note_begun(tables: Any, batch: Batch) -> None:
     """Note the runs of a stored batch that may begin beyond the limit of their DAG.
 
-    That is the oldest run of a DAG, if tasks of a running one depend on the previous run.
+    That is the oldest run of a DAG, if tasks of a running one depend on the previous run. Runs that
+    the same turn created after it do not count: it was the oldest when it began.
     """
-    begun = {row.run_no for row in batch.new_runs} | {row.run_no for row in batch.run_changes}
+    made = {row.run_no for row in batch.new_runs}
+    begun = made | {row.run_no for row in batch.run_changes}
     for run_no in begun & set(tables.live_run_nos()):
-        row = tables.runs[run_no]
         unfinished = [tables.runs[no] for no in tables.unfinished()]
         line = sorted(
             (order, other)
             for other in unfinished
-            if other.dag_id == row.dag_id and (order := run_key(other)) is not None
+            if other.dag_id == tables.runs[run_no].dag_id and (order := run_key(other)) is not None
         )
-        first = line[0][1] if line else None
-        running = [other for _, other in line[1:] if other.state is RunState.RUNNING]
+        numbers = [other.run_no for _, other in line]
+        if run_no not in numbers:
+            continue
+        at = numbers.index(run_no)
+        later = made if run_no not in made else {no for no in made if no > run_no}
+        running = [other for _, other in line[at + 1 :] if other.state is RunState.RUNNING]
         specs = [tables.spec_of_run(other.run_no) for other in running]
-        if first == row and any(task.depends_on_past for spec in specs for task in spec.tasks):
+        is_needed = any(task.depends_on_past for spec in specs for task in spec.tasks)
+        if is_needed and later.issuperset(numbers[:at]):
             tables.may_be_beyond.add(run_no)
 
 

@@ -26,10 +26,11 @@ from aioflow.core.triggers import event_stream
 from aioflow.errors import Fenced, StrangeDatabase
 from aioflow.model.batch import Batch
 from aioflow.model.dag import DEFAULT_POOL, Body, DagSpec, TaskSpec
-from aioflow.model.rows import OutboxRow, ResultRow, RunRow, TaskRow
+from aioflow.model.rows import OutboxRow, ResultRow, RunChange, RunRow, TaskRow
 from aioflow.model.states import Failure, RunState, TaskState, TriggerRule
 from aioflow.protocol.commands import StartTask
 from aioflow.protocol.outbox import ALERT, TRIAL, Trial
+from tests.core.test_previous_runs import needed_and_created_with_an_earlier_one
 from tests.sim import coverage, loop_model, model, oracle
 from tests.sim.broken import Broken
 from tests.sim.circle import RARE
@@ -37,6 +38,7 @@ from tests.sim.drawing import FIRST, draw
 from tests.sim.faults import KINDS, Faults
 from tests.sim.ledger import Ledger
 from tests.sim.owing import what_is_owed_is_read
+from tests.sim.past import note_begun
 from tests.sim.script import Call, script
 from tests.sim.shrink import shrink
 from tests.sim.stored import starts_read_the_last_success
@@ -324,6 +326,28 @@ def test_a_result_that_a_mark_has_left_is_noticed(at_hand):
 
     with pytest.raises(Broken, match="I17 results"):
         starts_read_the_last_success(_after_a_mark([left]), _reader(at_hand))
+
+
+def test_a_run_that_was_the_oldest_when_it_began_may_be_beyond_the_limit():
+    world, (needed, _) = needed_and_created_with_an_earlier_one()
+    tables = Tables()
+    for batch in world.batches:
+        tables.commit(batch)
+        note_begun(tables, batch)
+
+    assert tables.may_be_beyond == {needed}
+
+
+def test_a_run_that_begins_after_an_earlier_one_was_stored_may_not_be_beyond_the_limit():
+    world, (needed, _) = needed_and_created_with_an_earlier_one()
+    tables = Tables()
+    for batch in world.batches:
+        tables.commit(batch)
+    begins = RunChange(needed, RunState.QUEUED, RunState.RUNNING, world.now, None, None)
+
+    note_begun(tables, Batch(number=99, at=world.now, run_changes=[begins]))
+
+    assert not tables.may_be_beyond
 
 
 def test_a_number_is_taken_once():

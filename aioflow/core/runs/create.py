@@ -21,7 +21,7 @@ from aioflow.core.state.accounts import person_of
 from aioflow.core.state.graph import DagVersion
 from aioflow.core.state.memory import Memory
 from aioflow.core.state.run_sequence import run_key
-from aioflow.core.state.task_instance import Run
+from aioflow.core.state.task_instance import Run, queue_of
 from aioflow.core.transaction import Transaction
 from aioflow.errors import BadConf, DagBroken, RequestError, UnknownDag
 from aioflow.model.dag import DagSpec
@@ -51,6 +51,7 @@ __all__ = (
     "requester",
     "run_ended",
     "set_paused",
+    "start_next",
     "validate_conf",
 )
 
@@ -249,16 +250,18 @@ def _run_id(dag_id: str, at: Timestamp, run_no: int) -> str:
 
 def run_ended(run: Run, *, was: RunState, tx: Transaction) -> None:
     """Update counts and schedule after the end of a run, and start the next queued run."""
-    memory, dag_id = tx.memory, run.row.dag_id
-    if was is RunState.RUNNING:
-        memory.active_runs[run.queue] -= 1
-    else:
-        run_queue.leave_queue(run, tx)
+    run_queue.withdraw(run, was, tx)
     deadlines.delete_deadlines(run.run_no, tx)
+    start_next(run.row, tx)
+
+
+def start_next(run: RunRow, tx: Transaction) -> None:
+    """Start the runs that may start because a run has ended or is quarantined."""
+    memory, dag_id = tx.memory, run.dag_id
     tx.eased_dags.add(dag_id)
-    run_queue.begin_queued(run.queue, tx)
-    if run.row.backfill is not None:
-        tx.effects.append(ContinueBackfill(run.row.backfill))
+    run_queue.begin_queued(queue_of(run), tx)
+    if run.backfill is not None:
+        tx.effects.append(ContinueBackfill(run.backfill))
     row = memory.dags.get(dag_id)
     if row is None or row.next_run_at is None:
         return

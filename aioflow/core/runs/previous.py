@@ -107,6 +107,8 @@ def _waits_for_live(run: Run, memory: Memory) -> bool:
     """Return whether a task of a run waits only for an earlier live run."""
     if run.clearing is not None:
         return False  # its tasks are evaluated when the clear is complete
+    if run.row.quarantine is not None:
+        return False
     for task_index in run.graph.past:
         if run.states[task_index] == TaskState.PENDING and verdict(run, task_index) is Verdict.RUN:
             found = blocker(run, task_index, memory)
@@ -126,6 +128,8 @@ def needed_run(dag_id: str, memory: Memory) -> Run | None:
     if sequence is None or first is None or memory.runs.peek(first).state is not RunState.QUEUED:
         return None
     if memory.runs.peek(first).clearing is not None:
+        return None
+    if memory.runs.peek(first).row.quarantine is not None:
         return None
     number: RunNo | None = first
     while number is not None:

@@ -20,6 +20,7 @@ __all__ = (
     "remember",
     "run_reopened",
     "waits_while_paused",
+    "withdraw",
 )
 
 
@@ -35,8 +36,10 @@ def count_runs(memory: Memory) -> None:
 
 
 def remember(run: Run, memory: Memory) -> None:
-    """Add a run to its queue, or to the count of active runs."""
+    """Add a run to its queue, or to the count of active runs. Quarantined runs do not count."""
     queue = run.queue
+    if run.row.quarantine is not None:
+        return
     if run.clearing is not None and run.state is RunState.QUEUED:
         return  # the run is queued when the clear is complete
     if run.state is RunState.QUEUED:
@@ -51,6 +54,20 @@ def leave_queue(run: Run, tx: Transaction) -> None:
     if run in waiting:
         waiting.remove(run)
         tx.eased_dags.add(run.row.dag_id)
+
+
+def withdraw(run: Run, was: RunState, tx: Transaction) -> None:
+    """Remove a run from the active runs or from its queue, because it ends or is quarantined.
+
+    Args:
+        was: The state in which the run was counted.
+    """
+    if run.row.quarantine is not None:
+        return  # it has not been counted since
+    if was is RunState.RUNNING:
+        tx.memory.active_runs[run.queue] -= 1
+    else:
+        leave_queue(run, tx)
 
 
 def run_reopened(run: Run, tx: Transaction) -> None:

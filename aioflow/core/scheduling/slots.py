@@ -140,6 +140,11 @@ class Slots:
         """The number of running ``async def`` bodies."""
         return len(self.at_work)
 
+    @property
+    def has_running(self) -> bool:
+        """Whether any task holds a slot, in any executor."""
+        return bool(self.at_work) or any(not worker.is_idle for worker in self.all_workers)
+
     def worker(self, number: WorkerNo) -> Worker:
         """Return the worker with a number."""
         return self.workers[number] if number < len(self.workers) else self.remote[number]
@@ -226,13 +231,16 @@ class Slots:
     def hold_pool_slots(self, task: TaskInstance) -> None:
         """Let a task that waits within its try keep its slots, if its pool counts deferred tasks.
 
-        Other tasks are ignored. Idempotent.
+        A resumed task of a quarantined run loses them: it does not continue. Other tasks are
+        ignored. Idempotent.
         """
         if _is_between(task):
             self._hold_pool_slots(task)
+        elif task.run.row.quarantine is not None:
+            self.free_pool_slots(task)
 
     def hold_pool_slots_of(self, run: Run) -> None:
-        """Apply ``hold_pool_slots`` to all tasks of a run that was restored."""
+        """Apply ``hold_pool_slots`` to all tasks of a run that was restored or quarantined."""
         if self._any_counts_deferred:
             for task in list(run.active_tasks.values()):
                 self.hold_pool_slots(task)
@@ -705,7 +713,7 @@ def _is_between(task: TaskInstance) -> bool:
         return False
     if task.state is TaskState.DEFERRED:
         return True
-    if task.started_at is None:
+    if task.started_at is None or task.run.row.quarantine is not None:
         return False
     if task.spec.sensor is None:
         return task.state is TaskState.QUEUED

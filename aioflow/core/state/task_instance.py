@@ -461,6 +461,11 @@ def backfill_queue(backfill_no: int) -> str:
     return f"backfill {backfill_no}"
 
 
+def queue_of(row: RunRow) -> str:
+    """Return the queue in which a run waits and is counted: that of its DAG or of its backfill."""
+    return row.dag_id if row.backfill is None else backfill_queue(row.backfill)
+
+
 class Run:
     """A live run.
 
@@ -577,9 +582,8 @@ class Run:
 
     @property
     def queue(self) -> str:
-        """Queue in which the run waits and is counted: that of its DAG or of its backfill."""
-        number = self.row.backfill
-        return self.row.dag_id if number is None else backfill_queue(number)
+        """Queue in which the run waits and is counted; see ``queue_of``."""
+        return queue_of(self.row)
 
     def task_no(self, task_index: int, map_index: int) -> TaskNo:
         """Return the row number of a task, whether the row exists or not."""
