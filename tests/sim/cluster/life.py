@@ -16,6 +16,7 @@ import msgspec
 
 from aioflow.clock import Clock
 from aioflow.daemon.node import _Node, _Warm
+from aioflow.daemon.standby import NodeCounts, StatusReader
 from aioflow.errors import StoreUnavailable
 from aioflow.model.batch import Batch
 from aioflow.model.rows import NodeFacts, NodeMark
@@ -234,7 +235,14 @@ class ClusterNode(_Node):
     """See ``daemon.node``."""
 
     def __init__(
-        self, settings: Any, store: Any, vault: Any, traces: Any, about: Any, stopped: Any
+        self,
+        settings: Any,
+        store: Any,
+        vault: Any,
+        traces: Any,
+        about: Any,
+        stopped: Any,
+        counts: NodeCounts,
     ) -> None:
         life = self._life = store._life
         fields: Any = self
@@ -242,10 +250,10 @@ class ClusterNode(_Node):
         fields._clock = life.host.slow_clock
         fields.stopped = stopped
         fields._warm = _Warm()
-        fields._standby = fields._standby_server = fields._queries = fields._api_server = None
-        fields._status = SimpleNamespace()
+        fields._standby = fields._queries = fields._api_server = fields._standby_server = None
         life.incarnation = ClusterIncarnation(life, store, about)
-        fields._engine = life.incarnation.engine
+        fields._engine = engine = life.incarnation.engine
+        fields._counts, fields._status = counts, StatusReader(engine, counts)
         fields._deliveries = SimpleNamespace(drain=lambda: None, quiet=_nothing)
         fields._hosts = SimpleNamespace(shut_down=_nothing)
         life.node = self
