@@ -99,6 +99,11 @@ class PostgresServer:
         """The file to which the server logs."""
         return self._data / "log"
 
+    @property
+    def pid_file(self) -> Path:
+        """The file whose first line is the number of the server's process."""
+        return self._data / "postmaster.pid"
+
     def start(self) -> None:
         """Start it; the first time with an empty database."""
         if not self._data.exists():

@@ -127,7 +127,7 @@ class Life:
         self.is_over = self.has_left = self.has_recovered = False
         self.incarnation: Any = None
         self._unheard = Ledger()
-        self._process = PROCESS.get()
+        self.process = PROCESS.get()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._world, name)
