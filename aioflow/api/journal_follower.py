@@ -1,4 +1,4 @@
-"""The follower of the journal: a standby learns what the active node commits.
+"""The follower of the journal, from which a standby learns of the commits of the active node.
 
 It reads new rows of the journal four times a second, in their order, and feeds the live stream. If
 a commit has changed accounts, tokens or sessions, they are read again, and so are the DAGs.
