@@ -21,7 +21,7 @@ BROWSER := command -v chromium >/dev/null || test "$$(id -u)" != 0 || { \
 SHELLS := command -v zsh >/dev/null && command -v fish >/dev/null || test "$$(id -u)" != 0 || { \
     apt-get update && apt-get install --yes --no-install-recommends zsh fish; }
 
-.PHONY: run check test nightly pure lint types mypy pyright style layers modules docs bench dist ui ui-check clean
+.PHONY: run check test nightly pure lint types mypy pyright style layers modules docs bench peers dist ui ui-check clean
 
 # The daemon with the example DAGs, one run shown live, and today's file for further ones.
 run: .venv/.run
@@ -80,6 +80,11 @@ docs: .venv/.docs
 
 bench: .venv/.all
 	$(BIN)/python -m benchmarks
+
+# Other systems beside aioflow, in environments of their own; 90 minutes on an idle machine.
+# SYSTEM=dbos,prefect and FIGURE=chain,waits run some cells.
+peers: .venv/.all
+	$(BIN)/python -m benchmarks.peers $(if $(SYSTEM),--system $(SYSTEM)) $(if $(FIGURE),--figure $(FIGURE))
 
 # The wheel and the source distribution, and the wheel of aioflow-worker, in dist/.
 dist: | .venv/.pip

@@ -17,6 +17,7 @@ from typing import Any
 from benchmarks import (
     burst,
     clearing,
+    cluster,
     dag_files,
     density,
     due_resumed,
@@ -69,6 +70,7 @@ MODULES: Mapping[str, ModuleType] = {
         waiting,
         watchers,
         executors,
+        cluster,
     )
 }
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -19,6 +20,7 @@ __all__ = (
     "Figure",
     "Measure",
     "command",
+    "commit_of_checkout",
     "median",
     "percentiles",
     "report",
@@ -96,16 +98,21 @@ def _reader(size: Any) -> Callable[[str], Any]:
     return lambda text: [kind(part) for part in text.split(",")]
 
 
-def _machine() -> dict[str, object]:
-    commit = subprocess.run(
+@cache
+def commit_of_checkout() -> str:
+    """Return the commit of this checkout, with ``-dirty`` if the tree has changes."""
+    return subprocess.run(
         ["git", "describe", "--always", "--dirty"],
         capture_output=True,
         text=True,
         check=False,
         cwd=Path(__file__).parent,
     ).stdout.strip()
+
+
+def _machine() -> dict[str, object]:
     return {
-        "commit": commit,
+        "commit": commit_of_checkout(),
         "cpus": os.cpu_count(),
         "load": round(os.getloadavg()[0], 1),
         "python": platform.python_version(),

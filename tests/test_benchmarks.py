@@ -22,7 +22,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 CLAIMED = {
     *("throughput", "hop", "due_resumed", "burst", "handed_over", "restart", "startup"),
     *("waiting", "density", "fairness", "clearing", "wide", "dag_files", "watchers"),
-    *("event_runs", "reads", "files", "executors", "objects"),
+    *("event_runs", "reads", "files", "executors", "objects", "cluster"),
 }
 
 SAMPLED = ("hop", "turn")

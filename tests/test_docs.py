@@ -225,6 +225,44 @@ def test_the_unit_for_systemd_starts_a_daemon_again_unless_its_database_was_take
     assert {"network-online.target", "postgresql.service"} == set(settings["After"].split())
 
 
+def test_the_unit_of_a_standby_is_that_of_a_daemon_with_the_settings_of_a_node(
+    tmp_path, monkeypatch
+):
+    (unit,) = blocks(DOCS / "how-to" / "run-a-standby.md", "ini")
+    (of_one,) = blocks(DOCS / "how-to" / "run-in-production.md", "ini")
+    extra = [line for line in unit.splitlines() if line not in of_one.splitlines()]
+    variables = dict(re.findall(r"^Environment=(\w+)=(.*)$", unit, re.MULTILINE))
+    settings = node_settings(tmp_path, variables, monkeypatch)
+
+    assert {line.partition("=")[0] for line in extra} == {"After", "Environment", "EnvironmentFile"}
+    assert settings.ha_node_name == "%H"
+
+
+def test_the_nodes_of_the_compose_file_differ_in_home_name_and_port_only(tmp_path, monkeypatch):
+    (compose,) = blocks(DOCS / "how-to" / "run-a-standby.md", "yaml")
+    first, _, second = compose.partition("  b:\n")
+    variables = dict(re.findall(r"^      (AIOFLOW_\w+): \"?(.*?)\"?$", first, re.MULTILINE))
+    settings = node_settings(tmp_path, variables, monkeypatch)
+    mounts = [set(re.findall(r'^      - "(.*)"$', part, re.MULTILINE)) for part in (first, second)]
+
+    assert settings.ha_node_name == "a"
+    assert re.findall(r"^      (AIOFLOW_.*)$", second, re.MULTILINE) == ["AIOFLOW_HA__NODE_NAME: b"]
+    home = variables["AIOFLOW_HOME"]
+    assert mounts[0] ^ mounts[1] == {f"home-a:{home}", f"home-b:{home}"}
+    assert f"./key:{home}/key:ro" in mounts[0]
+
+
+def node_settings(home: Path, variables: dict[str, str], monkeypatch) -> Settings:
+    """Return the settings of a node that is described by environment variables."""
+    monkeypatch.setenv("AIOFLOW_DB__URL", "postgresql://db/aioflow")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    settings = Settings.read(home)
+    assert settings.ha_enabled
+    assert not settings.oddities
+    return settings
+
+
 def test_the_readme_says_how_many_bodies_a_kill_repeats_at_most():
     readme = " ".join((ROOT / "README.md").read_text().split())
 

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from aioflow.core.observation import Timing
 from aioflow.daemon.standby import REJOIN_SECONDS, REJOINS, Rejoins, Standby
 from aioflow.errors import Fenced, HomeBusy, SettingsError, StoreUnavailable
+from aioflow.model.nodes import ActiveState
 from aioflow.model.rows import NodeFacts, NodeMark
 from aioflow.settings import Settings
 from aioflow.store import open_store
@@ -116,6 +117,45 @@ async def test_a_silent_node_is_taken_over_from_after_a_lease_as_it_was_observed
     assert database.active is not None
     assert (claim.after, claim.joined_epoch) == (database.active.mark, 4)
     assert database.heartbeats >= 120
+
+
+async def test_a_standby_sends_its_first_heartbeat_when_it_answers_requests():
+    clock, database = Clock(), Database(THEIRS)
+    at(clock, 9.9, lambda: setattr(database, "active", None))
+    membership = cast(Membership, database)
+    standby = Standby(
+        membership, clock, TIMING, ABOUT, "db", is_warm=lambda: 5_000_000 <= clock.us < 6_000_000
+    )
+    assert standby.is_joining
+    await standby.wait(database.claim)
+
+    assert not standby.is_joining
+    assert database.heartbeats == 10
+
+
+async def test_a_standby_tells_what_it_sees_of_the_active_node():
+    clock, database, seen = Clock(), Database(THEIRS), []
+    standby = Standby(cast(Membership, database), clock, TIMING, ABOUT, "db")
+
+    def look() -> None:
+        seen.append((standby.active_state, standby.silent_seconds))
+
+    at(clock, 5.0, look)
+    at(clock, 10.0, lambda: setattr(database, "is_silent", True))
+    at(clock, 12.0, look)
+    at(clock, 12.1, lambda: setattr(database, "is_away", True))
+    at(clock, 15.0, look)
+    at(clock, 15.1, lambda: setattr(database, "is_away", False))
+    at(clock, 15.2, lambda: setattr(database, "active", None))
+    await standby.wait(database.claim)
+
+    assert [state for state, _ in seen] == [
+        ActiveState.ALIVE,
+        ActiveState.SILENT,
+        ActiveState.UNKNOWN,
+    ]
+    assert seen[0][1] <= 0.5
+    assert 2.0 <= seen[1][1] <= 3.0
 
 
 async def test_a_node_that_has_left_is_not_waited_for():
@@ -324,8 +364,13 @@ def test_settings_with_which_a_standby_could_not_take_over_are_refused(tmp_path)
 
 
 async def test_a_write_that_is_acknowledged_late_is_confirmed_before_it_has_effects():
-    assert await late_commits(0.1) == 0
+    assert await late_commits(1.0) == 0
     assert await late_commits(2.5) == 1
+
+
+async def test_so_is_one_after_which_a_node_without_sessions_would_be_dead():
+    assert TIMING.quick_lease_us < 1_600_000 < 0.7 * TIMING.lease_us
+    assert await late_commits(1.6) == 1
 
 
 async def late_commits(seconds: float) -> int:
@@ -340,7 +385,7 @@ async def late_commits(seconds: float) -> int:
             asked.append(at)
 
     slots = Slots(cpu_slots=1, async_slots=1)
-    engine = Engine(cast(Any, Slow()), slots, clock=clock, random=lambda: 0.0, lease_us=3_000_000)
+    engine = Engine(cast(Any, Slow()), slots, clock=clock, random=lambda: 0.0, timing=TIMING)
     began = clock.monotonic_us()
     clock.us += round(seconds * 1e6)
     await engine._confirm(began)

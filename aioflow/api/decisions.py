@@ -169,13 +169,16 @@ class Decisions:
     async def page(
         self,
         *,
-        is_open: bool = True,
+        is_open: bool | None = True,
         dag_id: str | None = None,
         run_id: str | None = None,
         cursor: str | None = None,
         limit: int = 100,
     ) -> Page[DecisionView]:
         """Return a page of decisions, the newest first.
+
+        Args:
+            is_open: Only those that have not ended, or only those that have; ``None`` for all.
 
         Raises:
             UnknownRun: If there is no such run.

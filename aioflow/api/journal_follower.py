@@ -1,7 +1,8 @@
-"""The follower of the journal, from which a standby learns of the commits of the active node.
+"""The view of a standby on the active node: its commits, and whether it answers.
 
 It reads new rows of the journal four times a second, in their order, and feeds the live stream. If
-a commit has changed accounts, tokens or sessions, they are read again, and so are the DAGs.
+a commit has changed accounts, tokens or sessions, they are read again, and so are the DAGs. The
+live stream also says when the active node is silent.
 """
 
 from __future__ import annotations
@@ -14,20 +15,22 @@ import anyio
 from aioflow._threads import in_thread
 from aioflow.api.access.accounts import Access
 from aioflow.api.dags import Catalogue
-from aioflow.api.live_stream import Commits, News
+from aioflow.api.live_stream import Commits, News, frame
 from aioflow.api.queries import RunReader
 from aioflow.clock import Clock
 from aioflow.errors import NodeBehind, StoreError, UnknownDag
 from aioflow.model.batch import JournalRow
+from aioflow.model.nodes import ActiveState, NodeRole, ReadNodeStatus
 from aioflow.store.journal import Moved, moved_by
 from aioflow.telemetry.log import Logger
 
-__all__ = ("BEHIND_SECONDS", "JournalFollower")
+__all__ = ("BEHIND_SECONDS", "ActiveNodeNews", "JournalFollower")
 
 BEHIND_SECONDS = 2.0
 """A standby that is further behind than this refuses changes: it may know a revoked token."""
 
 _POLL_SECONDS = 0.25
+_STAND_BY = frozenset({NodeRole.JOINING, NodeRole.STANDBY})
 _ROWS_AT_ONCE = 20
 _ACCESS_TABLES = frozenset({"account", "api_token", "session"})
 _DAG_TABLES = frozenset({"dag", "dag_file"})
@@ -40,8 +43,10 @@ class JournalFollower:
 
     Args:
         reader: Reads the rows that a commit has changed.
+        read_status: Returns what this node knows about the active one.
 
     Attributes:
+        active_node: Tells clients of the live stream whether the active node answers.
         commit_no: Number of the last commit, of whichever node.
         seq: The order of that commit among those of all nodes.
         position: The last commit of each node.
@@ -55,7 +60,9 @@ class JournalFollower:
         access: Access,
         catalogue: Catalogue,
         commits: Commits,
+        read_status: ReadNodeStatus,
     ) -> None:
+        self.active_node = ActiveNodeNews(read_status, commits, clock)
         self._reader = reader
         self._clock = clock
         self._access = access
@@ -86,6 +93,11 @@ class JournalFollower:
 
     async def run(self) -> None:
         """Follow until cancelled."""
+        async with anyio.create_task_group() as group:
+            group.start_soon(self.active_node.run)
+            await self._follow_all()
+
+    async def _follow_all(self) -> None:
         is_away = False
         while True:
             try:
@@ -171,3 +183,44 @@ def _read(rows: Sequence[JournalRow]) -> list[Moved | None]:
         except ValueError:
             found.append(None)
     return found
+
+
+class ActiveNodeNews:
+    """Tells all clients of the live stream when the active node is silent, and when it is back.
+
+    Args:
+        read_status: Returns the status of this node.
+    """
+
+    def __init__(self, read_status: ReadNodeStatus, commits: Commits, clock: Clock) -> None:
+        self._read_status = read_status
+        self._commits = commits
+        self._clock = clock
+
+    @property
+    def state(self) -> ActiveState:
+        """What this standby knows about the active node.
+
+        Once this node has taken over, there is none until its own server answers.
+        """
+        status = self._read_status()
+        return status.active if status.role in _STAND_BY else ActiveState.MISSING
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether another node is active that may answer requests."""
+        return self.state is ActiveState.ALIVE
+
+    def message(self) -> bytes:
+        """Return the current state as a message of the live stream."""
+        return frame("active_node", {"state": str(self.state)})
+
+    async def run(self) -> None:
+        """Tell each change until cancelled. A new client gets the state when it connects."""
+        told = self.message()
+        while True:
+            await self._clock.sleep(_POLL_SECONDS)
+            now = self.message()
+            if now != told:
+                told = now
+                self._commits.tell_all(now)

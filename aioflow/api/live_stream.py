@@ -408,6 +408,10 @@ class Commits:
             await anyio.lowlevel.checkpoint()
             self._put(parts.encoded(wanted), followers)
 
+    def tell_all(self, message: bytes) -> None:
+        """Send a message to all clients, whatever they subscribed to."""
+        self._put(message, list(self._followers))
+
     def _put(self, message: bytes, followers: list[Follower]) -> None:
         for follower in followers:
             if follower in self._followers and not follower.put(message):

@@ -30,6 +30,7 @@ from aioflow.engine.loop import Engine
 from aioflow.errors import StoreError, StoreUnavailable
 from aioflow.executors.host_inspection import HostLoad
 from aioflow.filesystem import full_disk
+from aioflow.model.nodes import NodeStatus
 from aioflow.model.states import RunState, TaskState, TriggerState
 from aioflow.model.timestamps import Timestamp
 from aioflow.protocol.outbox import is_callback
@@ -41,6 +42,7 @@ __all__ = (
     "MemoryStats",
     "MemoryStatsCollector",
     "Metrics",
+    "NodeMetrics",
     "Sizes",
     "Sizing",
     "health",
@@ -204,8 +206,23 @@ class Sizing:
         return self._known
 
 
+class NodeMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """The metrics that a node has in every role.
+
+    Attributes:
+        status: Its role, and what it knows about the active node.
+        follower_lag_seconds: The time since it knew of all commits; 0 for the active node.
+        hosts: Load of each shared host.
+    """
+
+    status: NodeStatus
+    follower_lag_seconds: float
+    hosts: list[HostLoad]
+    uptime_seconds: float
+
+
 class Metrics(msgspec.Struct, kw_only=True):
-    """Current metrics of a node.
+    """Current metrics of the active node.
 
     Attributes:
         deferred: Waiting triggers by kind. With very many tasks it is slightly delayed, like the
@@ -219,7 +236,6 @@ class Metrics(msgspec.Struct, kw_only=True):
         fenced, refused: Rejected batches; see ``engine.metrics.Measures``.
         fires: Events accepted from triggers, by kind.
         evicted: Suspended coroutines evicted for lack of memory.
-        hosts: Load of each shared host.
         logs_bytes: Bytes printed by tries.
         spans: Trace spans, by ``made`` and ``dropped``.
     """
@@ -235,7 +251,6 @@ class Metrics(msgspec.Struct, kw_only=True):
     refused: int
     fires: dict[str, int]
     evicted: int
-    hosts: list[HostLoad]
     logs_bytes: int
     spans: dict[str, int]
     waiting_inputs: int
@@ -255,7 +270,6 @@ class Metrics(msgspec.Struct, kw_only=True):
     schedules_late: int
     lease_age_seconds: float
     is_store_away: bool
-    uptime_seconds: float
 
 
 def measured(
@@ -266,9 +280,8 @@ def measured(
     *,
     logs_bytes: int,
     spans: tuple[int, int],
-    uptime_us: int,
 ) -> Metrics:
-    """Return the current metrics.
+    """Return the current metrics of the active node.
 
     Args:
         stats: Statistics of the memory.
@@ -287,7 +300,6 @@ def measured(
         refused=done.refused,
         fires=dict(fires),
         evicted=sum(host.evicted for host in hosts),
-        hosts=list(hosts),
         logs_bytes=logs_bytes,
         spans={"made": spans[0], "dropped": spans[1]},
         waiting_inputs=engine.waiting_inputs,
@@ -307,7 +319,6 @@ def measured(
         schedules_late=memory.schedules_late,
         lease_age_seconds=engine.lease_age_us / 1e6,
         is_store_away=engine.store_away_since is not None,
-        uptime_seconds=uptime_us / 1e6,
     )
 
 
@@ -355,9 +366,9 @@ async def health(
     )
 
 
-def standby_health(*, is_active_known: bool, is_current: bool) -> HealthView:
+def standby_health(*, has_joined: bool, is_active_alive: bool, is_current: bool) -> HealthView:
     """Return whether a standby can pass requests on to the active node, and follows it."""
-    checks = {"active": is_active_known, "current": is_current}
+    checks = {"joined": has_joined, "active": is_active_alive, "current": is_current}
     status = "ready" if all(checks.values()) else "not_ready"
     return HealthView(status=status, checks=checks, reason="", owed={})
 

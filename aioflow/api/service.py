@@ -21,7 +21,15 @@ from aioflow.api.decisions import Decisions
 from aioflow.api.events import NamedEvents
 from aioflow.api.executors import ExecutorView, executor_views
 from aioflow.api.journal_follower import BEHIND_SECONDS, JournalFollower
-from aioflow.api.metrics import Metrics, Sizes, Sizing, health, measured, standby_health
+from aioflow.api.metrics import (
+    Metrics,
+    NodeMetrics,
+    Sizes,
+    Sizing,
+    health,
+    measured,
+    standby_health,
+)
 from aioflow.api.node_queries import NodeQueries, OwnAnswer, OwnQuery
 from aioflow.api.notes import Notes
 from aioflow.api.operate import REQUEST_SECONDS
@@ -72,6 +80,7 @@ from aioflow.model.access import Actor, AuditEntry, SessionRow, audit_entry
 from aioflow.model.batch import Batch
 from aioflow.model.dag import DagSpec
 from aioflow.model.ids import RunNo, TriggerNo
+from aioflow.model.nodes import NodeRole, ReadNodeStatus, is_alone
 from aioflow.model.rows import DagRow, RunRow
 from aioflow.model.states import NodeState
 from aioflow.model.timestamps import Timestamp
@@ -125,6 +134,7 @@ class Api(Explaining):
         connection_tests: Tests connections; ``None`` without a daemon.
         node_queries: Queries to and from other nodes. With them and without an engine this is the
             API of a standby.
+        node_status: Returns the role of this node, and what it knows about the active one.
 
     Attributes:
         actor: The actor of changes, for the audit; ``None`` for the daemon itself.
@@ -163,6 +173,7 @@ class Api(Explaining):
         copy_result: CopyResult | None = None,
         connection_tests: ConnectionTester | None = None,
         node_queries: NodeQueries | None = None,
+        node_status: ReadNodeStatus = is_alone,
     ) -> None:
         super().__init__(store, tasklog, None if home is None else home / "results", copy_result)
         self.clock = clock
@@ -173,6 +184,7 @@ class Api(Explaining):
         self._clean = clean
         self._hosts = hosts
         self._spans = spans
+        self._node_status = node_status
         self.timetables = timetables
         self.watched, self.watched_sensors = watched, watched_sensors
         self.worker_pages = worker_pages
@@ -189,6 +201,7 @@ class Api(Explaining):
         if engine is not None or node_queries is not None:
             self.catalogue = Catalogue(store, follows=True)
         self.reads = Reads(self, clock, engine, self._send, hosts=hosts, watched=watched)
+        self.reads.node_status = node_status
         self.history = History(self, clock)
         self.access = Access(store, clock, self._send_as, passwords)
         if engine is None and node_queries is not None:
@@ -198,7 +211,12 @@ class Api(Explaining):
     def _new_follower(self) -> JournalFollower:
         access, catalogue, commits = self.access, self.catalogue, self.reads.commits
         return JournalFollower(
-            self, self.clock, access=access, catalogue=catalogue, commits=commits
+            self,
+            self.clock,
+            access=access,
+            catalogue=catalogue,
+            commits=commits,
+            read_status=self._node_status,
         )
 
     def act_as(self, actor: Actor | None) -> None:
@@ -521,20 +539,31 @@ class Api(Explaining):
 
     async def _standby_health(self, follower: JournalFollower) -> HealthView:
         """Return whether this standby can pass requests on, and knows of the latest commits."""
-        queries = self.node_queries
         return standby_health(
-            is_active_known=queries is not None and queries.has_active,
+            has_joined=self._node_status().role is NodeRole.STANDBY,
+            is_active_alive=follower.active_node.is_alive,
             is_current=follower.lag_seconds <= BEHIND_SECONDS,
         )
 
-    async def metrics(self) -> Metrics:
-        """Return the current metrics.
+    def node_metrics(self) -> NodeMetrics:
+        """Return the current metrics that a node has in every role."""
+        uptime_us = self.clock.monotonic_us() - self._began_us
+        return NodeMetrics(
+            status=self._node_status(),
+            follower_lag_seconds=0.0 if self.follower is None else self.follower.lag_seconds,
+            hosts=list(self._hosts()),
+            uptime_seconds=uptime_us / 1e6,
+        )
+
+    async def metrics(self) -> Metrics | None:
+        """Return the current metrics of the active node; ``None`` at a standby.
 
         Raises:
             DaemonAway: If there is no daemon.
         """
+        if self.follower is not None:
+            return None
         engine, stats = self._running, await self.reads.collect()
-        uptime_us = self.clock.monotonic_us() - self._began_us
         return measured(
             engine,
             self._hosts(),
@@ -542,7 +571,6 @@ class Api(Explaining):
             self.reads.fires.counts,
             logs_bytes=self._tasklog.written_bytes,
             spans=self._spans(),
-            uptime_us=uptime_us,
         )
 
     @property

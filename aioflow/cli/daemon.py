@@ -161,12 +161,37 @@ def add_demo(nouns: Nouns) -> None:
     parser.add_argument(
         "--after", type=seconds, default=3.0, metavar="SECONDS", help="when the file arrives"
     )
-    parser.add_argument(
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument(
         "--dask", action="store_true", help="run the tasks on a Dask cluster of two workers"
+    )
+    kinds.add_argument(
+        "--failover",
+        action="store_true",
+        help="kill, freeze and cut off the active one of two daemons, and count what is lost",
+    )
+    failover = parser.add_argument_group("with --failover")
+    failover.add_argument(
+        "--seconds",
+        type=partial(seconds, least=1.0),
+        default=60.0,
+        metavar="N",
+        help="how long, default 60",
+    )
+    failover.add_argument(
+        "--waits", type=positive, default=10_000, metavar="N", help="default 10,000"
+    )
+    failover.add_argument("--seed", type=int, metavar="N", help="repeats the order of the faults")
+    failover.add_argument(
+        "--postgres", metavar="DIR", help="folder of PostgreSQL's programs; default: the newest"
     )
 
 
 def _demo(arguments: argparse.Namespace) -> int:
+    if arguments.failover:
+        from aioflow.cli.failover.demo import run_failover
+
+        return run_failover(arguments)
     from aioflow.cli.embedded_daemon import run_demo
 
     return run_demo(arguments)

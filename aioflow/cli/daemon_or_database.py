@@ -341,7 +341,9 @@ class _Database:
 
     def decisions(self, *, is_open: bool, dag: str | None, run: str | None, limit: int) -> Any:
         page = self._ask(
-            lambda api: api.decisions.page(is_open=is_open, dag_id=dag, run_id=run, limit=limit)
+            lambda api: api.decisions.page(
+                is_open=is_open or None, dag_id=dag, run_id=run, limit=limit
+            )
         )
         return page["items"]
 

@@ -52,6 +52,11 @@ class HistoryUpdates:
         self._sums: dict[_Bucket, tuple[int, int]] = {}
         self._ended: list[TaskInstance] = []
 
+    @property
+    def is_pending(self) -> bool:
+        """Whether there is anything to add."""
+        return bool(self._ended or self._sums)
+
     def run_changed(self, row: RunRow, before: RunRow | None) -> None:
         """Count the first start or an end of a run.
 

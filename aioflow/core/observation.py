@@ -11,7 +11,7 @@ import msgspec
 
 from aioflow.model.rows import NodeMark
 
-__all__ = ("Poll", "Timing", "Watch", "observed")
+__all__ = ("Poll", "Timing", "Watch", "is_silent", "observed")
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,12 +33,14 @@ class Poll(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         at: When the poll began, in microseconds of the monotonic clock.
+        answered_at: When its answer had arrived. What it says was true at some time in between.
         heartbeat_us: The interval of the heartbeats of that node, as it says itself.
         has_sessions: Whether the server has a session in which this node writes.
         is_working: Whether the server executes a statement for such a session.
     """
 
     at: int
+    answered_at: int
     mark: NodeMark
     heartbeat_us: int
     has_sessions: bool
@@ -82,7 +84,12 @@ def observed(watch: Watch | None, poll: Poll | None, timing: Timing) -> Watch | 
     has_shown = poll.has_sessions or (watch is not None and is_same and watch.has_shown_sessions)
     is_late = watch is None or poll.at - watch.polled_at > 2 * timing.heartbeat_us
     if watch is None or watch.mark != poll.mark or is_late:
-        return Watch(mark=poll.mark, since=poll.at, polled_at=poll.at, has_shown_sessions=has_shown)
+        return Watch(
+            mark=poll.mark,
+            since=poll.answered_at,  # it may have been read only then
+            polled_at=poll.at,
+            has_shown_sessions=has_shown,
+        )
     absences = 0 if poll.has_sessions else watch.absences + 1
     is_gone = has_shown and absences >= _POLLS_WITHOUT_SESSIONS
     return Watch(
@@ -93,6 +100,16 @@ def observed(watch: Watch | None, poll: Poll | None, timing: Timing) -> Watch | 
         absences=absences,
         is_dead=poll.at - watch.since >= _patience_us(poll, timing, is_gone=is_gone),
     )
+
+
+def is_silent(watch: Watch, timing: Timing) -> bool:
+    """Return whether the active node gives reason to expect a takeover.
+
+    That is earlier than it is dead, and decides nothing: it is shown to people, and reads are no
+    longer passed on.
+    """
+    is_gone = watch.has_shown_sessions and watch.absences > 0
+    return is_gone or watch.polled_at - watch.since >= timing.lease_us // 2
 
 
 def _patience_us(poll: Poll, timing: Timing, *, is_gone: bool) -> int:

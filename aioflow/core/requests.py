@@ -14,6 +14,7 @@ from itertools import islice
 
 from aioflow.core import audit, dag_registry, notes, retention
 from aioflow.core.accounts import answer_of_access
+from aioflow.core.pool_usage import record_pool_usage
 from aioflow.core.processes import set_drained
 from aioflow.core.repair.clear import clear
 from aioflow.core.repair.mark import mark
@@ -62,6 +63,7 @@ from aioflow.protocol.requests import (
     Note,
     NoteUse,
     OpenSession,
+    RecordPoolUsage,
     Reencrypt,
     Reencrypted,
     Request,
@@ -295,8 +297,8 @@ def _answer(request: Request, tx: Transaction) -> object:
             return _answer_of_run(request, tx)
         case SetPaused(dag_id=dag_id, paused=paused):
             return create.set_paused(dag_id, paused=paused, tx=tx)
-        case SetPool():
-            return _set_pool(request, tx)
+        case SetPool() | RecordPoolUsage():
+            return _answer_of_pools(request, tx)
         case EmitEvent() | FireTrigger() | AnswerDecision() | Unquarantine():
             return _answer_of_waits(request, tx)
         case SetValue():
@@ -417,6 +419,15 @@ def _answer_of_waits(
             return lifecycle.fire_manually(request, tx)
         case Unquarantine(class_path=class_path):
             return migration.release_class(class_path, tx)
+
+
+def _answer_of_pools(request: SetPool | RecordPoolUsage, tx: Transaction) -> bool | None:
+    match request:
+        case SetPool():
+            return _set_pool(request, tx)
+        case RecordPoolUsage():
+            record_pool_usage(request, tx)
+    return None
 
 
 def _set_pool(request: SetPool, tx: Transaction) -> bool:

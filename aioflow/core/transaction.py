@@ -468,10 +468,13 @@ class Transaction:
         self.batch.done_outbox.extend(self.outbox.done)
         self.batch.new_records.extend(self._new_records.values())
         self.batch.record_changes.extend(self._record_changes.values())
-        self._close_decisions()
-        self.batch.notes.extend(row for row in self._notes.values() if row is not None)
-        self.batch.gone_notes.extend(key for key, row in self._notes.items() if row is None)
-        self.batch.history.extend(self.history.rows(self.now))
+        # A turn in a chain takes 0.2 ms. These steps would add 5 % without anything to do.
+        if self._new_decisions or self._votes or self._decision_ends:
+            self._close_decisions()
+        if self._notes:
+            self._close_notes()
+        if self.history.is_pending:
+            self.batch.history.extend(self.history.rows(self.now))
         return self.batch
 
     def mark_durable(self) -> None:
@@ -532,6 +535,11 @@ class Transaction:
         batch.new_decisions.extend(row for number, row in new.items() if number not in ends)
         batch.decision_votes.extend(self._votes.values())
         batch.decision_ends.extend(end for number, end in ends.items() if number not in new)
+
+    def _close_notes(self) -> None:
+        """Add the notes that were written and removed."""
+        self.batch.notes.extend(row for row in self._notes.values() if row is not None)
+        self.batch.gone_notes.extend(key for key, row in self._notes.items() if row is None)
 
     def _close_task(self, task: TaskInstance) -> None:
         if task.state >= TaskState.SUCCESS and task.stored_state < TaskState.SUCCESS:

@@ -28,9 +28,11 @@ from aioflow.core.transaction import Transaction
 from aioflow.crypto import Vault
 from aioflow.engine.loop import Engine
 from aioflow.executors.host_pool import HostPool
+from aioflow.maintenance.pool_sampling import PoolSampling
 from aioflow.maintenance.retention import Cleaning, RetentionDays
 from aioflow.model.batch import Batch
 from aioflow.model.ids import RunNo
+from aioflow.model.nodes import ReadNodeStatus, is_alone
 from aioflow.model.timestamps import Timestamp
 from aioflow.model.workers import WorkerPages
 from aioflow.processes.connection_tests import ConnectionTests
@@ -53,6 +55,7 @@ class ApiServer:
         cycle: Describes a cycle of runs that wait for each other.
         hosts: The hosts of coroutines and triggers.
         spans: Returns the number of spans created, and that of spans dropped.
+        node_status: Returns the role of the node.
 
     Attributes:
         api: Answers requests from memory and the store. Each commit updates it.
@@ -76,6 +79,7 @@ class ApiServer:
         dags_read: Callable[[], bool],
         copy_result: CopyResult | None = None,
         node_queries: NodeQueries | None = None,
+        node_status: ReadNodeStatus = is_alone,
     ) -> None:
         self._settings = settings
         self._stop = anyio.Event()
@@ -101,11 +105,13 @@ class ApiServer:
             dags_read=dags_read,
             copy_result=copy_result,
             node_queries=node_queries,
+            node_status=node_status,
             connection_tests=ConnectionTests(
                 allowed=settings.children_env, mark=f"{home_mark(settings.home)}:c0"
             ),
             timetables=HostedTimetables(hosts.triggerers, lambda: engine.memory, hosts.start),
         )
+        self._pool_sampling = PoolSampling(self.api.list_pools, engine, store, clock)
 
     async def _clean(self, dry_run: bool) -> CleanedView:
         found = await (self._cleaning.preview() if dry_run else self._cleaning.clean())
@@ -116,8 +122,10 @@ class ApiServer:
         self.api.committed(batch, tx)
 
     async def clean_up(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Delete expired data until cancelled; see ``Cleaning.run``."""
-        await self._cleaning.run(task_status=task_status)
+        """Delete expired data, and sample the pools, until cancelled."""
+        async with anyio.create_task_group() as services:
+            services.start_soon(self._pool_sampling.run)
+            await self._cleaning.run(task_status=task_status)
 
     async def inspect_plug_ins(self, parser: Parser) -> None:
         """Register the public fields of plug-in triggers. Warn of broken plug-ins."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import random
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -19,12 +18,12 @@ from aioflow._threads import in_thread
 from aioflow.catalog import Catalog, Limits, ParsePace
 from aioflow.catalog.folder_scan import list_loaded
 from aioflow.catalog.snapshot import Snapshots
-from aioflow.clock import Clock, SystemClock
-from aioflow.core.scheduling.slots import Slots
+from aioflow.clock import SystemClock
 from aioflow.core.state.child_roles import SLOT, shared_role
 from aioflow.core.why import still_waits
 from aioflow.crypto import Vault
-from aioflow.daemon.standby import Rejoins, Standby, timing_of
+from aioflow.daemon.parts import make_deliveries, make_engine
+from aioflow.daemon.standby import NodeCounts, Rejoins, Standby, StatusReader, timing_of
 from aioflow.daemon.startup import (
     ApiServing,
     Queries,
@@ -35,9 +34,8 @@ from aioflow.daemon.startup import (
     open_database,
 )
 from aioflow.daemon.stop_signals import StopSignals
-from aioflow.engine.loop import Engine
 from aioflow.errors import Fenced, HomeBusy, StoreUnavailable
-from aioflow.executors.backend import ExecutorBackend, ExecutorLease
+from aioflow.executors.backend import ExecutorLease
 from aioflow.executors.effect_handlers import effect_handlers
 from aioflow.executors.executor_context import ExecutorContext, stores_nothing
 from aioflow.executors.host_pool import HostPool
@@ -49,14 +47,14 @@ from aioflow.maintenance.result_orphans import OrphanedResults
 from aioflow.maintenance.retention import Deleting
 from aioflow.model.decisions import DecisionRow
 from aioflow.model.ids import RunNo, TaskNo
-from aioflow.model.rows import NodeFacts, ResultRow, VersionRow
+from aioflow.model.rows import NodeFacts, ResultRow
 from aioflow.model.states import Failure
-from aioflow.notifications import AlertSettings, OutboxWorker, Pace, targets_of
+from aioflow.notifications import AlertSettings
 from aioflow.processes import Children
 from aioflow.processes.interpreters import Interpreters, PythonPaths
 from aioflow.protocol.effects import DeliverOutbox, RestoreCode
 from aioflow.protocol.inputs import AlertRaised, ContinueRun, Drain, HostLost, HostUp
-from aioflow.protocol.outbox import Alert, Asked
+from aioflow.protocol.outbox import Asked
 from aioflow.queries import QueryHandler
 from aioflow.redaction import Masks
 from aioflow.settings import Settings
@@ -153,6 +151,7 @@ async def serve(
                     try:
                         await serving.run(take_over=take_over)
                     except* Fenced as fenced:
+                        serving.counts.fenced += 1
                         if not settings.ha_enabled or not rejoins.may_rejoin():
                             raise
                         take_over = False
@@ -163,7 +162,11 @@ async def serve(
 
 
 class _Serving:
-    """Serves with one node after the other: each that is fenced is followed by a new one."""
+    """Serves with one node after the other: each that is fenced is followed by a new one.
+
+    Attributes:
+        counts: What happened to these nodes.
+    """
 
     def __init__(
         self,
@@ -178,6 +181,7 @@ class _Serving:
         self._traces = traces
         self._ready = ready
         self._signals = signals
+        self.counts = NodeCounts()
         self._is_known_ready = False
 
     async def run(self, *, take_over: bool) -> None:
@@ -193,6 +197,7 @@ class _Serving:
                 about = await prepare_claim(settings, store, take_over=take_over)
             if not signals.stopped.is_set():
                 node = _Node(settings, store, self._vault, self._traces, about, signals.stopped)
+                node.counts = self.counts
                 await _serve(node, self._tell, signals)
                 with suppress(StoreUnavailable):
                     await store.leave()
@@ -275,6 +280,7 @@ class _Node:
     """The parts of one node, and their connections.
 
     Attributes:
+        counts: What happened to the nodes of this daemon, of which this is the last.
         stopped: Set when the node is to stop.
     """
 
@@ -301,7 +307,9 @@ class _Node:
         self._standby_server: StandbyServing | None = None
         self._queries: Queries | None = None
         self._backends = open_backends(settings.executors)
-        self._engine = engine = _engine(settings, store, clock, about, self._backends)
+        self._engine = engine = make_engine(settings, store, clock, about, self._backends)
+        self.counts = NodeCounts()
+        self._status = StatusReader(engine, lambda: self.counts)
         masks = Masks()
         self._tasklog = TaskLog(
             settings.logs_folder, clock, cap_bytes=settings.log_cap_bytes, masks=masks
@@ -329,7 +337,9 @@ class _Node:
         self._interpreters.listen(self._slot.interpreter_changed)
         self._interpreters.listen(self._hosts.interpreter_changed)
         self._snapshots = Snapshots(settings.code_folder)
-        self._deliveries = _deliveries(context, store, settings, self._snapshots, self._describe)
+        self._deliveries = make_deliveries(
+            context, store, settings, self._snapshots, self._describe
+        )
         self._code_missing = CodeMissing(store, self._snapshots, engine.report, clock)
         self._deleting = Deleting(
             engine, store, self._tasklog, settings.results_folder, clock, self._stored
@@ -473,6 +483,7 @@ class _Node:
             dags_read=dags_read,
             copy_result=None if self._stored is None else self._stored.fetcher.path,
             node_queries=self._queries,
+            node_status=self._status.read,
         )
 
     def _connect(self, api_server: ApiServing) -> None:
@@ -519,7 +530,9 @@ class _Node:
             return True
         settings = self._settings
         where, timing = settings.shown_db, timing_of(settings)
-        standby = self._standby = Standby(membership, self._clock, timing, self._about, where)
+        standby = self._standby = self._status.standby = Standby(
+            membership, self._clock, timing, self._about, where, is_warm=self._is_warm
+        )
         self._warm.reads_over = anyio.Event()
         services.start_soon(self._start_children, services)
         self._queries = await self._open_queries()
@@ -537,11 +550,17 @@ class _Node:
                 await membership.leave()
         return is_active
 
+    def _is_warm(self) -> bool:
+        """Return whether this standby answers requests."""
+        server = self._standby_server
+        return self._queries is None or (server is not None and server.is_current)
+
     async def _claim(self, about: NodeFacts) -> None:
         if not self.stopped.is_set():
             with anyio.CancelScope(shield=True):
                 await self._engine.claim(about)
             if about.after is not None:
+                self.counts.takeovers += 1
                 name = about.name or about.host
                 message = f"node {name} took over from node {about.after.node_no}, which was silent"
                 self._engine.report([AlertRaised(reason="takeover", message=message)])
@@ -559,7 +578,8 @@ class _Node:
                 make = await in_thread(import_standby_server)
                 parts = self._settings, self._store, self._vault, self._tasklog, self._clock
                 async with anyio.create_task_group() as group:
-                    server = self._standby_server = make(*parts, queries, services)
+                    server = make(*parts, queries, self._hosts.loads, self._status.read, services)
+                    self._standby_server = server
                     self._url = await group.start(server.serve)
                     ready()
         finally:
@@ -739,62 +759,3 @@ class _Node:
             await self._engine.next_turn()
         await self._deliveries.quiet()
         self.stopped.set()
-
-
-def _engine(
-    settings: Settings,
-    store: Store,
-    clock: Clock,
-    about: NodeFacts,
-    backends: Mapping[str, ExecutorBackend],
-) -> Engine:
-    slots = Slots(
-        cpu_slots=settings.cpu_slots,
-        async_slots=settings.async_slots,
-        remote_limits={name: backend.max_workers for name, backend in backends.items()},
-    )
-    slots.is_suspended = True
-    return Engine(
-        store,
-        slots,
-        clock=clock,
-        random=random.SystemRandom().random,
-        retries_per_run=settings.retries_per_run or None,
-        retries_per_pool=settings.retries_per_pool or None,
-        late_after_us=round(settings.schedule_late_seconds * 1e6) or None,
-        ends_when_idle=settings.until_idle,
-        about=about,
-        lease_us=round(settings.ha_lease_seconds * 1e6) if settings.ha_enabled else None,
-    )
-
-
-def _deliveries(
-    context: ExecutorContext,
-    store: Store,
-    settings: Settings,
-    snapshots: Snapshots,
-    describe: Callable[[DecisionRow], Asked],
-) -> OutboxWorker:
-    async def restore(row: VersionRow) -> None:
-        await snapshots.restore(row.version, row.sources)
-
-    return OutboxWorker(
-        context,
-        store,
-        pace=Pace(
-            processes=settings.callback_processes,
-            per_second=settings.callbacks_per_second,
-            timeout_seconds=settings.callback_timeout_seconds,
-        ),
-        targets=targets_of(settings),
-        restore=restore,
-        on_alert=_alert,
-        describe=describe,
-        public_url=settings.public_url,
-    )
-
-
-def _alert(alert: Alert) -> None:
-    """Log an alert, for on-call people who monitor the log."""
-    facts: Mapping[str, object] = msgspec.structs.asdict(alert)
-    _log.error("alert", **facts)

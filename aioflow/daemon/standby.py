@@ -10,16 +10,27 @@ from typing import TypeAlias
 import msgspec
 
 from aioflow.clock import Clock
-from aioflow.core.observation import Poll, Timing, Watch, observed
+from aioflow.core.observation import Poll, Timing, Watch, is_silent, observed
+from aioflow.engine.loop import Engine
+from aioflow.engine.role import active_role
 from aioflow.errors import HomeBusy, StoreUnavailable
 from aioflow.errors.runtime import ANOTHER_DATABASE
+from aioflow.model.nodes import ActiveState, NodeRole, NodeStatus
 from aioflow.model.rows import NodeFacts, NodeMark
 from aioflow.settings import Settings
 from aioflow.store.membership import ActiveNode, Joined, Membership
 from aioflow.store.takeover import HEARTBEAT_SECONDS
 from aioflow.telemetry.log import Logger
 
-__all__ = ("REJOINS", "REJOIN_SECONDS", "Rejoins", "Standby", "timing_of")
+__all__ = (
+    "REJOINS",
+    "REJOIN_SECONDS",
+    "NodeCounts",
+    "Rejoins",
+    "Standby",
+    "StatusReader",
+    "timing_of",
+)
 
 _log = Logger(__name__)
 
@@ -49,6 +60,8 @@ class Standby:
     Args:
         about: The facts about this node.
         where: The database, for messages.
+        is_warm: Returns whether this node answers requests. It sends no heartbeats before, so that
+            others see that it is joining.
 
     Attributes:
         active: The active node at the last poll; ``None`` if there was none, or no answer.
@@ -62,12 +75,17 @@ class Standby:
         timing: Timing,
         about: NodeFacts,
         where: str,
+        *,
+        is_warm: Callable[[], bool] = lambda: True,
     ) -> None:
         self._membership = membership
         self._clock = clock
         self._timing = timing
         self._about = about
         self._where = where
+        self._has_been_warm = False
+        self._is_warm = is_warm
+        self._is_away = False
         self._joined: Joined | None = None
         self._watch: Watch | None = None
         self._twin: NodeMark | None = None
@@ -83,6 +101,28 @@ class Standby:
     def epoch(self) -> int | None:
         """The term of this node, once it has joined."""
         return None if self._joined is None else self._joined.epoch
+
+    @property
+    def is_joining(self) -> bool:
+        """Whether this node has sent no heartbeat yet."""
+        return not self._has_been_warm
+
+    @property
+    def active_state(self) -> ActiveState:
+        """What the last poll said about the active node."""
+        if self._is_away:
+            return ActiveState.UNKNOWN
+        if self.active is None:
+            return ActiveState.MISSING
+        watch = self._watch
+        is_quiet = watch is not None and is_silent(watch, self._timing)
+        return ActiveState.SILENT if is_quiet else ActiveState.ALIVE
+
+    @property
+    def silent_seconds(self) -> float:
+        """How long no sign of life of the active node has been seen; 0 without such a node."""
+        watch = self._watch
+        return 0.0 if watch is None else (self._clock.monotonic_us() - watch.since) / 1e6
 
     async def wait(self, take_over: TakeOver) -> None:
         """Return once this node has claimed the database.
@@ -103,8 +143,10 @@ class Standby:
         at = self._clock.monotonic_us()
         try:
             self.active = active = await self._membership.find_active()
+            answered_at = self._clock.monotonic_us()
+            self._is_away = False
             if active is None and self._joined is not None and await self._leaves_it_to_another():
-                await self._membership.heartbeat(self._clock.now())
+                await self._heartbeat()
                 return False
             if active is None or active.home == self._about.home:
                 return self._is_free(active) and await self._claim(take_over, None)
@@ -113,22 +155,27 @@ class Standby:
             if self._joined is None:
                 self._joined = await self._membership.join(self._about)
                 _log.info("stands by", node=self.node_no, active=active.name)
-            await self._membership.heartbeat(self._clock.now())
+            await self._heartbeat()
         except StoreUnavailable as exc:
-            self.active = None
+            self.active, self._is_away = None, True
             self._watch = observed(self._watch, None, self._timing)
             if at >= self._silent_until:
                 self._silent_until = at + _SILENCE_US
                 _log.warning("the database cannot be watched", error=str(exc))
             return False
         self._silent_until = 0
-        self._watch = observed(self._watch, _poll_of(active, at), self._timing)
+        self._watch = observed(self._watch, _poll_of(active, at, answered_at), self._timing)
         if self._watch is None or not self._watch.is_dead:
             return False
         if await self._leaves_it_to_another():
             return False
         _log.warning("the active node is silent, taking over", dead=active.name)
         return await self._claim(take_over, active.mark)
+
+    async def _heartbeat(self) -> None:
+        self._has_been_warm = self._has_been_warm or self._is_warm()
+        if self._has_been_warm:
+            await self._membership.heartbeat(self._clock.now())
 
     async def _leaves_it_to_another(self) -> bool:
         """Return whether this standby is drained, and another one can take over."""
@@ -176,9 +223,10 @@ class Standby:
                 _log.warning("ended the session of the dead node, which was in a transaction")
 
 
-def _poll_of(active: ActiveNode, at: int) -> Poll:
+def _poll_of(active: ActiveNode, at: int, answered_at: int) -> Poll:
     return Poll(
         at=at,
+        answered_at=answered_at,
         mark=active.mark,
         heartbeat_us=1_000 * active.heartbeat_ms or round(1e6 * HEARTBEAT_SECONDS),
         has_sessions=active.has_sessions,
@@ -206,3 +254,52 @@ class Rejoins:
             self._times.popleft()
         self._times.append(now)
         return len(self._times) <= REJOINS
+
+
+class NodeCounts(msgspec.Struct):
+    """What happened to the nodes of one daemon, which follow each other.
+
+    Attributes:
+        takeovers: How often it has taken over from a node that was silent.
+        fenced: How often it found that another node had taken over.
+    """
+
+    takeovers: int = 0
+    fenced: int = 0
+
+
+class StatusReader:
+    """Reads the status of a node.
+
+    Attributes:
+        standby: How the node stands by; ``None`` if no other node can be active.
+    """
+
+    def __init__(self, engine: Engine, counts: Callable[[], NodeCounts]) -> None:
+        self._engine = engine
+        self._counts = counts
+        self.standby: Standby | None = None
+
+    def read(self) -> NodeStatus:
+        """Return the current status."""
+        engine, standby = self._engine, self.standby
+        counted = self._counts()
+        counts = {"takeovers": counted.takeovers, "fenced": counted.fenced}
+        if standby is not None and engine.epoch is None:
+            return NodeStatus(
+                role=NodeRole.JOINING if standby.is_joining else NodeRole.STANDBY,
+                term=standby.epoch or 0,
+                active=standby.active_state,
+                silent_seconds=standby.silent_seconds,
+                **counts,
+            )
+        role = active_role(engine)
+        return NodeStatus(
+            role=role, term=engine.epoch or 0, active=_active_state(engine, role), **counts
+        )
+
+
+def _active_state(engine: Engine, role: NodeRole) -> ActiveState:
+    if engine.store_away_since is not None:
+        return ActiveState.UNKNOWN
+    return ActiveState.MISSING if role is NodeRole.JOINING else ActiveState.ALIVE

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
 import anyio
@@ -10,9 +10,12 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from aioflow._threads import in_thread
 from aioflow.api import Api
+from aioflow.api.journal_follower import BEHIND_SECONDS
 from aioflow.api.node_queries import NodeQueries
 from aioflow.clock import Clock
 from aioflow.crypto import Vault
+from aioflow.executors.host_inspection import HostLoad
+from aioflow.model.nodes import ReadNodeStatus
 from aioflow.settings import Settings
 from aioflow.store import Store
 from aioflow.telemetry.task_log import TaskLog
@@ -40,6 +43,8 @@ class StandbyServer:
 
     Args:
         queries: Queries to the active node.
+        hosts: Returns the load of the shared hosts, which have been started already.
+        node_status: Returns the role of this node, and what it knows about the active one.
         listening: The task group in which the address is served. It outlives the cancellation, so
             that the server of the active node can follow without a gap.
 
@@ -55,6 +60,8 @@ class StandbyServer:
         tasklog: TaskLog,
         clock: Clock,
         queries: NodeQueries,
+        hosts: Callable[[], Sequence[HostLoad]],
+        node_status: ReadNodeStatus,
         listening: TaskGroup,
     ) -> None:
         self._settings = settings
@@ -68,8 +75,17 @@ class StandbyServer:
             home=settings.home,
             vault=vault,
             node_queries=queries,
+            node_status=node_status,
+            hosts=hosts,
         )
         self.address: object | None = None
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it answers requests, and knows of the latest commits."""
+        follower = self._api.follower
+        is_behind = follower is not None and follower.lag_seconds > BEHIND_SECONDS
+        return self.address is not None and not is_behind
 
     async def serve(self, *, task_status: TaskStatus[str] = anyio.TASK_STATUS_IGNORED) -> None:
         """Serve the API and the page; see ``web.serve``."""

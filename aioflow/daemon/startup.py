@@ -137,6 +137,10 @@ class StandbyServing(Protocol):
 
     address: object | None
 
+    @property
+    def is_current(self) -> bool:
+        """See ``standby_server.StandbyServer``."""
+
     async def serve(self, *, task_status: TaskStatus[str] = ...) -> None:
         """See ``standby_server.StandbyServer``."""
 

@@ -18,6 +18,7 @@ from anyio.abc import TaskStatus
 
 from aioflow.clock import Clock, SteadyClock
 from aioflow.core import outbox, rollback
+from aioflow.core.observation import Timing
 from aioflow.core.repair.clear import portion
 from aioflow.core.runs.create import has_fire_time_due
 from aioflow.core.runs.restore import RunRestore
@@ -135,7 +136,7 @@ class Engine(FailedTurns):
         dispatcher: Handlers of effects and subscribers of durable batches. The node must register
             its own before ``run``.
         turned_at: When the last turn ended, in monotonic microseconds.
-        lease_us: Silence after which another node may take over; ``None`` without other nodes.
+        lease_us: Silence after which another node takes over; ``None`` without other nodes.
         confirmed_at: When the last commit or heartbeat that succeeded began, in monotonic
             microseconds: until then, no other node had taken over.
     """
@@ -152,7 +153,7 @@ class Engine(FailedTurns):
         late_after_us: int | None = None,
         ends_when_idle: bool = False,
         about: NodeFacts | None = None,
-        lease_us: int | None = None,
+        timing: Timing | None = None,
     ) -> None:
         self.memory = Memory(epoch=0)
         self._epoch: int | None = None
@@ -162,11 +163,12 @@ class Engine(FailedTurns):
         self._ends_when_idle = ends_when_idle
         self._about = about
         self._claimed: Claim | None = None
-        self.lease_us = lease_us
+        self._timing = timing
+        self.lease_us = None if timing is None else timing.lease_us
         self.confirmed_at = clock.monotonic_us()
         self._longest_delay = _LONGEST_DELAY
-        if lease_us is not None:
-            self._longest_delay = min(_LONGEST_DELAY, lease_us / 6e6)
+        if timing is not None:
+            self._longest_delay = min(_LONGEST_DELAY, timing.lease_us / 6e6)
         self.slots = slots
         self.store_away_since: int | None = None
         self.store_error = ""
@@ -394,7 +396,8 @@ class Engine(FailedTurns):
         """Note that a commit succeeded. Return once it is certain that its effects may begin.
 
         If its reply came late, because the server was slow or this process was stopped, another
-        node may have taken over since. Only a heartbeat shows whether one has.
+        node may have taken over since. Only a heartbeat shows whether one has. The shorter lease
+        counts: the sessions of this node may be gone from the server.
 
         Args:
             began: When the commit began, in monotonic microseconds.
@@ -403,7 +406,11 @@ class Engine(FailedTurns):
             Fenced: If another node has taken over.
         """
         self.confirmed_at = began
-        while self.is_cut_off:
+        timing = self._timing
+        if timing is None:
+            return
+        shortest_us = min(timing.lease_us, timing.quick_lease_us)
+        while self.lease_age_us > _SAFE_PART * shortest_us:
             await self._patiently(self.heartbeat)
 
     async def heartbeat(self) -> None:

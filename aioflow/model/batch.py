@@ -10,6 +10,7 @@ from aioflow.model.decisions import DecisionEnd, DecisionRow, DecisionVotes
 from aioflow.model.history import HistoryRow
 from aioflow.model.ids import RunNo, TaskNo, TriggerNo
 from aioflow.model.notes import NoteKey, NoteRow
+from aioflow.model.pool_usage import PoolUsageRow
 from aioflow.model.rows import (
     DagFileRow,
     DagRow,
@@ -91,7 +92,7 @@ class Batch(msgspec.Struct, kw_only=True):
         drained: ``(node_no, since)`` of nodes that are drained; ``None`` to undrain.
         erased: Keys of rows that are deleted by retention or with their run, by table.
         history: What to add to the history, each bucket once.
-        notes: Whole rows, inserted or replaced.
+        notes, pool_usage: Whole rows, inserted or replaced.
         gone_notes: Keys of notes that are removed.
         accounts, tokens, sessions: Whole rows, inserted or replaced.
         gone_accounts, gone_tokens, gone_sessions: Numbers of the rows that are deleted.
@@ -149,6 +150,7 @@ class Batch(msgspec.Struct, kw_only=True):
     )
     new_clears: list[tuple[RunNo, str, int]] = msgspec.field(default_factory=list)
     of_dags: DagTriggerChanges = msgspec.field(default_factory=DagTriggerChanges)
+    pool_usage: list[PoolUsageRow] = msgspec.field(default_factory=list)
     notes: list[NoteRow] = msgspec.field(default_factory=list)
     gone_notes: list[NoteKey] = msgspec.field(default_factory=list)
     accounts: list[AccountRow] = msgspec.field(default_factory=list)

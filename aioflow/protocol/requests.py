@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -11,6 +11,7 @@ from aioflow.model.dag import Reprocess, ValueKind
 from aioflow.model.history import HistoryRow
 from aioflow.model.ids import RunNo, TriggerNo
 from aioflow.model.notes import OF_WHOLE_RUN
+from aioflow.model.pool_usage import PoolUsageKey
 from aioflow.model.states import RunState, TaskState
 from aioflow.model.timestamps import Timestamp
 
@@ -21,6 +22,7 @@ __all__ = (
     "HISTORY",
     "JOURNAL",
     "OF_RUN",
+    "POOL_USAGE",
     "AccessRequest",
     "AnswerDecision",
     "Answered",
@@ -50,7 +52,9 @@ __all__ = (
     "Note",
     "NoteUse",
     "OpenSession",
+    "PoolSample",
     "Preview",
+    "RecordPoolUsage",
     "Reencrypt",
     "Reencrypted",
     "Request",
@@ -80,6 +84,7 @@ JOURNAL = "journal"
 DAG_EVENTS = "dag_event"
 AUDIT = "audit"
 HISTORY = "history"
+POOL_USAGE = "pool_usage"
 
 
 class CreateRun(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -321,6 +326,26 @@ class SetPool(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     name: str
     slots: int | None
     include_deferred: bool = False
+
+
+class PoolSample(NamedTuple):
+    """How full a pool is."""
+
+    pool: str
+    slots: int
+    used: int
+    queued: int
+
+
+class RecordPoolUsage(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Store how full the pools are in this minute. Answered with ``None``.
+
+    Attributes:
+        expired: Keys of samples that are deleted.
+    """
+
+    pools: tuple[PoolSample, ...]
+    expired: tuple[PoolUsageKey, ...] = ()
 
 
 class ShowPools(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -672,6 +697,7 @@ Request: TypeAlias = (
     | EraseVersions
     | SetPaused
     | SetPool
+    | RecordPoolUsage
     | ShowPools
     | ShowHolders
     | ShowWaiters

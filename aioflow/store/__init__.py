@@ -29,6 +29,7 @@ from aioflow.model.batch import Batch, JournalRow
 from aioflow.model.dag import BackfillRow, ValueKind
 from aioflow.model.history import OF_RUN, HistoryRow
 from aioflow.model.ids import RunNo, StartNo, TaskNo, TriggerNo
+from aioflow.model.pool_usage import PoolUsageKey, PoolUsageRow
 from aioflow.model.rows import (
     DagFileRow,
     DagRow,
@@ -600,6 +601,14 @@ class Store(Browsed, Protocol):
 
     async def list_history_of_dag(self, dag_id: str, *, limit: int) -> list[HistoryRow]:
         """Return some rows of the history of a DAG and its tasks."""
+
+    async def list_pool_usage(
+        self, pool: str, *, since: Timestamp, until: Timestamp
+    ) -> list[PoolUsageRow]:
+        """Return the samples of a pool in a period, in order."""
+
+    async def list_old_pool_usage(self, *, before: Timestamp, limit: int) -> list[PoolUsageKey]:
+        """Return the keys of samples before a time, the oldest first."""
 
     async def list_runs_between(
         self, since: Timestamp, until: Timestamp, *, limit: int

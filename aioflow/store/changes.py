@@ -47,7 +47,16 @@ from aioflow.crypto import Vault
 from aioflow.errors import BatchRefused
 from aioflow.model.batch import Batch
 from aioflow.model.rows import OutboxRow
-from aioflow.store import accounts, batch_rows, decisions, notes, retention, run_causes, tables
+from aioflow.store import (
+    accounts,
+    batch_rows,
+    decisions,
+    notes,
+    pool_usage,
+    retention,
+    run_causes,
+    tables,
+)
 from aioflow.store.rows import deleted_values, new_values
 from aioflow.store.run_causes import backfills
 
@@ -489,6 +498,7 @@ KINDS: tuple[Kind, ...] = (
         batch_rows.deleted_dags,
         guards=("dag_id",),
     ),
+    _kind("pool usage", tables.pool_usage, Action.REPLACE, pool_usage.pool_usage),
     _kind("new clear", tables.clear_request, Action.INSERT, batch_rows.new_clears),
     _kind("note", tables.note, Action.REPLACE, notes.written_notes),
     _kind(

@@ -82,10 +82,11 @@ def _end(end: DecisionEnd, vault: Vault) -> tuple[Any, ...]:
 
 
 @cache
-def _page(*, is_open: bool, of_dag: bool, of_run: bool, before: bool) -> Select[Any]:
+def _page(*, is_open: bool | None, of_dag: bool, of_run: bool, before: bool) -> Select[Any]:
     page = select(_decision).order_by(_decision.c.decision_no.desc()).limit(number("limit"))
-    if is_open:
-        page = page.where(_decision.c.ended_at.is_(None))
+    if is_open is not None:
+        ended = _decision.c.ended_at
+        page = page.where(ended.is_(None) if is_open else ended.is_not(None))
     if of_dag:
         page = page.join(_run, _run.c.run_no == _decision.c.run_no)
         page = page.where(_run.c.dag_id == text("dag_id"))
@@ -123,7 +124,7 @@ class DecisionReader(QueryInterface):
     async def list_decisions(
         self,
         *,
-        is_open: bool = False,
+        is_open: bool | None = None,
         dag_id: str | None = None,
         run_no: int | None = None,
         before: TriggerNo | None = None,

@@ -49,6 +49,7 @@ from aioflow.store.decisions import DecisionReader
 from aioflow.store.history import HistoryReader
 from aioflow.store.notes import NoteReader, note_row
 from aioflow.store.ownership import OwnershipReader
+from aioflow.store.pool_usage import PoolUsageReader
 from aioflow.store.query_protocol import PAGE_ROWS, QueryInterface, Question, is_storable, pieces
 from aioflow.store.recovery_snapshot import RecoveryReader
 from aioflow.store.retention import RetentionReader
@@ -196,6 +197,7 @@ class Reading(
     AccessReader,
     DecisionReader,
     NoteReader,
+    PoolUsageReader,
     BrowsingReader,
     RunFilterReader,
     ABC,

@@ -36,6 +36,7 @@ AGED: tuple[Table, ...] = (
     tables.journal,
     tables.audit,
     tables.history,
+    tables.pool_usage,
 )
 """Tables whose old rows are deleted by key, independently of runs."""
 

@@ -81,6 +81,7 @@ __all__ = (
     "number_lease",
     "outbox",
     "pool",
+    "pool_usage",
     "record",
     "result",
     "result_chunk",
@@ -574,7 +575,10 @@ journal = Table(
     number("commit_no", server_default="0"),
     sqlite_strict=True,
 )
-Index("journal_by_commit", journal.c.node_no, journal.c.commit_no, unique=True)
+Index("journal_by_commit", journal.c.node_no, journal.c.commit_no, unique=True).ddl_if(
+    dialect="postgresql"
+)
+"""Only where several nodes write: in a SQLite file it would be one more page of each commit."""
 
 
 history = Table(
@@ -597,6 +601,21 @@ Index("history_hourly", history.c.start, **_only(is_hourly))
 is_daily = literal_column("start / 86400000000 * 86400000000") == literal_column("start")
 """Condition for rows of the first hour of a day, or of a whole day. It has an index."""
 Index("history_daily", history.c.start, **_only(is_daily))
+
+
+pool_usage = Table(
+    "pool_usage",
+    metadata,
+    text("pool", CheckConstraint("length(pool) <= 250")),
+    instant("start"),
+    count("slots"),
+    count("used"),
+    count("queued"),
+    PrimaryKeyConstraint("pool", "start"),
+    sqlite_strict=True,
+    sqlite_with_rowid=False,
+)
+Index("pool_usage_by_start", pool_usage.c.start)
 
 
 _LAST_ROLE = 2
@@ -676,7 +695,7 @@ audit_head = Table(
 )
 
 
-HEAD_REVISION = "0009"
+HEAD_REVISION = "0011"
 """The revision that this version of aioflow needs. Revisions are numbered in order."""
 
 PRODUCT = "aioflow"

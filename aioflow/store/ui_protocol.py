@@ -226,7 +226,7 @@ class Browsed(Protocol):
     async def list_decisions(
         self,
         *,
-        is_open: bool = False,
+        is_open: bool | None = None,
         dag_id: str | None = None,
         run_no: RunNo | None = None,
         before: TriggerNo | None = None,
@@ -235,7 +235,7 @@ class Browsed(Protocol):
         """Return a page of decisions, the newest first.
 
         Args:
-            is_open: Only those that have not ended.
+            is_open: Only those that have not ended, or only those that have.
             dag_id, run_no: Only those of runs of this DAG, or of this run.
             before: Only those with lower numbers.
         """

@@ -139,7 +139,10 @@ _JOURNAL_END = select(
 _commit_no = tables.journal.c.commit_no
 _of_node = tables.journal.c.node_no == number("node_no")
 _COMMITS_ABOVE: Any = select(func.count(), func.min(_commit_no), func.max(_commit_no)).where(
-    _of_node, _commit_no > number("number")
+    _of_node,
+    _commit_no > number("number"),
+    # ``seq`` is never below the commit number, and in SQLite only ``seq`` has an index.
+    tables.journal.c.seq > number("number"),
 )
 _LAST_COMMIT_UNTIL = select(func.max(_commit_no)).where(_of_node, _commit_no <= number("number"))
 

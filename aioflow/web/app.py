@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
 from aioflow.api import Api
-from aioflow.errors import AioflowError
+from aioflow.errors import AioflowError, DaemonAway, NoActiveNode
 from aioflow.web import openapi, static
 from aioflow.web.csrf import SAFE_METHODS
 from aioflow.web.forwarding import Forwarder
@@ -141,6 +141,8 @@ def _description() -> dict[str, Any]:
 async def _ours(request: Request, exc: Exception) -> Response:
     if not isinstance(exc, AioflowError):
         raise exc
+    if isinstance(exc, DaemonAway) and request.app.state.api.follower is not None:
+        exc = NoActiveNode(is_sent=False)  # only the memory of an active node could tell
     return problem_of(exc)
 
 

@@ -51,16 +51,17 @@ router = api_router()
 @router.get("/decisions", dependencies=[viewer("query")])
 async def list_decisions(
     acting: Acting,
-    state: Literal["open", "all"] = "open",
+    state: Literal["open", "ended", "all"] = "open",
     dag: str | None = None,
     run: str | None = None,
     limit: Count = 100,
     cursor: CursorText = None,
 ) -> Response:
     """List decisions, the newest first; ``cursor`` is the ``next`` of the previous page."""
+    is_open = None if state == "all" else state == "open"
     return Json(
         await acting.decisions.page(
-            is_open=state == "open", dag_id=dag, run_id=run, limit=limit, cursor=cursor
+            is_open=is_open, dag_id=dag, run_id=run, limit=limit, cursor=cursor
         )
     )
 

@@ -129,6 +129,9 @@ class Forwarder:
         return True  # there is no such path
 
     async def _answer(self, scope: Scope, receive: Receive, *, is_read: bool) -> HttpAnswer:
+        follower = self._api.follower
+        if is_read and follower is not None and not follower.active_node.is_alive:
+            raise NoActiveNode(is_sent=False)  # rows are there at once
         context = request_context(scope)
         if context is None:
             raise RuntimeError("the guard let a request without context through")

@@ -17,14 +17,15 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from aioflow.api import Api
-from aioflow.api.metrics import Metrics, Sizes
+from aioflow.api.metrics import Metrics, NodeMetrics, Sizes
 from aioflow.engine.metrics import Histogram, Measures
+from aioflow.model.nodes import ActiveState, NodeRole
 from aioflow.processes.memory import resident_bytes
 
 __all__ = ("Exposition", "exposition")
 
 Exposition: TypeAlias = Callable[[], Awaitable[bytes]]
-"""Returns all current metrics as text."""
+"""Returns all current metrics as text; at a standby those that it has."""
 
 
 class _NodeCollector(Collector):
@@ -34,19 +35,21 @@ class _NodeCollector(Collector):
         self._api = api
         self._lag_seconds = lag_seconds
         self.sizes = Sizes(0, 0)
-        self.now: Metrics | None = None
+        self.of_active: Metrics | None = None
 
     def describe(self) -> Iterable[Metric]:
         return []  # otherwise registration would collect from a node that is not running yet
 
     def collect(self) -> Iterable[Metric]:
-        now = self.now
-        assert now is not None  # noqa: S101 - the writer has set it
+        of_any = self._api.node_metrics()
+        yield from _node(of_any)
+        yield from _processes(of_any, self._lag_seconds())
+        if (now := self.of_active) is None:
+            return
         yield from _engine(now, self._api.measures)
         yield from _work(now)
         yield from _waits(now, self._api.measures)
         yield from _outbox(now)
-        yield from _processes(now, self._lag_seconds())
         yield from _storage(now, self.sizes)
 
 
@@ -57,11 +60,27 @@ def exposition(api: Api, lag_seconds: Callable[[], float]) -> Exposition:
     registry.register(collector)
 
     async def write() -> bytes:
-        collector.sizes = await api.sizes()
-        collector.now = await api.metrics()
+        collector.of_active = await api.metrics()
+        if collector.of_active is not None:
+            collector.sizes = await api.sizes()
         return generate_latest(registry)
 
     return write
+
+
+def _node(now: NodeMetrics) -> Iterable[Metric]:
+    status = now.status
+    roles = {str(role): int(role is status.role) for role in NodeRole}
+    yield _gauges("node_state", "1 for the state of this node", "state", roles)
+    states = {str(state): int(state is status.active) for state in ActiveState}
+    yield _gauges("active_node", "1 for what it knows about the active node", "state", states)
+    yield _gauge("node_term", "The term of this node", status.term)
+    text = "Time since this node saw a sign of life of the active one"
+    yield _gauge("active_silent_seconds", text, status.silent_seconds)
+    text = "Time since this node knew of all commits"
+    yield _gauge("follower_lag_seconds", text, now.follower_lag_seconds)
+    yield _counter("takeovers", "Times this daemon took over from a silent node", status.takeovers)
+    yield _counter("fenced", "Times another node had taken over from this daemon", status.fenced)
 
 
 def _engine(now: Metrics, done: Measures) -> Iterable[Metric]:
@@ -110,7 +129,7 @@ def _outbox(now: Metrics) -> Iterable[Metric]:
     yield _counter("schedules_late", "Schedules that had no run in time", now.schedules_late)
 
 
-def _processes(now: Metrics, lag_seconds: float) -> Iterable[Metric]:
+def _processes(now: NodeMetrics, lag_seconds: float) -> Iterable[Metric]:
     lags = {host.name: host.lag_seconds for host in now.hosts}
     pids = {host.name: host.pid for host in now.hosts}
     yield _gauge("loop_lag_seconds", "Recent lag of the daemon's event loop", lag_seconds)

@@ -27,6 +27,7 @@ from aioflow.api.executors import ExecutorView
 from aioflow.api.notes import NoteRemoved
 from aioflow.api.page import history, home
 from aioflow.api.page import schemas as page_schemas
+from aioflow.api.page.pool_usage import PoolUsageView
 from aioflow.api.paging import Page
 from aioflow.api.run_filters import FacetsView
 from aioflow.api.values import ConnectionView, RotationView, ValueView
@@ -286,6 +287,7 @@ ANSWERS: Mapping[str, Any] = {
     "woken_by": Page[page_schemas.WokenView],
     "pool_holders": Page[page_schemas.HolderView],
     "pool_waiters": page_schemas.WaitersView,
+    "show_pool_usage": PoolUsageView,
     "show_home": home.HomeView,
     "show_children": children.ChildrenView,
     "show_cells": children.CellsView,

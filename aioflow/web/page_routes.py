@@ -8,6 +8,7 @@ from fastapi import Path, Query, Response
 
 from aioflow.api import instant
 from aioflow.api.page.graphs import GRID_RUNS
+from aioflow.api.page.pool_usage import MOST_HOURS, pool_usage
 from aioflow.api.page.queries import UPCOMING_FIRE_TIMES
 from aioflow.api.paging import page_of_all
 from aioflow.api.queries import PAGE
@@ -257,6 +258,14 @@ async def pool_holders(
         lambda one: (int(one.is_waiting), one.since or "", one.run_id, one.task_id, one.map_index),
     )
     return Json(page)
+
+
+@router.get("/pools/{name}/usage", dependencies=[viewer()])
+async def show_pool_usage(
+    api: NodeApi, name: str, hours: Annotated[int, Query(ge=1, le=MOST_HOURS)] = MOST_HOURS
+) -> Response:
+    """Show how full a pool was in the last hours, in steps of five minutes."""
+    return Json(await pool_usage(api.store, api.clock, name, hours=hours))
 
 
 @router.get("/pools/{name}/waiters", dependencies=[viewer()])

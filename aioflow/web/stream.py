@@ -127,7 +127,8 @@ async def stream(
     """Stream commits as server-sent events whose id tells the last commit of each node.
 
     The first event is ``ready``, or ``reset`` if ``since`` or the last event id is not that of the
-    last commit. After ``reset`` the client must reload everything: it has missed commits.
+    last commit. After ``reset`` the client must reload everything: it has missed commits. A standby
+    also sends ``active_node``, and again whenever the state of the active node has changed.
     """
     given = last_event_id if last_event_id and position_of(last_event_id) else since
     return _stream(api, by.name, Topic(dag, run), given)
@@ -185,6 +186,8 @@ def _stream(api: Api, who: str, wanted: Topic, given: str | None) -> Response:
             is_missed = given is not None and not _is_reached(given, position)
             first = "reset" if is_missed else "ready"
             await put(frame(first, {"commit": upto}, stream_id(position)))
+            if api.follower is not None:
+                await put(api.follower.active_node.message())
             while True:
                 await put(await follower.next_message(_HEARTBEAT_SECONDS) or _HEARTBEAT)
 

@@ -21,7 +21,7 @@ OUTSIDE = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
-    "benchmarks/README.md": "benchmarks.md",
+    "benchmarks/README.md": "measurements.md",
     "tests/sim/planted/README.md": "planted-bugs.md",
     "triggers/README.md": "triggers.md",
 }

@@ -12,7 +12,7 @@ from aioflow.core.state.accounts import Accounts
 from aioflow.crypto import Vault
 from aioflow.model.decisions import DecisionRow
 from benchmarks.daemon import eventually
-from tests.browser.watched import BROWSER_TESTS, serious, stranger, watched
+from tests.browser.watched import BROWSER_TESTS, serious, stranger, violations, watched
 
 pytestmark = [*BROWSER_TESTS]
 
@@ -70,15 +70,20 @@ def test_the_view_shows_what_is_asked_and_its_form_says_what_does_not_fit(browse
     decision = asked(daemon, "filled", "by-form")
     with watched(browser, daemon, refusals=(422,)) as page:
         page.go("/decisions")
-        page.see("Which payment?", within="main")
-        page.page.locator("main").get_by_text("Which payment?").first.click()
-        page.page.get_by_label("amount").fill("ten")
-        page.page.get_by_label("currency").select_option(label="CHF")
-        page.page.get_by_role("button", name="Answer", exact=True).click()
-        page.see("must be a decimal")
-        page.page.get_by_label("amount").fill("10.50")
-        page.page.get_by_role("button", name="Answer", exact=True).click()
-        page.see("The task continues")
+        card = page.page.get_by_role("group", name="Decision: Which payment?")
+        expect(card.get_by_role("link")).to_have_text(["filled", "by-form", "fill_in"])
+        card.get_by_label("amount").fill("ten")
+        card.get_by_label("currency").select_option(label="CHF")
+        card.get_by_role("button", name="Answer", exact=True).click()
+        expect(card).to_contain_text("must be a decimal")
+        card.get_by_label("amount").fill("10.50")
+        card.get_by_role("button", name="Answer", exact=True).click()
+        page.heard("The task continues")
+        expect(card).to_have_count(0)
+
+        page.page.locator(".decisions-ended").get_by_role("link", name="Which payment?").click()
+        page.see('"amount": "10.50"', within=".detail")
+        assert violations(page.page) == []
         page.clean()
     assert daemon.wait("by-form")["state"] == "success"
     _, shown = daemon.get(f"/api/v1/decisions/{decision['decision_id']}")

@@ -37,7 +37,7 @@ def test_a_clear_is_previewed_taken_back_and_done_when_the_page_is_closed(
     flag.touch()
     with watched(browser, daemon) as page:
         page.go(f"/runs/{run}")
-        page.press("Clear", within="main")
+        page.press("Clear failed")
         page.see("2 tasks would run again:", within="dialog .touched")
         page.see("upstream failed", within="dialog .touched li")
         page.confirm("Clear")
@@ -46,7 +46,7 @@ def test_a_clear_is_previewed_taken_back_and_done_when_the_page_is_closed(
         page.heard("Nothing was changed")
         assert daemon.run(run)["state"] == "failed"
 
-        page.press("Clear", within="main")
+        page.press("Clear failed")
         page.see("2 tasks would run again:", within="dialog .touched")
         page.confirm("Clear")
         page.see("2 tasks will be cleared in 10 seconds", within=".toasts")

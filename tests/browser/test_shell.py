@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.watched import BROWSER_TESTS, serious, watched
+from tests.browser.watched import BROWSER_TESTS, serious, violations, watched
 
 pytestmark = [*BROWSER_TESTS, pytest.mark.nightly]
 
@@ -98,6 +98,47 @@ def test_columns_and_density_are_chosen_and_stay_so(browser, daemon):
         expect(title).to_have_count(0)
         assert height(page) < tall
         page.clean()
+
+
+def test_columns_are_resized_by_pointer_and_keyboard_and_stay_so(browser, daemon):
+    with watched(browser, daemon) as page:
+        page.go("/dags")
+        title = page.page.get_by_role("columnheader", name="DAG", exact=True)
+        edge = page.page.get_by_role("separator", name="Width of column DAG")
+        page.page.locator(".virtual-row").first.wait_for()
+        before = wide(title)
+
+        edge.focus()
+        page.page.keyboard.press("ArrowLeft")
+        page.eventually(lambda: wide(title) == before - 16)
+        box = edge.bounding_box()
+        assert box is not None
+        page.page.mouse.move(box["x"] + 8, box["y"] + 20)
+        page.page.mouse.down()
+        page.page.mouse.move(box["x"] - 32, box["y"] + 20)
+        page.page.mouse.up()
+        page.eventually(lambda: wide(title) == before - 56)
+        row = page.page.locator(".virtual-row .cell-of-dag").first
+        assert wide(row) == before - 56
+        assert violations(page.page) == []
+
+        page.go("/dags")
+        page.eventually(lambda: wide(title) == before - 56)
+        edge.dblclick()
+        page.eventually(lambda: wide(title) == before)
+        page.clean()
+
+
+def test_columns_of_a_phone_are_not_resized(browser, daemon):
+    with watched(browser, daemon, size="phone") as page:
+        page.go("/dags")
+        page.page.locator(".virtual-row").first.wait_for()
+        expect(page.page.get_by_role("separator")).to_have_count(0)
+        page.clean()
+
+
+def wide(cell):
+    return round(cell.bounding_box()["width"])
 
 
 def test_a_table_is_sorted_by_a_column_and_says_so(browser, daemon):

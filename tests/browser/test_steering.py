@@ -31,7 +31,7 @@ def test_a_drained_node_starts_nothing_until_it_is_to_work_again(page, daemon):
     page.press("Drain")
     page.see("starts no new tasks", within="dialog")
     page.confirm("Drain")
-    page.see("drained", within="main .facts")
+    page.see("drained", within="main .node")
     run = daemon.trigger("brief")
     page.go(f"/runs/{run}")
     page.page.wait_for_selector("[data-task='at_once'][data-state='queued']")
@@ -40,7 +40,7 @@ def test_a_drained_node_starts_nothing_until_it_is_to_work_again(page, daemon):
     page.press("Undrain")
     page.confirm("Undrain")
 
-    page.see("active", within="main .facts")
+    page.see("active", within="main .node")
     assert daemon.wait(run)["state"] == "success"
 
 

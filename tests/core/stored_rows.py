@@ -20,6 +20,7 @@ from aioflow.model.batch import Batch
 from aioflow.model.dag import BackfillRow
 from aioflow.model.decisions import DecisionRow
 from aioflow.model.notes import NoteKey, NoteRow
+from aioflow.model.pool_usage import PoolUsageKey, PoolUsageRow
 from aioflow.model.rows import (
     DeletionRow,
     EventRow,
@@ -54,6 +55,7 @@ class Rows:
         self.records: dict[tuple[int, int], RecordRow] = {}
         self.decisions: dict[int, DecisionRow] = {}
         self.notes: dict[NoteKey, NoteRow] = {}
+        self.pool_usage: dict[PoolUsageKey, PoolUsageRow] = {}
         self.results: dict[int, Any] = {}
         self.events: dict[tuple[int, int], EventRow] = {}
         self.named_events: dict[int, NamedEventRow] = {}
@@ -95,6 +97,7 @@ class Rows:
         self.notes.update({row.key: row for row in batch.notes})
         for noted in batch.gone_notes:
             self.notes.pop(noted, None)
+        self.pool_usage.update({(row.pool, row.start): row for row in batch.pool_usage})
         self._apply_records(batch)
         for change in batch.run_changes:
             run = self.runs[change.run_no]
@@ -167,6 +170,7 @@ class Rows:
             "record": self.records,
             "decision": self.decisions,
             "note": self.notes,
+            "pool_usage": self.pool_usage,
             "try_worker": self.try_workers,
             "result": self.results,
             "map_label": self.labels,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioflow.core.observation import Poll, Timing, Watch, observed
+from aioflow.core.observation import Poll, Timing, Watch, is_silent, observed
 from aioflow.model.rows import NodeMark
 
 MS = 1_000
@@ -18,7 +18,7 @@ MARK = NodeMark(1, 7, 9, 0)
 
 def poll(at_ms: int, mark: NodeMark = MARK, **more) -> Poll:
     values = {"heartbeat_us": 500 * MS, "has_sessions": True, "is_working": False}
-    return Poll(at=at_ms * MS, mark=mark, **values | more)
+    return Poll(at=at_ms * MS, mark=mark, **{"answered_at": at_ms * MS, **values, **more})
 
 
 def dead_at(polls: Sequence[Poll | None], timing: Timing = TIMING) -> int | None:
@@ -139,3 +139,30 @@ def test_a_silent_node_is_dead_within_a_lease_and_two_polls(start, pause):
 
     assert found is not None
     assert 3_000 <= found - start <= 3_000 + 2 * pause
+
+
+def silent_from(polls: Sequence[Poll | None]) -> int | None:
+    """Return when people are first told of a silence, in milliseconds; ``None`` if never."""
+    watch: Watch | None = None
+    for one in polls:
+        watch = observed(watch, one, TIMING)
+        if watch is not None and is_silent(watch, TIMING):
+            return watch.polled_at // MS
+    return None
+
+
+def test_people_are_told_of_a_silence_before_the_node_is_declared_dead():
+    gone = {1_000: {"has_sessions": False}}
+    assert silent_from(Case(None, until=3_000).polls()) == 1_500
+    assert silent_from(Case(None, until=3_000, changed=gone).polls()) == 1_000
+    beats = {at: {"mark": MARK._replace(heartbeat=at)} for at in range(0, 12_000, 1_000)}
+    assert silent_from(Case(None, changed=beats).polls()) is None
+    never = Case(None, until=1_000, always={"has_sessions": False})
+    assert silent_from(never.polls()) is None, "behind a pooler, nothing is known of sessions"
+
+
+def test_silence_counts_from_the_answer_of_a_poll():
+    """The commit that a slow poll reads may have come right before its answer."""
+    slow = poll(0, answered_at=990 * MS)
+
+    assert dead_at([slow, *(poll(at) for at in range(990, 9_000, 500))]) == 3_990

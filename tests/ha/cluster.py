@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import http.client
 import json
-import signal
 import socket
 import time
 from collections import Counter
@@ -21,9 +20,9 @@ import asyncpg
 
 from aioflow.crypto import Vault
 from aioflow.settings import socket_path
-from aioflow.settings.home import make_home
 from aioflow.store import open_store
-from benchmarks.daemon import DaemonProcess, eventually
+from benchmarks.daemon import eventually
+from benchmarks.nodes import NodeProcess
 from tests.faults.ground import DAGS
 from tests.ha.proxy import Proxy
 from tests.journal_replay import compare_with_replay
@@ -33,58 +32,18 @@ __all__ = ("LEASE_SECONDS", "Cluster", "Follower", "Node", "cluster")
 
 LEASE_SECONDS = 3.0
 _FENCED = "fenced, joins again as a standby"
-_HA = """
-[ha]
-enabled = true
-node_name = "{name}"
-[results]
-url = "file://{shared}/results"
-[log]
-url = "file://{shared}/logs"
-"""
 
 
-class Node(DaemonProcess):
+class Node(NodeProcess):
     """A daemon of a cluster, with a home and a proxy of its own."""
 
     def __init__(self, folder: Path, name: str, proxy: Proxy) -> None:
-        flags = ("--cpu-slots", "2")
-        super().__init__(folder / name, DAGS, db=proxy.url, flags=flags)
-        self.name = name
+        super().__init__(folder, name, DAGS, proxy.url)
         self.proxy = proxy
-
-    def last_words(self) -> str:
-        """Return the end of its log."""
-        return self.log.read_text(errors="replace")[-4000:]
 
     def count(self, words: str) -> int:
         """Return how often it has logged something."""
         return self.log.read_text(errors="replace").count(words) if self.log.exists() else 0
-
-    def is_ready(self) -> bool:
-        """Return whether it is active and ready."""
-        try:
-            if not self.is_alive:
-                return False
-            status, health = self.request("GET", "/health/ready", status=None)
-        except (OSError, http.client.HTTPException):
-            return False
-        return status == 200 and "engine" in health["checks"]  # a standby has none
-
-    def health(self, which: str) -> int:
-        """Return the status of ``/health/live`` or ``/health/ready``; 0 without an answer."""
-        try:
-            return int(self.request("GET", f"/health/{which}", status=None)[0])
-        except (OSError, http.client.HTTPException):
-            return 0
-
-    def stand_still(self) -> None:
-        """SIGSTOP the daemon, but not its children."""
-        self.process.send_signal(signal.SIGSTOP)
-
-    def go_on(self) -> None:
-        """SIGCONT the daemon."""
-        self.process.send_signal(signal.SIGCONT)
 
 
 class Follower:
@@ -259,19 +218,8 @@ def cluster(folder: Path, names: tuple[str, ...] = ("a", "b")) -> Iterator[Clust
     """Prepare a server and nodes, which are not started. They are killed at the end."""
     with private_postgres() as server, ExitStack() as stack:
         socket = Path(server.url.rpartition("host=")[2]) / ".s.PGSQL.5432"
-        nodes = []
-        for name in names:
-            node = Node(folder, name, stack.enter_context(Proxy(socket)))
-            make_home(node.home)
-            text = _HA.format(name=name, shared=folder / "shared")
-            (node.home / "aioflow.toml").write_text(text)
-            nodes.append(node)
-            if name == names[0]:
-                Vault.open(node.home / "key")
-            else:
-                key = (nodes[0].home / "key").read_bytes()
-                (node.home / "key").write_bytes(key)
-                (node.home / "key").chmod(0o600)
+        proxies = (stack.enter_context(Proxy(socket)) for _ in names)
+        nodes = [Node(folder, *one) for one in zip(names, proxies, strict=True)]
         try:
             yield Cluster(folder, server, nodes)
         finally:

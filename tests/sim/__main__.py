@@ -34,7 +34,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--level", type=int, choices=(1, 2), help="1 unless said otherwise")
+    parser.add_argument("--level", type=int, choices=(1, 2, 3), help="1 unless said otherwise")
     parser.add_argument("--seeds", type=int, default=1000)
     parser.add_argument("--seconds", type=float, help="stop after so much processor time")
     parser.add_argument("--first", type=int, default=0, help="the first seed")

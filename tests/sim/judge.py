@@ -33,6 +33,9 @@ _WALL_FACTOR = 6
 """Wall time limit of a catcher, as a multiple of the processor time limit."""
 
 _LEVELS = (1, 2)
+_CLUSTER = 3
+"""The level of several daemons; seeds are drawn there only for bugs that name it."""
+
 _START_SECONDS = 3.0
 _SAID = 200
 
@@ -120,7 +123,8 @@ class Judge:
             findings.append(await self._try_test(bug, bug.seen_by))
         if bug.seed is not None:
             found = await self._try_seed(bug, bug.seed)
-            findings.append(found if found.is_caught else await self._draw(bug, _LEVELS))
+            levels = (_CLUSTER,) if bug.seed.level == _CLUSTER else _LEVELS
+            findings.append(found if found.is_caught else await self._draw(bug, levels))
         if not findings:
             findings.append(await self._draw(bug, _LEVELS))
         return Judgement(bug.name, findings)
@@ -139,7 +143,7 @@ class Judge:
         tests = {bug.seen_by for bug in bugs if bug.seen_by is not None}
         seeds = {bug.seed for bug in bugs if bug.seed is not None}
         groups = [(_run_tests(*sorted(tests)), [_run_tests(one) for one in tests])]
-        for level in _LEVELS:
+        for level in (*_LEVELS, _CLUSTER):
             numbers = {seed.number for seed in seeds if seed.level == level}
             apart = [_play(level, number) for number in numbers]
             groups.append((_play(level, *sorted(numbers)), apart))

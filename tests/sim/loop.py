@@ -67,7 +67,10 @@ class SeededLoop(asyncio.SelectorEventLoop):
         if not handle._cancelled:
             if self._late and self._rng.random() < self._late:
                 self._virtual += self._rng.random() * LATEST_SECONDS
-            handle._run()
+            self._run_handle(handle)
+
+    def _run_handle(self, handle: Any) -> None:
+        handle._run()
 
     def _jump(self) -> None:
         while self._scheduled and self._scheduled[0]._cancelled:

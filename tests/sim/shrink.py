@@ -17,6 +17,7 @@ from unittest.mock import patch
 import msgspec
 
 from tests.sim import loop_model, model
+from tests.sim.cluster import model as cluster
 from tests.sim.faults import Fault
 from tests.sim.verdict import Verdict
 from tests.sim.workload import without
@@ -24,8 +25,8 @@ from tests.sim.workload import without
 __all__ = ("AllBut", "Minimal", "Recipe", "commit", "replay", "shrink")
 
 ROOT = Path(__file__).parents[2]
-STORMS = {1: model.STORMY_TURNS, 2: loop_model.PEOPLE}
-"""Length of the time with faults: turns at the first level, requests at the second."""
+STORMS = {1: model.STORMY_TURNS, 2: loop_model.PEOPLE, 3: cluster.PEOPLE}
+"""Length of the time with faults: turns at the first level, requests at the others."""
 
 Item = TypeVar("Item")
 
@@ -91,7 +92,8 @@ def replay(recipe: Recipe, trace: Callable[[str], None] | None = None) -> Verdic
     if recipe.level == 1:
         with patch.object(model, "STORMY_TURNS", storm):
             return model.play(recipe.seed, left_out, dropped, trace)
-    return loop_model.play(recipe.seed, left_out, dropped, trace, storm)
+    play = loop_model.play if recipe.level == 2 else cluster.play
+    return play(recipe.seed, left_out, dropped, trace, storm)
 
 
 def _pair(pair: Iterable[Any]) -> Any:

@@ -18,6 +18,7 @@ from aioflow.model.dag import DagSpec, TaskSpec
 from aioflow.model.decisions import DecisionRow
 from aioflow.model.history import HistoryRow, Measure, hour_of
 from aioflow.model.notes import NoteRow
+from aioflow.model.pool_usage import PoolUsageRow, minute_of
 from aioflow.model.rows import (
     DagFileRow,
     DagRow,
@@ -121,6 +122,7 @@ NOTE = NoteRow(
 )
 HISTORY = HistoryRow("shop", "b", int(Measure.DURATION), hour_of(NOON), 7, 2, 30)
 POOL = PoolRow(name="db", slots=4, include_deferred=True)
+POOL_USAGE = PoolUsageRow("db", minute_of(NOON), 4, 3, 7)
 ALERT = Alert(reason="sensor_timeout", dag_id="d", run_id="r", task_id="t", message="late")
 OUTBOX = OutboxRow(outbox_no=3, kind="alert", body=msgspec.msgpack.encode(ALERT))
 
@@ -146,6 +148,7 @@ def first_batch(number: int = 1) -> Batch:
         notes=[NOTE],
         new_outbox=[OUTBOX],
         history=[HISTORY],
+        pool_usage=[POOL_USAGE],
     )
 
 

@@ -19,7 +19,7 @@ async def test_decision_is_found_by_its_number_its_run_and_its_task(store):
     for found in ({}, {"is_open": True}, {"dag_id": "d"}, {"run_no": 1}, {"before": 8}):
         if found != {"dag_id": "d"}:
             assert await store.list_decisions(**found) == [DECISION], found
-    for other in ({"dag_id": "other"}, {"run_no": 2}, {"before": 7}):
+    for other in ({"dag_id": "other"}, {"run_no": 2}, {"before": 7}, {"is_open": False}):
         assert await store.list_decisions(**other) == [], other
     assert await store.count_open_decisions() == 1
 
@@ -41,6 +41,7 @@ async def test_votes_and_the_end_change_its_row(store):
     )
     assert await store.find_decisions([7]) == [expected]
     assert await store.list_decisions(is_open=True) == []
+    assert await store.list_decisions(is_open=False) == [expected]
     assert await store.list_decisions() == [expected]
     assert await store.count_open_decisions() == 0
 

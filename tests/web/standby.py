@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+from msgspec.structs import replace
 
 from aioflow.api import Api
 from aioflow.api.access.authentication import Passwords
 from aioflow.api.node_queries import NodeQueries
 from aioflow.clock import SystemClock
 from aioflow.crypto import Vault
+from aioflow.model.nodes import ActiveState, NodeRole, NodeStatus
 from aioflow.store.node_messages import NodeMessage
 from aioflow.telemetry.task_log import TaskLog
 from aioflow.web.app import create_app
@@ -55,6 +57,7 @@ class Pair:
 
     Attributes:
         active_epoch: The term that the standby believes to be active.
+        status: What the standby says about itself, and about the active node.
     """
 
     def __init__(self, active: Node, home: Path) -> None:
@@ -62,6 +65,7 @@ class Pair:
         self.vault = Vault.open(active.home / "key")
         self.messages = Messages()
         self.active_epoch: int | None = ACTIVE
+        self.status = NodeStatus(role=NodeRole.STANDBY, term=STANDBY)
         self.active = active
         self.queries_of_active = self._queries(ACTIVE)
         self.queries = self._queries(STANDBY)
@@ -75,6 +79,7 @@ class Pair:
             vault=self.vault,
             passwords=Passwords(QUICK),
             node_queries=self.queries,
+            node_status=lambda: self.status,
         )
         self.active_app = create_app(active.api, Token("a-token-of-the-active-node"))
         self.app = create_app(self.api, Token("another-token-of-the-standby"))
@@ -88,6 +93,11 @@ class Pair:
             own_epoch=lambda: epoch,
             active_epoch=lambda: self.active_epoch,
         )
+
+    def lose_active(self, state: ActiveState = ActiveState.MISSING) -> None:
+        """The standby learns that no node is active, or that it is silent."""
+        self.active_epoch = ACTIVE if state is ActiveState.SILENT else None
+        self.status = replace(self.status, active=state)
 
     def succeed(self) -> None:
         """The active node becomes active again, under another term."""

@@ -10,8 +10,11 @@ import pytest
 from msgspec.structs import replace
 
 from aioflow.api.page import triggers as triggers_page
+from aioflow.api.page.pool_usage import STEP_US, steps_of
 from aioflow.executors.host_inspection import HostLoad, WatchLoad
+from aioflow.maintenance.pool_sampling import PoolSampling
 from aioflow.model.dag import DagSpec, MapSource, MapSpec, RetryPolicy, ScheduleSpec, TaskSpec
+from aioflow.model.pool_usage import MINUTE_US, PoolUsageRow
 from aioflow.model.triggers import ASSETS, AssetCondition, DagTriggerSpec, TriggerDescription
 from aioflow.model.workers import WorkerLocation, WorkerSpec
 from aioflow.protocol.inputs import WorkerUp
@@ -484,6 +487,38 @@ async def test_a_pool_tells_who_has_it_and_how_many_wait(tmp_path):
     assert (holder["run_id"], holder["task_id"], holder["weight"]) == ("has", "a", 1)
 
 
+async def test_the_usage_of_a_pool_is_sampled_and_shown_by_steps_of_five_minutes(tmp_path):
+    pooled = DagSpec(
+        dag_id="pooled", file="pooled.py", tasks=(TaskSpec(task_id="a", pool="tight"),)
+    )
+    async with app(tmp_path, pooled) as (n, web):
+        await n.api.set_pool("tight", 1)
+        sampling = PoolSampling(n.api.list_pools, n.engine, n.store, n.api.clock)
+        await sampling.sample()
+        idle = await read(web, "/pools/tight/usage")
+        for run_id in ("has", "wants", "wants-too"):
+            await n.api.trigger("pooled", run_id=run_id)
+        await sampling.sample()
+        shown = await read(web, "/pools/tight/usage?hours=1")
+        wrong = await read(web, "/pools/tight/usage?hours=25", status=422)
+
+    assert (idle["items"], idle["step_seconds"]) == ([], 300)
+    (step,) = shown["items"]
+    assert (idle["full_seconds"], shown["full_seconds"]) == (0, 60)
+    assert (step["slots"], step["used"], step["queued"]) == (1, 1, 2)
+    assert shown["since"] < step["start"] <= shown["until"]
+    assert wrong["code"] == "request.invalid"
+
+
+def test_a_step_has_the_most_of_its_minutes():
+    minutes = [
+        PoolUsageRow("db", STEP_US * 2 + at * MINUTE_US, 4, used, queued)
+        for at, used, queued in ((0, 4, 0), (1, 2, 9), (5, 1, 0))
+    ]
+    steps = [(step.used, step.queued) for step in steps_of(minutes)]
+    assert steps == [(4, 9), (1, 0)]
+
+
 async def test_schedules_of_all_dags_are_merged(tmp_path):
     async with app(tmp_path, CHAIN, MINUTELY) as (_, web):
         starts = await items(web, "/schedules?hours=0.05")
@@ -517,7 +552,7 @@ async def test_a_drained_node_starts_nothing_until_it_takes_work_again(tmp_path)
         nobody = await ask(web, "POST", "/api/v1/nodes/7/drain")
 
     assert drained.json == {"node": 1, "drained": True, "changed": True}
-    assert (there["state"], there["is_here"]) == ("drained", True)
+    assert (there["state"], there["is_here"]) == ("drained", True), "nothing runs"
     assert why["causes"][0]["waiting_on"]["kind"] == "slot"
     assert "drained" in why["causes"][0]["waiting_on"]["detail"]
     assert (before, after) == (0, 1)

@@ -8,11 +8,14 @@ from typing import Any
 import anyio
 import pytest
 from fastapi.routing import APIRoute
+from msgspec.structs import replace
+from prometheus_client.parser import text_string_to_metric_families
 
 from aioflow.api import journal_follower
 from aioflow.api.node_queries import OwnQuery
 from aioflow.crypto import Vault, new_key
 from aioflow.errors import NoActiveNode
+from aioflow.model.nodes import ActiveState, NodeRole
 from aioflow.protocol.requests import Note
 from aioflow.web.app import create_app
 from aioflow.web.forwarding import ANSWERED_FROM_ROWS
@@ -21,7 +24,7 @@ from aioflow.web.permissions import each_route
 from aioflow.web.routes import API_ROUTES
 from aioflow.web.tokens import Token
 from tests.web.node import CHAIN, Answer, ask
-from tests.web.standby import ACTIVE, Pair, pair
+from tests.web.standby import ACTIVE, STANDBY, Pair, pair
 from tests.web.test_stream import Client
 
 
@@ -200,7 +203,7 @@ async def test_without_an_active_node_changes_are_refused_and_rows_are_read(tmp_
     async with pair(tmp_path) as both:
         both.active.define(CHAIN)
         await both.ask("POST", "/dags/chain/runs", body=b'{"run_id": "one"}', headers=JSON)
-        both.active_epoch = None
+        both.lose_active()
         refused = await both.ask("POST", "/events/new", body=b"{}")
         assert (refused.status, refused.json["code"]) == (503, "node.no_active")
         assert refused.headers["retry-after"] == "1"
@@ -278,3 +281,64 @@ async def test_the_live_stream_of_the_standby_shows_what_the_active_node_commits
         assert moved["first"] == "success"
         assert {run["run_id"] for one in client.events("commit") for run in one["runs"]} == {"one"}
         client.go()
+
+
+async def test_a_silent_active_node_is_not_asked_for_what_rows_can_answer(tmp_path, monkeypatch):
+    monkeypatch.setattr("aioflow.web.forwarding.READ_SECONDS", 60.0)
+    async with pair(tmp_path) as both:
+        both.active.define(CHAIN)
+        await both.ask("POST", "/dags/chain/runs", body=b'{"run_id": "one"}', headers=JSON)
+        both.queries_of_active.respond = None
+        both.lose_active(ActiveState.SILENT)
+        with anyio.fail_after(5):
+            assert (await both.ask("GET", "/runs/one")).status == 200
+            overview = await both.ask("GET", "/overview")
+        assert (overview.status, overview.json["code"]) == (503, "node.no_active")
+        assert "no node is active" in overview.json["detail"]
+        assert (await ask(both.app, "GET", "/health/ready")).status == 503
+
+
+async def test_a_standby_that_is_joining_is_not_ready(tmp_path):
+    async with pair(tmp_path) as both:
+        both.status = replace(both.status, role=NodeRole.JOINING)
+        assert (await ask(both.app, "GET", "/health/ready")).status == 503
+
+
+async def test_the_live_stream_tells_that_the_active_node_is_silent_and_that_it_is_back(tmp_path):
+    async with pair(tmp_path) as both, anyio.create_task_group() as group:
+        web = create_app(both.api, Token("another-token-of-the-standby"))
+        client = Client(Trusted(web), "/stream")
+        group.start_soon(client.watch)
+        await client.until("active_node")
+        both.lose_active(ActiveState.SILENT)
+        await client.until("active_node", 2)
+        both.status = replace(both.status, active=ActiveState.ALIVE)
+        await client.until("active_node", 3)
+        both.status = replace(both.status, role=NodeRole.ACTIVE)  # its own server follows
+        await client.until("active_node", 4)
+        states = [event["state"] for event in client.events("active_node")]
+        assert states == ["alive", "silent", "alive", "missing"]
+        client.go()
+
+
+async def test_a_standby_has_metrics_of_its_own(tmp_path):
+    async with pair(tmp_path) as both:
+        both.lose_active(ActiveState.SILENT)
+        both.status = replace(both.status, silent_seconds=1.5, takeovers=2, fenced=1)
+        answer = await ask(Trusted(both.app), "GET", "/metrics")
+        found = {
+            sample.name + "".join(sample.labels.values()): sample.value
+            for family in text_string_to_metric_families(answer.body.decode())
+            for sample in family.samples
+        }
+    assert answer.status == 200
+    assert {
+        name for name, value in found.items() if name.startswith("aioflow_node_state") if value
+    } == {"aioflow_node_statestandby"}
+    assert found["aioflow_active_nodesilent"] == 1
+    assert found["aioflow_active_silent_seconds"] == 1.5
+    assert found["aioflow_node_term"] == STANDBY
+    assert (found["aioflow_takeovers_total"], found["aioflow_fenced_total"]) == (2, 1)
+    assert 0 <= found["aioflow_follower_lag_seconds"] < 2
+    assert found["aioflow_resident_bytesdaemon"] > 1_000_000
+    assert "aioflow_turns_total" not in found

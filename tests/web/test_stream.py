@@ -69,7 +69,7 @@ class Client:
         for message in self.text.split("\n\n"):
             fields = dict(line.split(": ", 1) for line in message.splitlines() if line[:1] != ":")
             if fields.get("event") == event:
-                found.append(json.loads(fields["data"]) | {"id": int(fields["id"])})
+                found.append(json.loads(fields["data"]) | {"id": int(fields.get("id", -1))})
         return found
 
     async def _receive(self) -> dict:

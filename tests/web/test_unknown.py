@@ -36,6 +36,7 @@ MAKES = {
 ANY_POOL = {
     ("DELETE", "/api/v1/pools/{name}"),
     ("GET", "/api/v1/pools/{name}/holders"),
+    ("GET", "/api/v1/pools/{name}/usage"),
     ("GET", "/api/v1/pools/{name}/waiters"),
 }
 """Routes of pools: a pool without a limit is a pool, too, and need not be created first."""

@@ -48,7 +48,7 @@ export const texts = {
   },
 
   clear: {
-    allTasks: "all tasks",
+    allTasks: "tasks of this run",
     title: (what: string): string => `Clear ${what}?`,
     meaning: "Cleared tasks run again: their results are deleted, their tries and logs are retained. Running tasks are stopped first. An ended run resumes.",
     downstream: "With everything downstream",

@@ -114,10 +114,11 @@ async function versionsOf(run: string): Promise<Versions> {
   }
 }
 
-export const clear = (which: Which): Promise<void> => attempt(async () => askToClear(which, await versionsOf(which.run)));
+/** Have tasks run again; the dialog begins with those that failed, or with all. */
+export const clear = (which: Which, isOfFailed = false): Promise<void> => attempt(async () => askToClear(which, isOfFailed, await versionsOf(which.run)));
 
-function askToClear(which: Which, versions: Versions): void {
-  const wanted = { downstream: which.task !== undefined, failed: false, map: (which.map ?? -1) >= 0, latest: false };
+function askToClear(which: Which, isOfFailed: boolean, versions: Versions): void {
+  const wanted = { downstream: which.task !== undefined, failed: isOfFailed, map: (which.map ?? -1) >= 0, latest: false };
   const path = `/runs/${enc(which.run)}/clear`;
   const key = newKey();
   const body = () => ({
@@ -153,7 +154,7 @@ interface ClearFieldsProps {
 
 function ClearFields({ which, versions, wanted, look }: ClearFieldsProps) {
   const [asked, setAsked] = useState(JSON.stringify(wanted));
-  const isOfChild = useState(wanted.map)[0];
+  const [{ map: isOfChild, failed: isOfFailed }] = useState({ ...wanted });
   const set = (name: keyof typeof wanted) => (on: boolean) => {
     wanted[name] = on;
     setAsked(JSON.stringify(wanted));
@@ -162,7 +163,7 @@ function ClearFields({ which, versions, wanted, look }: ClearFieldsProps) {
     <>
       <p>{texts.clear.meaning}</p>
       {which.task && <Check label={texts.clear.downstream} isOn onOn={set("downstream")} />}
-      {(which.round ?? 0) > 0 ? <p>{texts.clear.loop}</p> : <Check label={texts.clear.onlyFailed} onOn={set("failed")} />}
+      {(which.round ?? 0) > 0 ? <p>{texts.clear.loop}</p> : <Check label={texts.clear.onlyFailed} isOn={isOfFailed} onOn={set("failed")} />}
       {isOfChild && <Check label={texts.clear.onlyChild(which.map ?? 0)} isOn onOn={set("map")} />}
       <NewestCode versions={versions} onOn={set("latest")} />
       <TouchedTasks look={look} asked={asked} />

@@ -2,13 +2,14 @@
 
 import { useRef } from "preact/hooks";
 
-import { goneSince, useMode } from "./live";
+import { goneSince, useActiveNode, useMode } from "./live";
 import { texts } from "./texts";
 import { At } from "./time";
 import type { Overview } from "./types";
 
 export function Banner({ overview }: { overview: Overview | undefined }) {
   const mode = useMode();
+  const active = useActiveNode();
   const first = useRef<string | undefined>(undefined);
   first.current ??= overview?.version;
   const since = goneSince();
@@ -20,7 +21,14 @@ export function Banner({ overview }: { overview: Overview | undefined }) {
       </p>
     );
   }
-  if (overview?.is_store_away) {
+  if (active === "silent" || active === "missing") {
+    return (
+      <p class="banner warn" role="status">
+        {texts.shell.takeover}
+      </p>
+    );
+  }
+  if (overview?.is_store_away || active === "unknown") {
     return (
       <p class="banner bad" role="alert">
         <b>{texts.shell.storeAway}</b> {texts.shell.storeAwayText}

@@ -28,6 +28,10 @@ interface ChartProps {
   kind: "columns" | "lines";
   series: Series[];
   points: Point[];
+  /** A line over the columns that changes in steps, for example a limit. */
+  line?: Series;
+  /** The axis names each such point, or a multiple of it where there is no room. */
+  labelEvery?: number;
   /** Formats the start of a period, for example "14:00" or "11-26". */
   nameOf: (at: number) => string;
   format: (value: number) => string;
@@ -85,7 +89,8 @@ export function Chart(props: ChartProps) {
 }
 
 function Figure(props: ChartProps) {
-  const { label, series: shown, points, nameOf, format } = props;
+  const { label, points, nameOf, format } = props;
+  const shown = props.line ? [...props.series, props.line] : props.series;
   const [box, width] = useWidth();
   const [at, setAt] = useState<number | null>(null);
   const point = at === null ? undefined : points[at];
@@ -157,15 +162,15 @@ interface DrawingProps extends ChartProps {
   onAt: (at: number | null) => void;
 }
 
-function Drawing({ label, kind, series, points, nameOf, format, hrefOf, width, height = 180, scale = niceScale, at, onAt }: DrawingProps) {
+function Drawing({ label, kind, series, line, points, nameOf, format, hrefOf, width, height = 180, scale = niceScale, labelEvery = 1, at, onAt }: DrawingProps) {
   const total = (point: Point): number => series.reduce((all, one) => all + (point.values[one.key] ?? 0), 0);
-  const most = points.reduce((found, point) => Math.max(found, kind === "columns" ? total(point) : Math.max(...series.map((one) => point.values[one.key] ?? 0))), 0);
+  const most = points.reduce((found, point) => Math.max(found, kind === "columns" ? total(point) : Math.max(...series.map((one) => point.values[one.key] ?? 0)), line ? (point.values[line.key] ?? 0) : 0), 0);
   const ticks = scale(most);
   const top = ticks.at(-1)!;
   const bottom = height - BOTTOM;
   const y = (value: number): number => bottom - (value / top) * (bottom - TOP);
   const place = (width - LEFT) / points.length;
-  const every = Math.max(1, Math.ceil(LABEL_WIDTH / place));
+  const every = Math.max(1, Math.ceil(LABEL_WIDTH / place / labelEvery)) * labelEvery;
   function moved(event: PointerEvent & { currentTarget: SVGSVGElement }): void {
     const x = event.clientX - event.currentTarget.getBoundingClientRect().left;
     onAt(x < LEFT ? null : Math.min(points.length - 1, Math.floor((x - LEFT) / place)));
@@ -207,6 +212,7 @@ function Drawing({ label, kind, series, points, nameOf, format, hrefOf, width, h
       {kind === "columns"
         ? points.map((point, index) => <Column key={point.at} point={point} series={series} x={LEFT + index * place} width={place} y={y} hrefOf={hrefOf} />)
         : series.map((one) => <Line key={one.key} one={one} points={points} x={(index) => LEFT + (index + 0.5) * place} y={y} />)}
+      {line && <Steps one={line} points={points} x={(index) => LEFT + index * place} y={y} />}
       {points.map(
         (point, index) =>
           index % every === 0 && (
@@ -251,6 +257,21 @@ function Line({ one, points, x, y }: { one: Series; points: Point[]; x: (index: 
         const value = point.values[one.key];
         return value === null || value === undefined ? null : <circle key={point.at} cx={x(index)} cy={y(value)} r={points.length > 60 ? 1.5 : 2.5} />;
       })}
+    </g>
+  );
+}
+
+/** A line that is level during each point. */
+function Steps({ one, points, x, y }: { one: Series; points: Point[]; x: (index: number) => number; y: (value: number) => number }) {
+  let path = "";
+  points.forEach((point, index) => {
+    const value = point.values[one.key];
+    if (value === null || value === undefined) return;
+    path += `${path === "" ? "M" : "L"}${x(index).toFixed(1)} ${y(value).toFixed(1)}H${x(index + 1).toFixed(1)}`;
+  });
+  return (
+    <g class={`chart-path ${one.tone}`}>
+      <path d={path} />
     </g>
   );
 }

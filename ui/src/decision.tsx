@@ -7,9 +7,9 @@ import { useState } from "preact/hooks";
 import { Problem, send } from "./api";
 import { useData } from "./data";
 import { type FormSchema, Input, fieldsOfForm, valuesOf } from "./form";
-import { Json, Shown } from "./parts";
-import { texts } from "./texts";
-import { When } from "./time";
+import { Json, Shown, childName, dagHref, runHref, taskHref } from "./parts";
+import { sentenceCase, texts } from "./texts";
+import { At, When } from "./time";
 
 export interface Decision {
   decision_id: number;
@@ -48,32 +48,80 @@ export const shownAnswer = (answer: unknown): string =>
   answer === true ? texts.decisions.yes : answer === false ? texts.decisions.no : answer === null ? texts.common.none : JSON.stringify(answer);
 
 /** The decision with this number, wherever the page shows it. */
-export function DecisionById({ id }: { id: number }) {
+export function DecisionById({ id, hasAsker }: { id: number; hasAsker?: boolean }) {
   const shown = useData<Decision>(`/decisions/${id}`, { gap: 500 });
-  return <Shown of={shown}>{(decision) => <DecisionBox decision={decision} send={(answer) => send("POST", `/decisions/${id}/answer`, { answer })} done={shown.reload} />}</Shown>;
+  return <Shown of={shown}>{(decision) => <DecisionBox decision={decision} hasAsker={hasAsker} send={(answer) => send("POST", `/decisions/${id}/answer`, { answer })} done={shown.reload} />}</Shown>;
 }
 
-export function DecisionBox({ decision, send: give, done }: { decision: Decision; send: Send; done?: () => void }) {
+/** Who asks: the DAG, its run and the task. */
+export function AskedBy({ decision, isShort }: { decision: Decision; isShort?: boolean }) {
+  const { dag_id: dag, run_id: run, task_id: task, map_index: map } = decision;
+  return (
+    <>
+      {!isShort && (
+        <>
+          <a href={dagHref(dag)}>{dag}</a>
+          <span aria-hidden="true"> / </span>
+        </>
+      )}
+      <a href={runHref(run)}>{run}</a>
+      <span aria-hidden="true"> / </span>
+      <a href={taskHref(run, task, map)}>{childName(task, map, 0)}</a>
+    </>
+  );
+}
+
+interface BoxProps {
+  decision: Decision;
+  send: Send;
+  /** Is told what came of an answer. */
+  done?: (said: string) => void;
+  /** Whether to say who asks; in the pane of a task that is plain. */
+  hasAsker?: boolean;
+  /** Of its heading. */
+  level?: 2 | 3;
+}
+
+export function DecisionBox({ decision, send: give, done, hasAsker, level = 3 }: BoxProps) {
   const [said, setSaid] = useState("");
   const isOpen = decision.state === "open";
   async function answer(given: unknown): Promise<void> {
     const found = await give(given);
-    setSaid(found.decided ? texts.decisions.decided : texts.decisions.counted(found.votes, found.approvals));
-    done?.();
+    const text = found.decided ? texts.decisions.decided : texts.decisions.counted(found.votes, found.approvals);
+    setSaid(text);
+    done?.(text);
   }
+  const Title = level === 2 ? "h2" : "h3";
   return (
-    <section class="decision" aria-label={texts.decisions.one}>
-      <h3 class="break">{decision.question}</h3>
+    <div class="decision" role="group" aria-label={`${texts.decisions.one}: ${decision.question}`}>
+      {hasAsker && (
+        <p class="asker mono break">
+          <AskedBy decision={decision} />
+        </p>
+      )}
+      <Title class="break">{decision.question}</Title>
       {decision.details && <p class="details break">{decision.details}</p>}
       <dl class="facts">
         <dt>{texts.decisions.state}</dt>
-        <dd>{isOpen ? decision.waits_for : texts.decisions.states[decision.state] ?? decision.state}</dd>
+        <dd>{isOpen ? sentenceCase(decision.waits_for) : texts.decisions.states[decision.state] ?? decision.state}</dd>
+        <dt>{texts.decisions.asked}</dt>
+        <dd>
+          <When at={decision.asked_at} />
+        </dd>
         {decision.deadline && isOpen && (
           <>
             <dt>{texts.decisions.deadline}</dt>
             <dd>
-              <When at={decision.deadline} />
-              {decision.has_default && `, ${texts.decisions.then(shownAnswer(decision.default))}`}
+              <When at={decision.deadline} /> <span class="soft">(<At at={decision.deadline} />)</span>
+              <span class="then">{decision.has_default ? texts.decisions.then(shownAnswer(decision.default)) : texts.decisions.thenFails}</span>
+            </dd>
+          </>
+        )}
+        {decision.ended_at && (
+          <>
+            <dt>{texts.decisions.endedAt}</dt>
+            <dd>
+              <When at={decision.ended_at} />
             </dd>
           </>
         )}
@@ -97,7 +145,7 @@ export function DecisionBox({ decision, send: give, done }: { decision: Decision
       ) : (
         isOpen && <p class="soft">{texts.decisions.notYours(decision.reason ?? "")}</p>
       )}
-    </section>
+    </div>
   );
 }
 

@@ -1,10 +1,11 @@
 // The grid: tasks by runs of a DAG.
 
-import { useMemo, useState } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 
 import { Icon } from "./components/icons";
 import { VirtualList } from "./list";
 import { runHref } from "./parts";
+import { go, usePlace, withQuery } from "./router";
 import { Glyph, Legend, named, ordered, sum, worst } from "./states";
 import { texts } from "./texts";
 import { local, millis, shortTime, span } from "./time";
@@ -14,7 +15,7 @@ import "./styles/grid_tools.css";
 
 const TALL = 44;
 /** Of the head, and of the padding with a scroll bar. */
-const HEAD = 96;
+const HEAD = 102;
 const SPARE = 30;
 const ROW = 26;
 /** A DAG of more tasks begins with its groups collapsed. */
@@ -32,17 +33,67 @@ export function heights(runs: { started_at: string | null; ended_at: string | nu
   return long.map((one) => Math.max(3, Math.round((most * one) / longest)));
 }
 
-/** Columns that a date needs. */
-const DATE = 2;
+/** The first run of a day has its date, and the first day of a month the name of the month. */
+interface Day {
+  day: string;
+  month: string | null;
+  /** What is seen of both. */
+  text: string;
+}
 
-/** The date at the first run of a day, where there is room after the date before. */
-export function shownDays(days: string[]): (string | null)[] {
-  let last = -DATE;
-  return days.map((day, index) => {
-    if (day === "" || day === days[index - 1] || index - last < DATE) return null;
-    last = index;
-    return day;
+const MONTH = new Intl.DateTimeFormat("en", { month: "short", timeZone: "UTC" });
+
+/** For each of these dates what its column shows; null for those of the same day as the one before. */
+export function shownDays(dates: string[]): (Day | null)[] {
+  let month = "";
+  return dates.map((date, index) => {
+    if (date === "" || date === dates[index - 1]) return null;
+    const isNew = date.slice(0, 7) !== month;
+    month = date.slice(0, 7);
+    const shown = { day: String(Number(date.slice(8))), month: isNew ? MONTH.format(new Date(date)) : null };
+    return { ...shown, text: `${shown.month ?? ""} ${shown.day}`.trim() };
   });
+}
+
+/** The pixels of a letter and of a level of names, and the least and most of all names. */
+const LETTER = 7.2;
+const LEVEL = 16;
+const NAMES = [96, 280] as const;
+const ICON = 34;
+
+/** The column of names is as wide as they need. */
+function tracks(rows: readonly Row[], runs: number): string {
+  const widest = Math.max(0, ...rows.map((row) => row.label.length * LETTER + row.depth * LEVEL + (row.task === null ? ICON : 0)));
+  const wide = Math.min(NAMES[1], Math.max(NAMES[0], Math.ceil(widest) + 14));
+  return `min(${wide}px, 42vw) repeat(${runs}, 26px)`;
+}
+
+/** A cell is shown beside the grid: its task, in a run. */
+export interface Picked {
+  run: string;
+  task: string;
+}
+
+export const cellHref = (run: string, task: string): string => withQuery({ task, in: run, map: null, round: null, tab: null, try: null });
+
+/** The cell that the address names, if it names one. */
+export function usePicked(): Picked | null {
+  const { query } = usePlace();
+  const [task, run] = [query.get("task"), query.get("in")];
+  return task !== null && run !== null ? { run, task } : null;
+}
+
+/** How long to wait with what is beside the grid while arrow keys go over its cells. */
+const FOLLOW_MS = 180;
+
+/** The pane that is open shows the cell that has the focus. */
+function useFollow(picked: Picked | null): (run: string, task: string) => void {
+  const timer = useRef<ReturnType<typeof setTimeout> | undefined>(undefined);
+  useEffect(() => () => clearTimeout(timer.current), [picked === null]);
+  return (run, task) => {
+    clearTimeout(timer.current);
+    if (picked) timer.current = setTimeout(() => go(cellHref(run, task), { replace: true }), FOLLOW_MS);
+  };
 }
 
 interface Cell {
@@ -110,6 +161,8 @@ const lengthOf = (cell: Cell | undefined): number | null => {
 };
 
 export function GridView({ grid }: { grid: Grid }) {
+  const picked = usePicked();
+  const follow = useFollow(picked);
   const groups = useMemo(() => groupsOf(grid.tasks), [grid.tasks.join("\n")]);
   const [collapsed, setCollapsed] = useState<ReadonlySet<string>>(() => new Set(grid.tasks.length > MANY ? groups : []));
   const [isHeat, setHeat] = useState(false);
@@ -118,9 +171,9 @@ export function GridView({ grid }: { grid: Grid }) {
   const rows = useMemo(() => rowsOf(grid.tasks, collapsed), [grid, collapsed]);
   if (runs.length === 0) return <p class="empty">{texts.grid.noRuns}</p>;
   const tall = heights(runs, TALL);
-  const days = shownDays(runs.map((run) => local(run.logical_date ?? run.started_at).slice(5, 10)));
+  const days = shownDays(runs.map((run) => local(run.logical_date ?? run.started_at).slice(0, 10)));
   const hasMany = grid.runs.some((run) => run.cells?.some(([, counts]) => sum(counts) > 1));
-  const columns = { gridTemplateColumns: `minmax(130px, 260px) repeat(${runs.length}, 26px)` };
+  const columns = { gridTemplateColumns: tracks(rows, runs.length) };
   function toggle(group: string): void {
     const next = new Set(collapsed);
     if (!next.delete(group)) next.add(group);
@@ -156,10 +209,10 @@ export function GridView({ grid }: { grid: Grid }) {
           <div class="grid-row grid-head" style={columns}>
             <span class="soft">{texts.task.name}</span>
             {runs.map((run, index) => (
-              <a key={run.run_id} data-box="" tabIndex={index === runs.length - 1 ? 0 : -1} href={runHref(run.run_id)} title={runTitle(run)} aria-label={`${days[index] ? `${days[index]}, ` : ""}${runTitle(run)}`}>
+              <a key={run.run_id} data-box="" tabIndex={index === runs.length - 1 ? 0 : -1} href={runHref(run.run_id)} title={runTitle(run)} aria-label={`${days[index] ? `${days[index].text}, ` : ""}${runTitle(run)}`} class={days[index] ? "is-new-day" : ""}>
                 {days[index] && (
                   <small class="grid-day" aria-hidden="true">
-                    {days[index]}
+                    <span>{days[index].month}</span> {days[index].day}
                   </small>
                 )}
                 <i class={`column b-${run.state}`} style={{ height: `${tall[index]}px` }} />
@@ -168,7 +221,7 @@ export function GridView({ grid }: { grid: Grid }) {
             ))}
           </div>
         }
-        row={(row) => <GridRow row={row} name={row.task === null ? row.key : grid.tasks[row.task]!} runs={runs} cells={cells} columns={columns} isHeat={isHeat} isFolded={collapsed.has(row.key)} toggle={toggle} />}
+        row={(row) => <GridRow row={row} name={row.task === null ? row.key : grid.tasks[row.task]!} runs={runs} cells={cells} columns={columns} isHeat={isHeat} isFolded={collapsed.has(row.key)} toggle={toggle} picked={picked} follow={follow} />}
       />
       <Legend counts={allOf(grid)} isBare>
         {hasMany && (
@@ -190,9 +243,18 @@ interface RowProps {
   isHeat: boolean;
   isFolded: boolean;
   toggle: (group: string) => void;
+  picked: Picked | null;
+  follow: (run: string, task: string) => void;
 }
 
-function GridRow({ row, name, runs, cells, columns, isHeat, isFolded, toggle }: RowProps) {
+/** Enter on a cell opens the pane beside the grid; once more, it goes into the pane. */
+function intoPane(event: KeyboardEvent): void {
+  if (event.key !== "Enter" || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  event.preventDefault();
+  document.querySelector<HTMLElement>(".drawer")?.focus();
+}
+
+function GridRow({ row, name, runs, cells, columns, isHeat, isFolded, toggle, picked, follow }: RowProps) {
   const own = runs.map((_, column) => joined(row, cells[column]!));
   const longest = Math.max(1, ...own.map((cell) => lengthOf(cell) ?? 0));
   return (
@@ -228,14 +290,18 @@ function GridRow({ row, name, runs, cells, columns, isHeat, isFolded, toggle }: 
             </span>
           );
         }
+        const isPicked = picked !== null && picked.task === name && picked.run === run.run_id;
         return (
           <a
             key={run.run_id}
             class="cell"
             data-box=""
+            aria-current={isPicked ? "true" : undefined}
+            onFocus={() => follow(run.run_id, name)}
+            onKeyDown={isPicked ? intoPane : undefined}
             tabIndex={column === runs.length - 1 ? 0 : -1}
             data-row={column === runs.length - 1 ? "" : undefined}
-            href={`${runHref(run.run_id)}?task=${encodeURIComponent(name)}`}
+            href={cellHref(run.run_id, name)}
             title={text}
             aria-label={text}
           >

@@ -26,15 +26,23 @@ export interface Move {
 
 export type Mode = "off" | "live" | "polling" | "away";
 
+/** What a standby knows about the active node; the active node itself does not tell it. */
+export type ActiveNode = "alive" | "silent" | "missing" | "unknown";
+
 type Told = (change: Change) => void;
 
 const PAUSE_MS = 250;
 const POLL_MS = 3000;
 const AGAIN_MS = 2000;
+/** A new active node closes the streams of the standby that it was, and answers at once. */
+const TAKEN_OVER_MS = 300;
+const SAID_MS = 100;
 
 const listeners = new Set<Told>();
 const modes = new Set<(mode: Mode) => void>();
+const ofActive = new Set<(state: ActiveNode) => void>();
 let mode: Mode = "off";
+let activeNode: ActiveNode = "alive";
 let awaySince: number | null = null;
 let backAt = -Infinity;
 let source: EventSource | null = null;
@@ -43,6 +51,8 @@ let flushing: ReturnType<typeof setTimeout> | undefined;
 let flushedAt = 0;
 let polling: ReturnType<typeof setInterval> | undefined;
 let again: ReturnType<typeof setTimeout> | undefined;
+let answering: ReturnType<typeof setTimeout> | undefined;
+let isOpen = false;
 let opened = false;
 
 function nothing(): Change {
@@ -68,6 +78,24 @@ export function useMode(): Mode {
   const [mode, setMode] = useState<Mode>(currentMode);
   useEffect(() => onMode(setMode), []);
   return mode;
+}
+
+/** Whether the active node answers, if the page is open at a standby. */
+export function useActiveNode(): ActiveNode {
+  const [state, setState] = useState<ActiveNode>(activeNode);
+  useEffect(() => {
+    ofActive.add(setState);
+    setState(activeNode);
+    return () => void ofActive.delete(setState);
+  }, []);
+  return state;
+}
+
+function setActiveNode(next: ActiveNode): void {
+  if (activeNode === next) return;
+  activeNode = next;
+  for (const told of ofActive) told(next);
+  if (next === "alive") refreshAll();
 }
 
 /** Since when the daemon does not answer; null while it does. */
@@ -102,12 +130,26 @@ function open(): void {
   source.addEventListener("open", () => {
     clearInterval(polling);
     polling = undefined;
+    isOpen = true;
     setMode("live");
     refreshAll();
   });
   source.addEventListener("commit", (event) => take((event as MessageEvent<string>).data));
+  // A standby says at once how the active node is; the active node itself says nothing.
+  for (const first of ["ready", "reset"]) source.addEventListener(first, () => (answering = setTimeout(() => setActiveNode("alive"), SAID_MS)));
+  source.addEventListener("active_node", (event) => {
+    clearTimeout(answering);
+    setActiveNode((JSON.parse((event as MessageEvent<string>).data) as { state: ActiveNode }).state);
+  });
   source.addEventListener("error", () => {
-    if (source?.readyState === EventSource.CLOSED) {
+    clearTimeout(answering);
+    const wasCut = isOpen;
+    isOpen = false;
+    if (wasCut && activeNode !== "alive") {
+      source?.close();
+      source = null;
+      again = setTimeout(open, TAKEN_OVER_MS);
+    } else if (source?.readyState === EventSource.CLOSED) {
       source = null;
       poll();
     } else {

@@ -25,7 +25,6 @@ import type { Me, Overview } from "./types";
 import { Access } from "./views/access";
 import { DagPage } from "./views/dag";
 import { Dags } from "./views/dags";
-import { Decisions } from "./views/decisions";
 import { Events } from "./views/events";
 import { Home } from "./views/home";
 import { Errors, Nodes } from "./views/house";
@@ -45,6 +44,7 @@ const Executors = lazy<object>(() => import("./executors/view"));
 const OF_ADMINS = new Set(["/access", "/audit"]);
 
 /** A signed link shows its question alone, also to people without an account. */
+const Decisions = lazy<{ id: string | undefined }>(() => import("./views/decisions"));
 const Decide = lazy<object>(() => import("./views/decide"));
 
 function Page() {

@@ -2,7 +2,7 @@
 
 import { cameFromHere, go, here, withQuery } from "./router";
 
-const FIELDS = ["task", "map", "round", "try", "tab", "full", "open"];
+const FIELDS = ["task", "in", "map", "round", "try", "tab", "full", "open"];
 
 export const isPaneOpen = (): boolean => here().query.has("task") || here().query.has("open");
 

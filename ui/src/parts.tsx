@@ -171,11 +171,16 @@ interface ShownProps<T> {
 }
 
 /** The data if it is there, else why it is not. */
+/** A daemon that is away, and a takeover, concern every view. */
+function isToldByBanner(problem: Problem): boolean {
+  return problem.status === 0 || problem.code === "node.no_active";
+}
+
 export function Shown<T>({ of, children, none, optional }: ShownProps<T>) {
   if (of.data !== undefined) {
     return (
       <>
-        {of.problem && of.problem.status !== 0 && <p class="stale">{of.problem.isAbsent ? texts.trouble.deleted : `${reason(of.problem)} ${texts.trouble.older}`}</p>}
+        {of.problem && !isToldByBanner(of.problem) && <p class="stale">{of.problem.isAbsent ? texts.trouble.deleted : `${reason(of.problem)} ${texts.trouble.older}`}</p>}
         {none !== undefined && Array.isArray(of.data) && of.data.length === 0 ? none : children(of.data)}
       </>
     );

@@ -13,7 +13,7 @@ import { ofRun, useData, useItems } from "./data";
 import { DecisionById } from "./decision";
 import { TaskLog } from "./log";
 import { NoteBox } from "./note";
-import { Json, Shown, childName, childrenHref, number, taskHref } from "./parts";
+import { Fact, Json, Shown, childName, childrenHref, number, taskHref } from "./parts";
 import { closePane } from "./pane_place";
 import { TaskCode } from "./task_code";
 import { go, usePlace, withQuery } from "./router";
@@ -33,6 +33,11 @@ interface Props {
   round: number;
   /** All tasks of the run in their order, for those before and after this one. */
   tasks?: RunGraphTask[];
+  /**
+   * The address of another task of this run, beside what is not its run.
+   * Then the pane names the run, and leaves the focus where it is.
+   */
+  hrefOf?: (task: string) => string;
 }
 
 /** The task as the daemon shows it, or out of the list of tasks where it shows none. */
@@ -49,7 +54,7 @@ function useTask({ run, task, map, round }: Props) {
 }
 
 /** The address of the task before or after this one; a mapped child is followed by its sibling. */
-function beside({ run, task, map, tasks }: Props, by: 1 | -1): string | null {
+function beside({ run, task, map, tasks, hrefOf }: Props, by: 1 | -1): string | null {
   const at = tasks?.findIndex((one) => one.task_id === task) ?? -1;
   if (at === -1 || !tasks) return null;
   if (map >= 0) {
@@ -57,13 +62,14 @@ function beside({ run, task, map, tasks }: Props, by: 1 | -1): string | null {
     return next >= 0 && next < sum(tasks[at]!.counts) ? taskHref(run, task, next) : null;
   }
   const next = tasks[at + by];
-  return next ? taskHref(run, next.task_id) : null;
+  if (!next) return null;
+  return hrefOf ? hrefOf(next.task_id) : taskHref(run, next.task_id);
 }
 
 export function TaskPane(props: Props) {
   const { run, task, map, round, tasks } = props;
   const place = usePlace();
-  const box = usePaneFocus();
+  const box = usePaneFocus(props.hrefOf !== undefined);
   const shown = useTask(props);
   const group = tasks?.find((one) => one.task_id === task);
   const name = childName(task, map, round, shown.data?.map_label);
@@ -93,7 +99,7 @@ export function TaskPane(props: Props) {
         </div>
       </header>
       {isWhole && group ? (
-        <Children run={run} task={task} group={group} note={shown.data?.note} />
+        <Children run={run} task={task} group={group} note={shown.data?.note} hasRun={props.hrefOf !== undefined} />
       ) : (
         <Shown of={shown}>{(data) => <One {...props} shown={data} />}</Shown>
       )}
@@ -101,11 +107,24 @@ export function TaskPane(props: Props) {
   );
 }
 
-function Actions({ run, task, map, round, isBad, children }: { run: string; task: string; map: number; round: number; isBad: boolean; children?: ComponentChildren }) {
+interface ActionsProps {
+  run: string;
+  task: string;
+  map: number;
+  round: number;
+  /** Whether clearing is what it needs. */
+  isBad: boolean;
+  /** Whether only some of its children may have failed. */
+  isGroup?: boolean;
+  children?: ComponentChildren;
+}
+
+function Actions({ run, task, map, round, isBad, isGroup, children }: ActionsProps) {
+  const isOfFailed = isBad && isGroup === true;
   return (
     <div class="actions">
-      <button type="button" data-needs="operator" data-key="c" class={isBad ? "main" : ""} onClick={() => clear({ run, task, map, round })}>
-        {texts.actions.clear}
+      <button type="button" data-needs="operator" data-key="c" class={isBad ? "main" : ""} onClick={() => clear({ run, task, map, round }, isOfFailed)}>
+        {isOfFailed ? texts.actions.clearFailed : texts.actions.clear}
       </button>
       <button type="button" data-needs="operator" onClick={() => mark({ run, task, map })}>
         {texts.actions.mark}
@@ -118,12 +137,17 @@ function Actions({ run, task, map, round, isBad, children }: { run: string; task
 const FanOut = lazy(() => import("./fan_out/view"));
 
 /** A mapped task as a whole. */
-function Children({ run, task, group, note }: { run: string; task: string; group: RunGraphTask; note: Note | null | undefined }) {
+function Children({ run, task, group, note, hasRun }: { run: string; task: string; group: RunGraphTask; note: Note | null | undefined; hasRun: boolean }) {
   const isGoingOn = Object.keys(group.counts).some(isLive);
   const failed = group.counts["failed"] ?? 0;
   return (
     <div class="scroll">
-      <Actions run={run} task={task} map={-1} round={0} isBad={failed > 0 && !isGoingOn}>
+      {hasRun && (
+        <dl class="facts inline">
+          <OfRun run={run} task={task} />
+        </dl>
+      )}
+      <Actions run={run} task={task} map={-1} round={0} isBad={failed > 0 && !isGoingOn} isGroup>
         {note === null && <NoteBox of={{ run, task }} note={null} />}
       </Actions>
       {note && <NoteBox of={{ run, task }} note={note} />}
@@ -138,7 +162,17 @@ function Children({ run, task, group, note }: { run: string; task: string; group
 /** The tab that answers what one most likely asks. */
 const firstTab = (state: string): string => (isLive(state) && state !== "running" ? "why" : state === "upstream_failed" ? "why" : "log");
 
-function One({ run, dag, version, task, map, round, shown }: Props & { shown: TaskShown }) {
+function OfRun({ run, task, map, round }: { run: string; task: string; map?: number; round?: number }) {
+  return (
+    <Fact name={texts.runs.run}>
+      <a class="mono break" href={taskHref(run, task, map, round)}>
+        {run}
+      </a>
+    </Fact>
+  );
+}
+
+function One({ run, dag, version, task, map, round, shown, hrefOf }: Props & { shown: TaskShown }) {
   const place = usePlace();
   const live = isLive(shown.state);
   const at = place.query.get("tab") ?? firstTab(shown.state);
@@ -154,6 +188,7 @@ function One({ run, dag, version, task, map, round, shown }: Props & { shown: Ta
     <>
       <div class="task-top">
         <dl class="facts inline">
+          {hrefOf && <OfRun run={run} task={task} map={map} round={round} />}
           <div>
             <dt class="offscreen">{texts.task.state}</dt>
             <dd>
@@ -188,7 +223,7 @@ function One({ run, dag, version, task, map, round, shown }: Props & { shown: Ta
             </div>
           )}
         </dl>
-        <Actions run={run} task={task} map={map} round={round} isBad={shown.state === "failed" || shown.state === "upstream_failed"}>
+        <Actions run={run} task={task} map={map} round={round} isBad={shown.state === "failed"}>
           {!shown.note && <NoteBox of={{ run, task, map, round }} note={null} />}
         </Actions>
         {shown.note && <NoteBox of={{ run, task, map, round }} note={shown.note} />}

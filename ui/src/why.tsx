@@ -62,7 +62,7 @@ export function Why({ run, task, map = -1, round = 0, isGoingOn }: WhyProps) {
                 <Sentence cause={cause} run={run} />
               </p>
               <Times cause={cause} zone={chain.data?.timezone ?? "UTC"} />
-              <Actions cause={cause} dag={chain.data?.dag_id ?? ""} />
+              {isGoingOn && <Actions cause={cause} dag={chain.data?.dag_id ?? ""} />}
             </div>
           </li>
         ))}
@@ -154,7 +154,10 @@ function Times({ cause, zone }: { cause: Cause; zone: string }) {
   );
 }
 
-/** What a person may do about it: one button each, for those whose role allows it. */
+/**
+ * What a person may do about a wait: one button each, for those whose role allows it.
+ * What failed is cleared at its task, or at the run.
+ */
 function Actions({ cause, dag }: { cause: Cause; dag: string }) {
   const { actions, target, waiting_on: wait } = cause;
   const name = childName(cause.task_id, cause.map_index, cause.round, cause.map_label);

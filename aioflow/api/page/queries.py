@@ -45,11 +45,13 @@ from aioflow.core.scheduling.slots import Slots
 from aioflow.core.state.memory import Memory
 from aioflow.core.transaction import Transaction
 from aioflow.engine.loop import Engine
+from aioflow.engine.role import active_role
 from aioflow.errors import DaemonAway, UnknownNode
 from aioflow.executors.host_inspection import HostLoad
 from aioflow.model.batch import Batch
 from aioflow.model.dag import DagSpec
 from aioflow.model.history import DAY_US
+from aioflow.model.nodes import NodeRole, NodeStatus, ReadNodeStatus, is_alone
 from aioflow.model.rows import NodeRow, PoolRow
 from aioflow.model.states import NodeState
 from aioflow.model.timestamps import Timestamp
@@ -222,11 +224,14 @@ def next_fire_time(spec: DagSpec, after: Timestamp) -> Timestamp | None:
     return None if at is None or (spec.end_date is not None and at > spec.end_date) else at
 
 
-def node_view(row: NodeRow, engine: Engine | None, now: Timestamp) -> NodeView:
+def node_view(
+    row: NodeRow, engine: Engine | None, now: Timestamp, status: NodeStatus | None = None
+) -> NodeView:
     """Return a node as JSON shows it.
 
     Args:
         engine: The engine of the responding node; ``None`` without a daemon.
+        status: The status of the responding node; ``None`` without a daemon.
     """
     memory = None if engine is None else engine.memory
     is_here = memory is not None and (row.node_no, row.epoch) == (memory.node_no, memory.epoch)
@@ -241,7 +246,7 @@ def node_view(row: NodeRow, engine: Engine | None, now: Timestamp) -> NodeView:
         node=row.node_no,
         name=row.name or row.host,
         epoch=row.epoch,
-        state=_node_state(row, silent),
+        state=str(active_role(engine)) if engine and is_here else _node_state(row, silent, status),
         started_at=iso(row.started_at),
         seen_at=iso(seen_at),
         version=row.version,
@@ -259,12 +264,26 @@ _AWAY_SECONDS = 10.0
 """A node that has been silent for longer is shown as away. It decides nothing."""
 
 
-def _node_state(row: NodeRow, silent: float | None) -> str:
+_JOINING_SECONDS = 60.0
+"""The same for a node that has not sent its first heartbeat."""
+
+
+def _node_state(row: NodeRow, silent: float | None, status: NodeStatus | None) -> str:
+    if status is not None and status.term == row.epoch and status.role is NodeRole.JOINING:
+        return str(NodeRole.JOINING)
     if row.state not in {NodeState.ACTIVE, NodeState.STANDBY}:
         return row.state.label
-    if silent is None or silent > _AWAY_SECONDS:
+    is_joining = row.state is NodeState.STANDBY and _has_not_been_seen(row)
+    if silent is None or silent > (_JOINING_SECONDS if is_joining else _AWAY_SECONDS):
         return "away"
-    return "drained" if row.is_drained else row.state.label
+    if row.is_drained:
+        return "draining" if row.state is NodeState.ACTIVE else "drained"
+    return "joining" if is_joining else row.state.label
+
+
+def _has_not_been_seen(row: NodeRow) -> bool:
+    """Return whether a standby has sent no heartbeat since it joined."""
+    return row.started_at is not None and (row.seen_at is None or row.seen_at <= row.started_at)
 
 
 def _is_forgotten(row: NodeRow) -> bool:
@@ -296,6 +315,7 @@ class Reads:
         fires: Events since the daemon started.
         follower: Follows the commits of the active node; ``None`` except for a standby.
         lag_seconds: Returns the recent delay of the event loop; set by the web server.
+        node_status: Returns the role of this node.
     """
 
     def __init__(
@@ -313,6 +333,7 @@ class Reads:
         self._engine = engine
         self._send = send
         self._hosts = hosts
+        self.node_status: ReadNodeStatus = is_alone
         self.lag_seconds: Callable[[], float] = lambda: 0.0
         self.follower: FollowedJournal | None = None
         self.fires = TriggerStats(clock)
@@ -422,7 +443,8 @@ class Reads:
     async def nodes(self) -> list[NodeView]:
         """Return the nodes of this database."""
         now, rows = self._clock.now(), await self._reader.store.list_nodes()
-        return [node_view(row, self._engine, now) for row in rows if not _is_forgotten(row)]
+        status = self.node_status() if self._engine or self.follower else None
+        return [node_view(row, self._engine, now, status) for row in rows if not _is_forgotten(row)]
 
     async def node(self, node_no: int) -> NodeView:
         """Return one node.

@@ -425,8 +425,8 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: Its name; by default that of its host.
-        state: ``active``, ``standby``, ``drained``, ``left``, ``dead``, or ``away`` for one that
-            sends no heartbeats.
+        state: ``joining``, ``active``, ``standby``, ``draining``, ``drained``, ``left``, ``dead``,
+            or ``away`` for one that sends no heartbeats.
         silent_seconds: Time since its last sign of life; 0 for the responding node.
         runs, triggers, slots: ``None`` except for the active node that answers.
     """

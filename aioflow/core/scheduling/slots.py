@@ -140,6 +140,11 @@ class Slots:
         """The number of running ``async def`` bodies."""
         return len(self.at_work)
 
+    @property
+    def has_running(self) -> bool:
+        """Whether any task holds a slot, in any executor."""
+        return bool(self.at_work) or any(not worker.is_idle for worker in self.all_workers)
+
     def worker(self, number: WorkerNo) -> Worker:
         """Return the worker with a number."""
         return self.workers[number] if number < len(self.workers) else self.remote[number]

@@ -220,13 +220,15 @@ class AccountUpdates:
                 getattr(batch, f"gone_{kind}").append(number)
             elif row is not None and row != before:
                 getattr(batch, kind).append(row)
+        erased = batch.erased.get(AUDIT, ())
+        if not (self._lines or erased or self._is_reencrypted):
+            return
         before = self._admitted.head
         last = before.last
         for line in self._lines:
             row = chained_row(self._take(), now, line, previous=last)
             batch.audit.append(row)
             last = row.digest
-        erased = batch.erased.get(AUDIT, ())
         head = shortened_head(
             grown_head(before, batch.audit), (int(number) for (number,) in erased)
         )

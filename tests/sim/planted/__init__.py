@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.sim.planted import (
+    cluster,
     decisions,
     engine,
     events,
@@ -32,6 +33,7 @@ THEMES = (
     executors,
     interpreters,
     decisions,
+    cluster,
 )
 
 BUGS = {bug.name: bug for theme in THEMES for bug in theme.BUGS}

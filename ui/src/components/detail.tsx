@@ -7,10 +7,11 @@ import { closePane } from "../pane_place";
 import { texts } from "../texts";
 import { Icon } from "./icons";
 
-/** Focus a pane when it opens; when it closes, focus the element that had opened it. */
-export function usePaneFocus(): { current: HTMLDivElement | null } {
+/** Focus a pane when it opens; when it closes, focus the element that had opened it. A quiet one leaves the focus. */
+export function usePaneFocus(isQuiet = false): { current: HTMLDivElement | null } {
   const box = useRef<HTMLDivElement>(null);
   useEffect(() => {
+    if (isQuiet) return undefined;
     const opener = document.activeElement as HTMLElement | null;
     box.current?.focus({ preventScroll: true });
     return () => opener?.isConnected && opener.focus();

@@ -9,7 +9,8 @@ import { copyText } from "./copy";
 import { Icon } from "./icons";
 import { Menu, type MenuItem } from "./menu";
 import { tell } from "./toast";
-import { type Columns, columnsOf, density, setDensity, storeColumns, useIsPhone } from "./table_settings";
+import { ResizeHandle } from "./table_resize";
+import { type Columns, NARROWEST, type Widths, columnsOf, density, setDensity, storeColumns, storeWidths, useIsPhone, widthsOf, withWidth } from "./table_settings";
 
 /** Where a cell stands on a phone, whose rows have two lines; without one it is not shown there. */
 export type PhonePlace = "lead" | "title" | "end" | "second" | "second-end";
@@ -92,6 +93,7 @@ export function Table<T>(props: TableProps<T>) {
   const isPhone = useIsPhone();
   const [chosen, setChosen] = useState<Columns>(() => columnsOf(name));
   const [dense, setDense] = useState(density());
+  const [widths, setWidths] = useState<Widths>(() => widthsOf(name));
   const [own, setOwn] = useState<Sort | undefined>(undefined);
   const sort = props.onSort ? props.sort : (own ?? props.sort);
   const shown = columns.filter((column) => column.isFixed || (chosen[column.id] ?? !column.isOptional));
@@ -124,8 +126,11 @@ export function Table<T>(props: TableProps<T>) {
   const toggling = useRef(toggle);
   toggling.current = toggle;
   const tall = (isPhone ? 0 : HEAD_HEIGHT) + rows.length * height + SPARE;
-  const template = [...(selection ? [CHECK_TRACK] : []), ...shown.filter((one) => !one.isWideOnly).map((one) => one.width)].join(" ");
-  const wideTemplate = [...(selection ? [CHECK_TRACK] : []), ...shown.map((one) => one.width)].join(" ");
+  // What was made wider gets narrower again where there is no room.
+  const trackOf = (column: Column<T>): string => (widths[column.id] === undefined ? column.width : `minmax(${NARROWEST}px, ${widths[column.id]}px)`);
+  const template = [...(selection ? [CHECK_TRACK] : []), ...shown.filter((one) => !one.isWideOnly).map(trackOf)].join(" ");
+  const wideTemplate = [...(selection ? [CHECK_TRACK] : []), ...shown.map(trackOf)].join(" ");
+  const resize = (column: string, width: number | null): void => setWidths((before) => withWidth(name, before, column, width));
 
   const settings: (MenuItem | "line")[] = [
     ...columns
@@ -142,6 +147,7 @@ export function Table<T>(props: TableProps<T>) {
       act: () => setDense(setDensity(dense === "compact" ? "comfortable" : "compact")),
     },
     "line",
+    ...(Object.keys(widths).length > 0 ? [{ name: texts.table.resetWidths, act: () => setWidths(storeWidths(name, {})) }] : []),
     { name: texts.table.copyCsv, icon: "copy", act: () => void copyCsv(shown, rows) },
   ];
 
@@ -171,8 +177,10 @@ export function Table<T>(props: TableProps<T>) {
           head={
             <div class="table-row table-head" role="row">
               {selection && <CheckAll rows={rows} keyOf={keyOf} selection={selection} />}
-              {shown.map((column) => (
-                <Title key={column.id} column={column} sort={sort} sortBy={sortBy} canSort={column.isSortable === true || (column.sort !== undefined && !props.onSort)} />
+              {shown.map((column, index) => (
+                <Title key={column.id} column={column} sort={sort} sortBy={sortBy} canSort={column.isSortable === true || (column.sort !== undefined && !props.onSort)}>
+                  {!isPlain && !isPhone && column.title !== "" && index < shown.length - 1 && <ResizeHandle name={column.title} width={widths[column.id]} onWidth={(width) => resize(column.id, width)} />}
+                </Title>
               ))}
             </div>
           }
@@ -213,13 +221,14 @@ interface TitleProps<T> {
   sort: Sort | undefined;
   sortBy: (column: Column<T>) => void;
   canSort: boolean;
+  children: ComponentChildren;
 }
 
-function Title<T>({ column, sort, sortBy, canSort }: TitleProps<T>) {
+function Title<T>({ column, sort, sortBy, canSort, children }: TitleProps<T>) {
   const isBy = sort?.by === column.id;
   const way = isBy ? (sort.isDescending ? "descending" : "ascending") : undefined;
   return (
-    <span role="columnheader" class={classOf(column)} title={column.meaning} aria-sort={canSort ? (way ?? "none") : undefined}>
+    <span role="columnheader" class={classOf(column)} title={column.meaning} aria-label={column.title || undefined} aria-sort={canSort ? (way ?? "none") : undefined}>
       {canSort ? (
         <button type="button" class="sort" onClick={() => sortBy(column)}>
           {column.title}
@@ -228,8 +237,9 @@ function Title<T>({ column, sort, sortBy, canSort }: TitleProps<T>) {
       ) : column.title === "" ? (
         <span class="offscreen">{texts.table.actions}</span>
       ) : (
-        column.title
+        <span class="table-title">{column.title}</span>
       )}
+      {children}
     </span>
   );
 }

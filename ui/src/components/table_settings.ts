@@ -29,6 +29,34 @@ export function storeColumns(table: string, columns: Columns): Columns {
   return columns;
 }
 
+/** The columns that the user has made wider or narrower, in pixels. */
+export type Widths = Record<string, number>;
+
+export const NARROWEST = 48;
+export const WIDEST = 1200;
+
+export function widthsOf(table: string): Widths {
+  try {
+    const found = Object.entries(JSON.parse(localStorage.getItem(`aioflow.widths.${table}`) ?? "{}") as Record<string, unknown>);
+    return Object.fromEntries(found.flatMap(([column, width]) => (typeof width === "number" ? [[column, within(width)]] : [])));
+  } catch {
+    return {};
+  }
+}
+
+/** Store a width, or none to have the column as it begins. */
+export function withWidth(table: string, widths: Widths, column: string, width: number | null): Widths {
+  const { [column]: _, ...others } = widths;
+  return storeWidths(table, width === null ? others : { ...others, [column]: within(width) });
+}
+
+export function storeWidths(table: string, widths: Widths): Widths {
+  localStorage.setItem(`aioflow.widths.${table}`, JSON.stringify(widths));
+  return widths;
+}
+
+export const within = (width: number): number => Math.round(Math.min(WIDEST, Math.max(NARROWEST, width)));
+
 /** Whether the window is as narrow as a phone. */
 export function useIsPhone(): boolean {
   const [isPhone, setPhone] = useState(() => matchMedia(PHONE).matches);

@@ -4,10 +4,12 @@ import { backfill, pause, trigger } from "../actions";
 import { enc, query } from "../api";
 import { ofDag, useData, useItems } from "../data";
 import { lazy } from "../components/lazy";
+import { SplitPane } from "../components/split";
 import { TabBar } from "../components/tabs";
 import { Gantt } from "../gantt";
 import { GraphView, graphOf } from "../graph";
-import { GridView } from "../grid";
+import { GridView, usePicked } from "../grid";
+import { GridPane } from "../grid_pane";
 import { HealthStrip } from "../history";
 import { Choice, Empty, Fact, Head, Shown, dagHref, runHref, shortVersion } from "../parts";
 import { Inline, Markdown, firstParagraph } from "../markdown";
@@ -25,6 +27,8 @@ const DagHistory = lazy<{ id: string }>(() => import("./dag_history"));
 export function DagPage({ id, view }: { id: string; view: string }) {
   const dag = useData<DagDetail>(`/dags/${enc(id)}`, { on: ofDag(id), gap: 1000 });
   const at = view === "" ? "grid" : view;
+  const place = usePlace();
+  const picked = usePicked();
   return (
     <>
       {dag.problem && !dag.data && (
@@ -35,9 +39,12 @@ export function DagPage({ id, view }: { id: string; view: string }) {
       <Shown of={dag}>
         {(data) => (
           <>
-            <Top dag={data} at={at} />
-            {at === "grid" && <HealthStrip id={data.dag_id} />}
-            <View dag={data} at={at} />
+            <DagHead dag={data} at={at} />
+            <SplitPane name="grid" side={at === "grid" && picked ? <GridPane dag={data.dag_id} picked={picked} /> : null} isFull={place.query.has("full")}>
+              <Top dag={data} />
+              {at === "grid" && <HealthStrip id={data.dag_id} />}
+              <View dag={data} at={at} />
+            </SplitPane>
           </>
         )}
       </Shown>
@@ -45,41 +52,50 @@ export function DagPage({ id, view }: { id: string; view: string }) {
   );
 }
 
-function Top({ dag, at }: { dag: DagDetail; at: string }) {
+function DagHead({ dag, at }: { dag: DagDetail; at: string }) {
   const base = dagHref(dag.dag_id);
+  return (
+    <Head
+      isWide
+      title={dag.dag_id}
+      name={dag.dag_id}
+      tabs={
+        <TabBar
+          label={texts.dags.views}
+          at={at}
+          tabs={[
+            { key: "grid", name: texts.dags.tabs.grid, href: base },
+            { key: "graph", name: texts.dags.tabs.graph, href: `${base}/graph` },
+            { key: "gantt", name: texts.dags.tabs.gantt, href: `${base}/gantt` },
+            { key: "history", name: texts.dags.tabs.history, href: `${base}/history` },
+            { key: "code", name: texts.dags.tabs.code, href: `${base}/code` },
+            { key: "runs", name: texts.dags.tabs.runs, href: `${base}/runs` },
+          ]}
+        />
+      }
+    >
+      <button type="button" data-needs="operator" class="main" onClick={() => void trigger(dag.dag_id)}>
+        {texts.actions.trigger}
+      </button>
+      <button type="button" data-needs="operator" onClick={() => backfill(dag.dag_id)}>
+        {texts.actions.backfill}
+      </button>
+      <button type="button" data-needs="operator" aria-pressed={dag.paused} onClick={() => void pause(dag.dag_id, !dag.paused)}>
+        {dag.paused ? texts.actions.resume : texts.actions.pause}
+      </button>
+    </Head>
+  );
+}
+
+function Top({ dag }: { dag: DagDetail }) {
   const [about, more] = firstParagraph(dag.doc);
   return (
     <>
-      <Head
-        isWide
-        title={dag.dag_id}
-        name={dag.dag_id}
-        sentence={about === "" ? undefined : <Inline text={about} />}
-        tabs={
-          <TabBar
-            label={texts.dags.views}
-            at={at}
-            tabs={[
-              { key: "grid", name: texts.dags.tabs.grid, href: base },
-              { key: "graph", name: texts.dags.tabs.graph, href: `${base}/graph` },
-              { key: "gantt", name: texts.dags.tabs.gantt, href: `${base}/gantt` },
-              { key: "history", name: texts.dags.tabs.history, href: `${base}/history` },
-              { key: "code", name: texts.dags.tabs.code, href: `${base}/code` },
-              { key: "runs", name: texts.dags.tabs.runs, href: `${base}/runs` },
-            ]}
-          />
-        }
-      >
-        <button type="button" data-needs="operator" class="main" onClick={() => void trigger(dag.dag_id)}>
-          {texts.actions.trigger}
-        </button>
-        <button type="button" data-needs="operator" onClick={() => backfill(dag.dag_id)}>
-          {texts.actions.backfill}
-        </button>
-        <button type="button" data-needs="operator" aria-pressed={dag.paused} onClick={() => void pause(dag.dag_id, !dag.paused)}>
-          {dag.paused ? texts.actions.resume : texts.actions.pause}
-        </button>
-      </Head>
+      {about !== "" && (
+        <p class="sentence about">
+          <Inline text={about} />
+        </p>
+      )}
       {more !== "" && <Markdown text={more} />}
       {dag.import_error && (
         <p class="wrong" role="alert">

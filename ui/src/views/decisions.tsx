@@ -1,52 +1,58 @@
-// Decisions requested by tasks, newest first.
+// Decisions: those that are open as cards with their forms, and the ended ones as a table.
 
-import { useEffect } from "preact/hooks";
+import "../styles/decisions.css";
 
-import { query } from "../api";
+import { useEffect, useRef, useState } from "preact/hooks";
+
+import { query, send } from "../api";
 import { Detail } from "../components/detail";
 import { SplitPane } from "../components/split";
 import { type Column, Table } from "../components/table";
+import { tell } from "../components/toast";
 import { useItems } from "../data";
-import { type Decision, DecisionById, shownAnswer } from "../decision";
-import { Empty, Head, Shown, childName, taskHref } from "../parts";
+import { AskedBy, type Decision, DecisionBox, DecisionById, shownAnswer } from "../decision";
+import { Empty, Head, Shown, childName } from "../parts";
 import { go, usePlace, withQuery } from "../router";
-import { sentenceCase, texts } from "../texts";
-import { Next, When } from "../time";
+import { texts } from "../texts";
+import { When } from "../time";
 
-export function Decisions({ id }: { id: string | undefined }) {
+const OPEN = 200;
+const ENDED = 100;
+/** Cards at first, and how many more each time. */
+const CARDS = 24;
+
+export default function Decisions({ id }: { id: string | undefined }) {
   const place = usePlace();
-  const isAll = place.query.get("state") === "all";
-  const found = useItems<Decision>(query("/decisions", { state: isAll ? "all" : null, limit: 200 }), { gap: 1000 });
+  const asked = useItems<Decision>(query("/decisions", { limit: OPEN }), { gap: 1000 });
+  const ended = useItems<Decision>(query("/decisions", { state: "ended", limit: ENDED }), { gap: 1000 });
   const open = Number(place.query.get("open") ?? "");
-  const shown = found.data?.find((one) => one.decision_id === open);
+  const hasCard = asked.data?.some((one) => one.decision_id === open) === true;
+  const waits = asked.data === undefined && asked.problem === undefined;
   useEffect(() => {
     if (id !== undefined) go(`/decisions?open=${encodeURIComponent(id)}`, { replace: true });
   }, [id]);
   return (
     <>
-      <Head title={texts.places.decisions} name={texts.places.decisions} sentence={texts.decisions.sentence}>
-        <a class="button" href={isAll ? "/decisions" : "/decisions?state=all"}>
-          {isAll ? texts.decisions.onlyOpen : texts.decisions.all}
-        </a>
-      </Head>
+      <Head title={texts.places.decisions} name={texts.places.decisions} sentence={texts.decisions.sentence} />
       <SplitPane
         name="decisions"
         side={
-          open ? (
+          open && !hasCard && !waits ? (
             <Detail key={open} title={texts.decisions.one} name={texts.decisions.one}>
-              <DecisionById id={open} />
-              {shown && (
-                <p>
-                  <a href={taskHref(shown.run_id, shown.task_id, shown.map_index)}>{texts.decisions.task(childName(shown.task_id, shown.map_index, 0), shown.run_id)}</a>
-                </p>
-              )}
+              <DecisionById id={open} hasAsker />
             </Detail>
           ) : null
         }
       >
-        <Shown of={found} none={<Empty>{isAll ? texts.decisions.noneEver : texts.decisions.none}</Empty>}>
+        <Shown of={asked} none={<Empty>{texts.decisions.none}</Empty>}>
+          {(rows) => <Cards rows={rows} open={open} reload={asked.reload} />}
+        </Shown>
+        <Shown of={ended} none={null}>
           {(rows) => (
-            <Table name="decisions" label={texts.common.many(rows.length, "decision")} columns={COLUMNS} items={rows} keyOf={(one) => String(one.decision_id)} hrefOf={(one) => withQuery({ open: String(one.decision_id) })} current={(one) => one.decision_id === open} isShort />
+            <section class="decisions-ended">
+              <h2>{texts.decisions.ended}</h2>
+              <Table name="decisions-ended" label={texts.common.many(rows.length, "decision")} columns={COLUMNS} items={rows} keyOf={(one) => String(one.decision_id)} hrefOf={(one) => withQuery({ open: String(one.decision_id) })} current={(one) => one.decision_id === open} isShort />
+            </section>
           )}
         </Shown>
       </SplitPane>
@@ -54,24 +60,57 @@ export function Decisions({ id }: { id: string | undefined }) {
   );
 }
 
+interface CardsProps {
+  rows: Decision[];
+  /** The one that the address names. */
+  open: number;
+  reload: () => void;
+}
+
+function Cards({ rows, open, reload }: CardsProps) {
+  const [most, setMost] = useState(CARDS);
+  const box = useRef<HTMLUListElement>(null);
+  const at = rows.findIndex((one) => one.decision_id === open);
+  const shown = rows.slice(0, Math.max(most, at + 1));
+  useEffect(() => {
+    const card = at >= 0 ? box.current?.children[at] : null;
+    card?.scrollIntoView({ block: "nearest" });
+    card?.querySelector<HTMLElement>("button, input, select")?.focus({ preventScroll: true });
+  }, [open, at >= 0]);
+  function done(said: string): void {
+    tell(said);
+    reload();
+    // The card disappears, and the focus is not to disappear with it.
+    box.current?.focus({ preventScroll: true });
+  }
+  return (
+    <>
+      <ul ref={box} class="decision-cards" aria-label={texts.common.many(rows.length, "open decision")} tabIndex={-1}>
+        {shown.map((one) => (
+          <li key={one.decision_id} class={one.decision_id === open ? "panel is-current" : "panel"}>
+            <DecisionBox decision={one} level={2} hasAsker send={(answer) => send("POST", `/decisions/${one.decision_id}/answer`, { answer })} done={done} />
+          </li>
+        ))}
+      </ul>
+      {rows.length > shown.length && (
+        <p>
+          <button type="button" onClick={() => setMost(shown.length + CARDS)}>
+            {texts.why.showMore(rows.length - shown.length)}
+          </button>
+        </p>
+      )}
+    </>
+  );
+}
+
+const outcomeOf = (one: Decision): string => `${texts.decisions.states[one.state] ?? one.state}${one.answer === null ? "" : `: ${shownAnswer(one.answer)}`}`;
+
 const COLUMNS: Column<Decision>[] = [
   { id: "question", title: texts.decisions.question, width: "minmax(160px, 2fr)", phone: "title", isFixed: true, cell: (one) => one.question },
-  { id: "waits", title: texts.decisions.state, width: "minmax(120px, 1.4fr)", phone: "second", cell: (one) => (one.state === "open" ? sentenceCase(one.waits_for) : `${texts.decisions.states[one.state] ?? one.state}${one.answer === null ? "" : `: ${shownAnswer(one.answer)}`}`) },
-  { id: "task", title: texts.decisions.ofTask, width: "minmax(110px, 1fr)", isMono: true, isWideOnly: true, cell: (one) => childName(one.task_id, one.map_index, 0) },
-  { id: "run", title: texts.decisions.run, width: "minmax(110px, 1.2fr)", isMono: true, isWideOnly: true, cell: (one) => one.run_id },
-  { id: "asked", title: texts.decisions.asked, width: "110px", isNumber: true, phone: "end", cell: (one) => <When at={one.asked_at} /> },
-  { id: "deadline", title: texts.decisions.deadline, width: "110px", isNumber: true, phone: "second-end", cell: (one) => (one.state === "open" && one.deadline ? <Next at={one.deadline} /> : "") },
-  {
-    id: "answer",
-    title: "",
-    width: "84px",
-    isFixed: true,
-    isInteractive: true,
-    cell: (one) =>
-      one.state === "open" && (
-        <a class="button small" data-needs="operator" href={withQuery({ open: String(one.decision_id) })} aria-label={`${texts.decisions.answer}: ${one.question}`}>
-          {texts.decisions.answer}
-        </a>
-      ),
-  },
+  { id: "outcome", title: texts.decisions.outcome, width: "minmax(120px, 1.4fr)", phone: "second", cell: outcomeOf },
+  { id: "people", title: texts.decisions.people, width: "minmax(90px, 1fr)", isWideOnly: true, cell: (one) => one.votes.map((vote) => vote.person).join(", ") },
+  { id: "asker", title: texts.decisions.askedBy, width: "minmax(140px, 1.6fr)", isWideOnly: true, isMono: true, cell: (one) => <AskedBy decision={one} isShort /> },
+  { id: "task", title: texts.decisions.ofTask, width: "minmax(110px, 1fr)", isMono: true, isOptional: true, cell: (one) => childName(one.task_id, one.map_index, 0) },
+  { id: "asked", title: texts.decisions.asked, width: "100px", isNumber: true, isOptional: true, cell: (one) => <When at={one.asked_at} /> },
+  { id: "ended", title: texts.decisions.endedAt, width: "100px", isNumber: true, phone: "end", cell: (one) => <When at={one.ended_at} /> },
 ];

@@ -156,21 +156,34 @@ function AttentionList({ groups, errors }: { groups: Attention[]; errors: number
       )}
       {groups.map((group) => (
         <li key={group.dag_id}>
-          <a class="home-row" data-row href={group.count > 1 ? `/runs?dag=${encodeURIComponent(group.dag_id)}&state=${group.state}&from=-24h` : runHref(group.last.run_id)}>
-            <Glyph state={group.is_recovered ? "success" : group.state} />
-            <span class="cut">{group.dag_id}</span>
-            <span class="end">
-              <When at={group.last.ended_at} />
-            </span>
-            <span class="second">
-              {group.count > 1 ? texts.home.runsFailed(group.count) : stateName(group.state)}
-              {group.is_recovered && `, ${texts.home.recovered}`}
-              <span class="cut mono">{group.last.run_id}</span>
-            </span>
-          </a>
+          <AttentionRow group={group} />
         </li>
       ))}
     </ul>
+  );
+}
+
+/** The row leads to all these runs, and the id in it to the last of them. */
+function AttentionRow({ group }: { group: Attention }) {
+  const last = runHref(group.last.run_id);
+  const isOne = group.count === 1;
+  return (
+    <div class="home-row">
+      <Glyph state={group.is_recovered ? "success" : group.state} />
+      <a class="row-link" data-row href={isOne ? last : `/runs?dag=${encodeURIComponent(group.dag_id)}&state=${group.state}&from=-24h`}>
+        {group.dag_id}
+      </a>
+      <span class="end">
+        <When at={group.last.ended_at} />
+      </span>
+      <span class="second">
+        {isOne ? stateName(group.state) : texts.home.runsFailed(group.count)}
+        {group.is_recovered && `, ${texts.home.recovered}`}
+        <a class="cut mono home-last" href={last}>
+          {group.last.run_id}
+        </a>
+      </span>
+    </div>
   );
 }
 

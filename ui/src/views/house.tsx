@@ -11,14 +11,16 @@ import type { Node, Overview } from "../types";
 export function Nodes() {
   const nodes = useItems<Node>("/nodes", { gap: 2000, every: 5000 });
   const overview = useData<Overview>("/overview", { gap: 2000, every: 5000 });
+  const rows = nodes.data && [...nodes.data].sort((one, other) => rank(one) - rank(other) || one.node - other.node);
+  const active = rows?.find((node) => node.state === "active");
   return (
     <>
-      <Head title={texts.places.nodes} name={texts.places.nodes} sentence={texts.nodes.sentence} />
-      <Shown of={nodes} none={<Empty>{texts.nodes.none}</Empty>}>
-        {(rows) => (
-          <div class="columns">
-            {rows.map((node) => (
-              <One key={node.node} node={node} now={node.is_here ? overview.data : undefined} rows={rows.length} />
+      <Head title={texts.places.nodes} name={texts.places.nodes} sentence={rows && rows.length > 1 ? summary(rows) : texts.nodes.sentence} />
+      <Shown of={{ ...nodes, data: rows }} none={<Empty>{texts.nodes.none}</Empty>}>
+        {(found) => (
+          <div class="columns nodes">
+            {found.map((node) => (
+              <One key={node.node} node={node} now={node.is_here ? overview.data : undefined} newest={active?.version ?? null} isOnly={found.length === 1} />
             ))}
           </div>
         )}
@@ -27,68 +29,133 @@ export function Nodes() {
   );
 }
 
-function One({ node, now, rows }: { node: Node; now: Overview | undefined; rows: number }) {
+/** The states in their order: the node that works first, those that are gone last. */
+const ORDER = ["active", "standby", "drained", "away", "dead", "left"];
+
+const rank = (node: Node): number => (ORDER.includes(node.state) ? ORDER.indexOf(node.state) : ORDER.length);
+
+const nameOf = (node: Node): string => node.name ?? `${texts.nodes.node} ${node.node}`;
+
+/** Who works, and who could take over. */
+function summary(nodes: Node[]): string {
+  const named = (...states: string[]): string[] => nodes.filter((node) => states.includes(node.state)).map(nameOf);
+  const active = named("active")[0];
+  return [active === undefined ? texts.nodes.noActive : texts.nodes.isActive(active), texts.nodes.standbys(named("standby")), texts.nodes.away(named("away")), texts.nodes.dead(named("dead"))].filter(Boolean).join(" ");
+}
+
+interface OneProps {
+  node: Node;
+  now: Overview | undefined;
+  /** The version of the active node. */
+  newest: string | null;
+  isOnly: boolean;
+}
+
+function One({ node, now, newest, isOnly }: OneProps) {
   const isDrained = node.state.startsWith("drain");
+  const isGone = GONE.has(node.state);
+  const isOdd = newest !== null && node.version !== null && node.version !== newest;
   return (
     <Panel
       title={
         <>
-          {texts.nodes.node} {node.name ?? node.node} {node.is_here && rows === 1 && <span class="tag">{texts.nodes.here}</span>}
+          <span class="cut">{nameOf(node)}</span> <State state={SHOWN_AS[node.state] ?? "pending"} name={sentenceCase(named(node.state))} /> {node.is_here && isOnly && <span class="tag">{texts.nodes.here}</span>}
         </>
       }
+      class={isGone ? "node is-gone" : "node"}
       actions={
-        <button type="button" data-needs="admin" class="small" onClick={() => drain(node.node, isDrained)}>
-          {isDrained ? texts.nodes.undrain : texts.nodes.drain}
-        </button>
+        !isGone && (
+          <button type="button" data-needs="admin" class="small" onClick={() => drain(node.node, isDrained)}>
+            {isDrained ? texts.nodes.undrain : texts.nodes.drain}
+          </button>
+        )
       }
     >
+      {MEANINGS[node.state] && <p class="soft">{MEANINGS[node.state]}</p>}
       <dl class="facts">
-        <dt>{texts.task.state}</dt>
-        <dd>
-          <State state={SHOWN_AS[node.state] ?? "pending"} name={sentenceCase(named(node.state))} />{" "}
-          <span class="soft">{MEANINGS[node.state] ?? ""}</span>
-        </dd>
-        <dt>{texts.run.started}</dt>
-        <dd>
-          <When at={node.started_at} />
-        </dd>
         <dt>{texts.nodes.seen}</dt>
         <dd>
           <When at={node.seen_at} />
         </dd>
-        <dt>{texts.run.version}</dt>
-        <dd>{node.version || "–"}</dd>
-        <dt>{texts.nodes.host}</dt>
-        <dd class="break">
-          {node.host ?? "–"} {node.pid !== null && <span class="soft">pid {node.pid}</span>}
-        </dd>
-        <dt>{texts.nodes.epoch}</dt>
-        <dd>{node.epoch}</dd>
-        <dt>{texts.nodes.triggers}</dt>
-        <dd>
-          <a href="/triggers">{number(node.triggers)}</a>
-        </dd>
-        <dt>{texts.pools.slots}</dt>
-        <dd>{now ? Object.entries(now.slots).map(([executor, slot]) => <SlotBar key={executor} name={executor} used={slot.used} all={slot.all} />) : number(node.slots)}</dd>
-        {now && (
+        {!isGone && (
           <>
-            <dt title={texts.nodes.lagMeaning}>{texts.nodes.lag}</dt>
-            <dd>{span(now.loop_lag_seconds * 1000)}</dd>
+            <dt>{texts.run.started}</dt>
+            <dd>
+              <When at={node.started_at} />
+            </dd>
           </>
         )}
+        {node.host && (
+          <>
+            <dt>{texts.nodes.host}</dt>
+            <dd class="break">
+              {node.host} {node.pid !== null && !isGone && <span class="soft">pid {node.pid}</span>}
+            </dd>
+          </>
+        )}
+        {node.version && (
+          <>
+            <dt>{texts.run.version}</dt>
+            <dd>
+              {node.version} {isOdd && <span class={isGone ? "soft" : "bad"}>{texts.nodes.odd(newest)}</span>}
+            </dd>
+          </>
+        )}
+        <dt title={texts.nodes.epochMeaning}>{texts.nodes.epoch}</dt>
+        <dd>{node.epoch}</dd>
+        <Load node={node} now={now} />
       </dl>
     </Panel>
   );
 }
 
-const SHOWN_AS: Record<string, string> = { active: "success", standby: "queued", drained: "paused", left: "skipped", dead: "failed", away: "failed" };
-const MEANINGS: Record<string, string> = {
-  standby: texts.nodes.standby,
-  drained: texts.nodes.drained,
-  left: texts.nodes.left,
-  dead: texts.nodes.dead,
-  away: texts.nodes.away,
-};
+/** What the active node has to do; no other one has anything. */
+function Load({ node, now }: { node: Node; now: Overview | undefined }) {
+  return (
+    <>
+      {node.runs !== null && (
+        <>
+          <dt>{texts.places.runs}</dt>
+          <dd>
+            <a href="/runs?state=running">{number(node.runs)}</a>
+          </dd>
+        </>
+      )}
+      {node.triggers !== null && (
+        <>
+          <dt>{texts.nodes.triggers}</dt>
+          <dd>
+            <a href="/triggers">{number(node.triggers)}</a>
+          </dd>
+        </>
+      )}
+      {now ? (
+        <>
+          <dt>{texts.pools.slots}</dt>
+          <dd>
+            {Object.entries(now.slots).map(([executor, slot]) => (
+              <SlotBar key={executor} name={executor} used={slot.used} all={slot.all} />
+            ))}
+          </dd>
+          <dt title={texts.nodes.lagMeaning}>{texts.nodes.lag}</dt>
+          <dd>{span(now.loop_lag_seconds * 1000)}</dd>
+        </>
+      ) : (
+        node.slots !== null && (
+          <>
+            <dt>{texts.pools.slots}</dt>
+            <dd>{number(node.slots)}</dd>
+          </>
+        )
+      )}
+    </>
+  );
+}
+
+/** Of these nothing is running any more. */
+const GONE = new Set(["dead", "left"]);
+const SHOWN_AS: Record<string, string> = { joining: "pending", active: "success", standby: "queued", draining: "paused", drained: "paused", left: "skipped", dead: "failed", away: "failed" };
+const MEANINGS: Record<string, string> = texts.nodes.meanings;
 
 function SlotBar({ name, used, all }: { name: string; used: number; all: number }) {
   const text = `${number(used)} of ${number(all)} for ${name} tasks`;

@@ -1,6 +1,7 @@
 import { liftPool, setPool } from "../actions";
 import { enc } from "../api";
 import { Detail } from "../components/detail";
+import { lazy } from "../components/lazy";
 import { SplitPane } from "../components/split";
 import { type Column, Table } from "../components/table";
 import { useData, useItems } from "../data";
@@ -10,6 +11,8 @@ import { Glyph, UsageBar } from "../states";
 import { texts } from "../texts";
 import { When } from "../time";
 import type { Pool } from "../types";
+
+const PoolUsage = lazy<{ name: string; slots: number }>(() => import("../pools/usage"));
 
 interface Holder {
   run_id: string;
@@ -74,6 +77,7 @@ function One({ pool }: { pool: Pool }) {
     >
       <Usage pool={pool} />
       <p class="soft">{pool.include_deferred ? texts.pools.countsDeferred : texts.pools.countsNone}</p>
+      <PoolUsage name={pool.name} slots={pool.slots} />
       <Waiters pool={pool} />
       <h3>{texts.pools.holders}</h3>
       <Shown of={holders} optional none={<p class="soft">{texts.pools.noHolders}</p>}>

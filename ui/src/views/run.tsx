@@ -60,6 +60,9 @@ export function RunPage({ id, view }: { id: string; view: string }) {
 function RunHead({ run, view }: { run: Run; view: string }) {
   const base = runHref(run.run_id);
   const live = isGoingOn(run);
+  const hasFailed = FAILED.has(run.state);
+  // Of a task that is open beside the run, its own action stands out.
+  const isAlone = !usePlace().query.has("task");
   return (
     <Head
       isWide
@@ -88,8 +91,8 @@ function RunHead({ run, view }: { run: Run; view: string }) {
           {texts.actions.cancel}
         </button>
       )}
-      <button type="button" data-needs="operator" class={FAILED.has(run.state) ? "main" : ""} onClick={() => clear({ run: run.run_id })}>
-        {texts.actions.clear}
+      <button type="button" data-needs="operator" class={hasFailed && isAlone ? "main" : ""} onClick={() => clear({ run: run.run_id }, hasFailed)}>
+        {hasFailed ? texts.actions.clearFailed : texts.actions.clear}
       </button>
       <button type="button" data-needs="operator" onClick={() => mark({ run: run.run_id })}>
         {texts.actions.mark}

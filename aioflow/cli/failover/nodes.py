@@ -1,0 +1,195 @@
+"""The daemons of the demo: each has a home, a port and a proxy of its own, and may be hurt."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import anyio.to_thread
+
+from aioflow.cli.failover.local_postgres import SOCKET
+from aioflow.cli.failover.proxy import Proxy
+from aioflow.crypto import Vault
+from aioflow.processes.orphans import home_mark, kill_marked
+from aioflow.settings.home import make_home
+
+__all__ = ("FAULTS", "DemoNode", "prepare_nodes")
+
+_ANSWER_SECONDS = 5.0
+_HEALTH_SECONDS = 1.0
+_CPU_SLOTS = "2"
+_SETTINGS = """
+[ha]
+enabled = true
+node_name = "{name}"
+[results]
+url = "file://{shared}/results"
+[log]
+url = "file://{shared}/logs"
+"""
+
+
+class DemoNode:
+    """One of the daemons.
+
+    Args:
+        folder: Its home and its socket to the database are below.
+        dags: The folders of DAG files.
+        server: The folder of the database server.
+
+    Attributes:
+        proxy: Between it and the database server.
+        port: The port of its page, also after a restart.
+    """
+
+    def __init__(self, folder: Path, name: str, dags: list[Path], server: Path) -> None:
+        self.name = name
+        self.home = folder / f"home-{name}"
+        self.proxy = Proxy(server / SOCKET)
+        self.gate = folder / name / SOCKET
+        self.gate.parent.mkdir(mode=0o700)
+        self.port = _free_port()
+        self._log = folder / f"{name}.log"
+        url = f"postgresql://postgres@/postgres?host={self.gate.parent}"
+        self._command = [sys.executable, "-m", "aioflow", "up", "--home", str(self.home)]
+        self._command += ["--db", url, "--port", str(self.port), "--cpu-slots", _CPU_SLOTS]
+        for path in dags:
+            self._command += ["--dags", str(path)]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def launch(self) -> None:
+        """Start the daemon, unless it runs. A Ctrl-C in the terminal is not for it."""
+        if self.is_alive:
+            return
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process of the daemon exists."""
+        return self._process is not None and self._process.poll() is None
+
+    def kill(self) -> None:
+        """``kill -9`` the daemon."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def freeze(self) -> None:
+        """Stop the daemon, but not its children."""
+        self._signal(signal.SIGSTOP)
+
+    def cut(self) -> None:
+        """Cut the daemon off from the database."""
+        self.proxy.cut()
+
+    def heal(self) -> None:
+        """Undo every fault: the daemon runs, and reaches the database."""
+        self.proxy.mend()
+        self._signal(signal.SIGCONT)
+        self.launch()
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None and self.is_alive:
+            self._process.send_signal(number)
+
+    def end(self) -> None:
+        """Kill the daemon, and all processes that it has started."""
+        self.kill()
+        with suppress(FileNotFoundError):
+            kill_marked(f"{home_mark(self.home)}:")
+
+    def last_words(self) -> str:
+        """Return the last lines of its log."""
+        with suppress(OSError):
+            return "\n".join(self._log.read_text(errors="replace").splitlines()[-5:])
+        return ""
+
+    # ── requests ────────────────────────────────────────────────────────────────────────
+
+    @property
+    def page(self) -> str:
+        """The address of its page."""
+        return f"http://127.0.0.1:{self.port}/"
+
+    @property
+    def token(self) -> str:
+        """The token of its home; empty before its first start."""
+        with suppress(OSError):
+            return (self.home / "token").read_text().strip()
+        return ""
+
+    async def is_ready(self) -> bool:
+        """Return whether it executes requests."""
+        try:
+            status, _ = await self._ask("GET", "/health/ready", None, _HEALTH_SECONDS)
+        except (OSError, http.client.HTTPException):
+            return False
+        return status == 200
+
+    async def start_run(self, dag_id: str, run_id: str, conf: Mapping[str, object]) -> bool:
+        """Start a run, unless there is one with this id. Return whether that is certain."""
+        body = {"run_id": run_id, "conf": conf}
+        path = f"/api/v1/dags/{dag_id}/runs"
+        try:
+            status, _ = await self._ask("POST", path, body, _ANSWER_SECONDS)
+        except (OSError, http.client.HTTPException):
+            return False
+        return status in {200, 201}
+
+    async def _ask(self, method: str, path: str, body: object, seconds: float) -> tuple[int, bytes]:
+        ask = partial(self._ask_once, method, path, body, seconds)
+        return await anyio.to_thread.run_sync(ask, abandon_on_cancel=True)
+
+    def _ask_once(self, method: str, path: str, body: object, seconds: float) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=seconds)
+        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
+        try:
+            connection.request(method, path, None if body is None else json.dumps(body), headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()
+
+
+FAULTS = {"killed": DemoNode.kill, "frozen": DemoNode.freeze, "cut off": DemoNode.cut}
+"""What happens to the active node, by the word that says so."""
+
+
+def prepare_nodes(
+    folder: Path, names: tuple[str, ...], dags: list[Path], server: Path
+) -> list[DemoNode]:
+    """Make the homes of nodes that share a key, and the storage of results and logs."""
+    nodes = [DemoNode(folder, name, dags, server) for name in names]
+    for node in nodes:
+        make_home(node.home)
+        text = _SETTINGS.format(name=node.name, shared=folder / "shared")
+        (node.home / "aioflow.toml").write_text(text)
+    Vault.open(nodes[0].home / "key")
+    key = (nodes[0].home / "key").read_bytes()
+    for node in nodes[1:]:
+        handle = os.open(node.home / "key", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "wb") as file:
+            file.write(key)
+    return nodes
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

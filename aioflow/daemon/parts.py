@@ -1,0 +1,89 @@
+"""The engine of a node, and the worker of its outbox, as the settings want them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from aioflow.catalog.snapshot import Snapshots
+from aioflow.clock import Clock
+from aioflow.core.scheduling.slots import Slots
+from aioflow.daemon.standby import timing_of
+from aioflow.engine.loop import Engine
+from aioflow.executors.backend import ExecutorBackend
+from aioflow.executors.executor_context import ExecutorContext
+from aioflow.model.decisions import DecisionRow
+from aioflow.model.rows import NodeFacts, VersionRow
+from aioflow.notifications import OutboxWorker, Pace, targets_of
+from aioflow.protocol.outbox import Alert, Asked
+from aioflow.settings import Settings
+from aioflow.store import Store
+from aioflow.telemetry.log import Logger
+
+__all__ = ("make_deliveries", "make_engine")
+
+_log = Logger(__name__)
+
+
+def make_engine(
+    settings: Settings,
+    store: Store,
+    clock: Clock,
+    about: NodeFacts,
+    backends: Mapping[str, ExecutorBackend],
+) -> Engine:
+    """Return the engine of a node, which has not claimed its database."""
+    slots = Slots(
+        cpu_slots=settings.cpu_slots,
+        async_slots=settings.async_slots,
+        remote_limits={name: backend.max_workers for name, backend in backends.items()},
+    )
+    slots.is_suspended = True
+    return Engine(
+        store,
+        slots,
+        clock=clock,
+        random=random.SystemRandom().random,
+        retries_per_run=settings.retries_per_run or None,
+        retries_per_pool=settings.retries_per_pool or None,
+        late_after_us=round(settings.schedule_late_seconds * 1e6) or None,
+        ends_when_idle=settings.until_idle,
+        about=about,
+        timing=timing_of(settings) if settings.ha_enabled else None,
+    )
+
+
+def make_deliveries(
+    context: ExecutorContext,
+    store: Store,
+    settings: Settings,
+    snapshots: Snapshots,
+    describe: Callable[[DecisionRow], Asked],
+) -> OutboxWorker:
+    """Return the worker of the outbox: it delivers callbacks and alerts."""
+
+    async def restore(row: VersionRow) -> None:
+        await snapshots.restore(row.version, row.sources)
+
+    return OutboxWorker(
+        context,
+        store,
+        pace=Pace(
+            processes=settings.callback_processes,
+            per_second=settings.callbacks_per_second,
+            timeout_seconds=settings.callback_timeout_seconds,
+        ),
+        targets=targets_of(settings),
+        restore=restore,
+        on_alert=_log_alert,
+        describe=describe,
+        public_url=settings.public_url,
+    )
+
+
+def _log_alert(alert: Alert) -> None:
+    """Log an alert, for on-call people who monitor the log."""
+    facts: Mapping[str, object] = msgspec.structs.asdict(alert)
+    _log.error("alert", **facts)

@@ -1,0 +1,85 @@
+"""Daemons that share a PostgreSQL database: one is active, the others stand by.
+
+Used by benchmarks and by tests that need several complete daemons.
+"""
+
+from __future__ import annotations
+
+import http.client
+import shutil
+import signal
+from pathlib import Path
+
+from aioflow.crypto import Vault
+from aioflow.settings.home import make_home
+from benchmarks.daemon import DaemonProcess
+
+__all__ = ("NodeProcess",)
+
+_SETTINGS = """
+[ha]
+enabled = {enabled}
+node_name = "{name}"
+[results]
+url = "file://{shared}/results"
+[log]
+url = "file://{shared}/logs"
+"""
+
+
+class NodeProcess(DaemonProcess):
+    """A daemon of several on one database, with a home of its own and the key of all.
+
+    Args:
+        folder: Contains the homes, the key, and the results and logs of all nodes.
+        is_alone: Whether it is the only daemon, with ``ha.enabled`` off and all else the same.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        dags: Path,
+        db: str,
+        *,
+        flags: tuple[str, ...] = ("--cpu-slots", "2"),
+        is_alone: bool = False,
+    ) -> None:
+        super().__init__(folder / name, dags, db=db, flags=flags)
+        self.name = name
+        make_home(self.home)
+        enabled = str(not is_alone).lower()
+        shared = folder / (f"{name}-shared" if is_alone else "shared")
+        text = _SETTINGS.format(enabled=enabled, name=name, shared=shared)
+        (self.home / "aioflow.toml").write_text(text)
+        Vault.open(folder / "key")
+        shutil.copy2(folder / "key", self.home / "key")
+
+    def last_words(self) -> str:
+        """Return the end of its log."""
+        return self.log.read_text(errors="replace")[-4000:] if self.log.exists() else ""
+
+    def is_ready(self) -> bool:
+        """Return whether it is active and ready."""
+        try:
+            if not self.is_alive:
+                return False
+            status, health = self.request("GET", "/health/ready", status=None)
+        except (OSError, http.client.HTTPException):
+            return False
+        return status == 200 and "engine" in health["checks"]  # a standby has none
+
+    def health(self, which: str) -> int:
+        """Return the status of ``/health/live`` or ``/health/ready``; 0 without an answer."""
+        try:
+            return int(self.request("GET", f"/health/{which}", status=None)[0])
+        except (OSError, http.client.HTTPException):
+            return 0
+
+    def stand_still(self) -> None:
+        """SIGSTOP the daemon, but not its children."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """SIGCONT the daemon."""
+        self.process.send_signal(signal.SIGCONT)

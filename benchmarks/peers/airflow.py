@@ -1,0 +1,54 @@
+"""Apache Airflow 3: DAGs of tasks, with a scheduler, an API server and a triggerer."""
+
+from __future__ import annotations
+
+from benchmarks.peers.system import System, Variant
+
+__all__ = ("SYSTEM",)
+
+SYSTEM = System(
+    name="airflow",
+    title="Airflow 3",
+    packages=("apache-airflow==3.3.2", "psycopg2-binary==2.9.13"),
+    newer="3.4.0",
+    program="with_airflow.py",
+    variants=(
+        Variant(
+            "PostgreSQL", "survives a power cut: synchronous_commit and fsync on", "PostgreSQL"
+        ),
+    ),
+    settings=(
+        (
+            "LocalExecutor with a parallelism of 8; API server with one worker, scheduler, DAG"
+            " processor and triggerer, each in processes of their own. Its documentation advises"
+            " against SQLite."
+        ),
+        (
+            "A triggerer capacity and pools of 20,000, mapped tasks without a limit, 512 task"
+            " instances per query, log level WARNING, DAGs not paused."
+        ),
+        (
+            "A task without a heartbeat is restarted after 20 s instead of 300 s, and has 2 retries"
+            " after 1 s."
+        ),
+        (
+            "Triggers are written for precision (one `asyncio.sleep`); the ones it ships look"
+            " once a second."
+        ),
+    ),
+    written={
+        "tasks_async": "a mapped `@task` of `async def`",
+        "tasks_def": "a mapped `@task`",
+        "chain": "40 tasks, each with the result of the one before it",
+        "waits": "an operator that defers and is resumed in a method",
+        "kill": "a mapped `@task`; tasks are in flight as far as the parallelism allows",
+    },
+    sizes={
+        "tasks_async": 50,
+        "tasks_def": 50,
+        "waits": 300,
+        "lateness": 50,
+        "kill": 50,
+        "immediate": 100,
+    },
+)

@@ -1,0 +1,300 @@
+"""How each cell is measured, for all systems by the same code."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+from benchmarks.daemon import eventually
+from benchmarks.harness import percentiles
+from benchmarks.peers.system import Instance, Start, TimedOut
+
+__all__ = ("MEASURES", "Cell", "Ledger", "Value", "read_ledger")
+
+IDLE_SECONDS = 5.0
+"""How long nothing happens before memory is read, and while idle CPU is."""
+
+WARM_TASKS = 50
+
+
+class Value(NamedTuple):
+    """One figure. Where it has a size of its own, that replaces the one of the cell."""
+
+    figure: str
+    value: float | None
+    note: str = ""
+    size: int | None = None
+
+
+class Cell(NamedTuple):
+    """What a measurement is made with.
+
+    Attributes:
+        make: Makes an instance that does not run yet.
+        server: Returns the processes of the database server, if there is one.
+        programs: Number of its programs that share the no-op tasks.
+    """
+
+    make: Callable[[Start], Instance]
+    start: Start
+    size: int
+    server: Callable[[], list[psutil.Process]] = list
+    programs: int = 1
+
+
+Measure = Callable[[Cell], list[Value]]
+
+
+@contextlib.contextmanager
+def _running(instance: Instance) -> Iterator[Instance]:
+    try:
+        instance.start()
+        yield instance
+    finally:
+        instance.stop()
+
+
+# ── weighing ────────────────────────────────────────────────────────────────────────────
+
+
+def unique_bytes(processes: Iterable[psutil.Process]) -> int:
+    """Return the sum of the unique set sizes (USS)."""
+    total = 0
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            total += process.memory_full_info().uss
+    return total
+
+
+def cpu_seconds(processes: Iterable[psutil.Process]) -> Counter[int]:
+    """Return the processor time of each process and of those children it has waited for."""
+    spent: Counter[int] = Counter()
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            own, children = times.user + times.system, times.children_user + times.children_system
+            spent[process.pid] = round((own + children) * 1_000_000)
+    return spent
+
+
+def cpu_between(before: Mapping[int, int], after: Mapping[int, int]) -> float:
+    """Return the seconds of processor time that was spent between two readings.
+
+    A process that ended between them counts in its parent, if that waited for it.
+    """
+    return sum(max(0, spent - before.get(pid, 0)) for pid, spent in after.items()) / 1_000_000
+
+
+# ── the cells ───────────────────────────────────────────────────────────────────────────
+
+
+def start(cell: Cell) -> list[Value]:
+    """Measure the second start in the same folder: the first one makes the tables."""
+    with _running(cell.make(cell.start)):
+        pass
+    instance = cell.make(cell.start)
+    try:
+        ready = instance.start()
+        time.sleep(IDLE_SECONDS)
+        memory = unique_bytes([*instance.resident(), *cell.server()])
+    finally:
+        instance.stop()
+    return [Value("start_ready", ready), Value("start_memory", memory / 2**20)]
+
+
+def tasks(kind: str, cell: Cell) -> list[Value]:
+    """Measure no-op tasks that do not depend on each other, shared by the system's programs."""
+    with contextlib.ExitStack() as running:
+        instances = [running.enter_context(_running(cell.make(cell.start)))]
+        for number in range(1, cell.programs):
+            folder = cell.start.folder / f"more{number}"
+            more = cell.start._replace(folder=folder, role="more")
+            instances.append(running.enter_context(_running(cell.make(more))))
+        _share(instances, kind, min(WARM_TASKS, cell.size))
+        before = cpu_seconds(_all(instances, cell))
+        seconds = _share(instances, kind, cell.size)
+        spent = cpu_between(before, cpu_seconds(_all(instances, cell)))
+    return [
+        Value(f"tasks_{kind}", cell.size / seconds),
+        Value(f"tasks_{kind}_per_core", cell.size / spent if spent else None),
+    ]
+
+
+def _all(instances: Sequence[Instance], cell: Cell) -> list[psutil.Process]:
+    return [*(one for each in instances for one in each.processes()), *cell.server()]
+
+
+def _share(instances: Sequence[Instance], kind: str, count: int) -> float:
+    """Let each do its part at the same time; return the seconds until the last is done."""
+    parts = [count // len(instances)] * len(instances)
+    parts[0] += count - sum(parts)
+    with ThreadPoolExecutor(len(instances)) as threads:
+        began = time.monotonic()
+        work = zip(instances, parts, strict=True)
+        asked = [threads.submit(each.ask, "tasks", kind=kind, count=n) for each, n in work]
+        for one in asked:
+            one.result()
+        return time.monotonic() - began
+
+
+def chain(cell: Cell) -> list[Value]:
+    """Measure from the request to the end of the last hop, by hop; a first chain warms up."""
+    with _running(cell.make(cell.start)) as instance:
+        instance.ask("chain", hops=2)
+        seconds = instance.ask("chain", hops=cell.size)["seconds"]
+    return [Value("chain", 1000 * seconds / cell.size)]
+
+
+def fan(figure: str, cell: Cell) -> list[Value]:
+    """Measure from the request to the end of the fan-in, whose sum is checked."""
+    with _running(cell.make(cell.start)) as instance:
+        instance.ask("fan", count=10)
+        answer = instance.ask("fan", count=cell.size)
+    total, right = answer["total"], cell.size * (cell.size - 1)
+    assert total == right, f"the sum of the results is {total}, not {right}"
+    return [Value(figure, answer["seconds"])]
+
+
+def waits(cell: Cell) -> list[Value]:
+    """Measure the hand-over, the cost while they wait, and their common end."""
+    with _running(cell.make(cell.start)) as instance:
+        instance.ask("tasks", kind="async", count=min(WARM_TASKS, cell.size))
+        time.sleep(1.0)
+        bare = unique_bytes([*instance.resident(), *cell.server()])
+        handed = instance.ask("waits", count=cell.size)["seconds"]
+        idle, held = _idle(instance, cell)
+        ended = instance.ask("waits_end")["seconds"]
+    return [
+        Value("waits_handed_over", handed),
+        Value("waits_bytes", max(0.0, (held - bare) / cell.size)),
+        Value("waits_idle", idle),
+        Value("waits_ended", ended),
+    ]
+
+
+def _idle(instance: Instance, cell: Cell) -> tuple[float, int]:
+    """Return per cent of a core, and bytes, of everything while nothing happens."""
+    time.sleep(2.0)
+    before, began = cpu_seconds([*instance.processes(), *cell.server()]), time.monotonic()
+    time.sleep(IDLE_SECONDS)
+    after = cpu_seconds([*instance.processes(), *cell.server()])
+    percent = 100 * cpu_between(before, after) / (time.monotonic() - began)
+    return percent, unique_bytes([*instance.resident(), *cell.server()])
+
+
+def lateness(cell: Cell) -> list[Value]:
+    """Measure from each due instant to the line that runs next, by the wall clock."""
+    with _running(cell.make(cell.start)) as instance:
+        instance.ask("lateness", count=min(20, cell.size), per_second=100)
+        late = instance.ask("lateness", count=cell.size, per_second=100)["late_ms"]
+    assert len(late) == cell.size, f"{len(late)} of {cell.size} resumed"
+    found = percentiles(late)
+    return [Value("lateness_p50", found["p50"]), Value("lateness_p99", found["p99"])]
+
+
+class Ledger(NamedTuple):
+    """What the tasks themselves wrote: their numbers in the order of the lines."""
+
+    started: list[int]
+    ended: list[int]
+
+
+def read_ledger(file: Path, after: int = 0) -> Ledger:
+    """Read the lines ``start N`` and ``end N`` behind a byte offset."""
+    if not file.exists():
+        return Ledger([], [])
+    words = [line.split() for line in file.read_bytes()[after:].decode().splitlines()]
+    return Ledger(*([int(w[1]) for w in words if w[0] == kind] for kind in ("start", "end")))
+
+
+def kill(cell: Cell) -> list[Value]:
+    """Kill the system once all tasks were handed over and a tenth has ended; start it again."""
+    ledger = cell.start.folder / "ledger"
+    everyone = set(range(cell.size))
+    instance = cell.make(cell.start._replace(in_flight=cell.size))
+    try:
+        instance.start()
+        instance.ask("flight", count=cell.size, ledger=str(ledger))
+        _until(lambda: len(read_ledger(ledger).ended) >= cell.size / 10, cell)
+        instance.kill()
+        was = ledger.stat().st_size
+        recorded = set(instance.recorded())
+        began = time.monotonic()
+        instance.start()
+        with contextlib.suppress(Exception):
+            instance.ask("again")  # what a user does by hand after a crash, if anything
+        with contextlib.suppress(TimedOut):
+            _until(lambda: set(read_ledger(ledger).ended) >= everyone, cell, share=0.6)
+        seconds = time.monotonic() - began
+    finally:
+        instance.stop()
+    lost = len(everyone - set(read_ledger(ledger).ended))
+    again = read_ledger(ledger, was).started
+    note = f"{len(recorded)} had a recorded success, {len(again)} started after the kill"
+    return [
+        Value("kill_lost", lost, note),
+        Value("kill_twice", len(recorded & set(again)), note),
+        Value("kill_ended", None if lost else seconds, f"{lost} never ended" if lost else note),
+    ]
+
+
+def _until(look: Callable[[], bool], cell: Cell, share: float = 1.0) -> None:
+    """Wait for a fact, at most for this share of the time limit."""
+    try:
+        eventually(look, share * cell.start.seconds, look_seconds=0.02)
+    except AssertionError:
+        raise TimedOut from None
+
+
+def immediate(cell: Cell) -> list[Value]:
+    """Count the tasks that did not end although their waits were over from the beginning."""
+    with _running(cell.make(cell.start)) as instance:
+        ended = instance.ask("immediate", count=cell.size)["ended"]
+    return [Value("immediate_lost", cell.size - ended)]
+
+
+def density(cell: Cell) -> list[Value]:
+    """Measure the cost of 100, 1,000, ... waits, as far as the time limit allows."""
+    values, count, held = [], 0, 0
+    with _running(cell.make(cell.start)) as instance:
+        instance.ask("tasks", kind="async", count=min(WARM_TASKS, cell.size))
+        time.sleep(1.0)
+        bare = unique_bytes([*instance.resident(), *cell.server()])
+        wanted = 100
+        while wanted <= cell.size:
+            try:
+                instance.ask("waits", count=wanted - count, far=True)
+            except TimedOut:
+                note = f"not handed over in {cell.start.seconds:g} s"
+                values += [
+                    Value(name, None, note, wanted) for name in ("density_bytes", "density_idle")
+                ]
+                break
+            count = wanted
+            idle, held = _idle(instance, cell)
+            values.append(Value("density_bytes", max(0, held - bare) / count, size=count))
+            values.append(Value("density_idle", idle, size=count))
+            wanted *= 10
+    return values
+
+
+MEASURES: Mapping[str, Measure] = {
+    "start": start,
+    "tasks_async": lambda cell: tasks("async", cell),
+    "tasks_def": lambda cell: tasks("def", cell),
+    "chain": chain,
+    "fan_1000": lambda cell: fan("fan_1000", cell),
+    "fan_10000": lambda cell: fan("fan_10000", cell),
+    "waits": waits,
+    "lateness": lateness,
+    "kill": kill,
+    "immediate": immediate,
+    "density": density,
+}

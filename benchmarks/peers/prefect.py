@@ -1,0 +1,57 @@
+"""Prefect 3: flows of tasks as Python functions, with a server."""
+
+from __future__ import annotations
+
+from benchmarks.peers.system import System, Variant
+
+__all__ = ("SYSTEM",)
+
+NO_TIMER = (
+    "does not do durable waits inside a run: a sleeping flow holds its process, and a suspended"
+    " one is resumed by a request, not at an instant"
+)
+
+SYSTEM = System(
+    name="prefect",
+    title="Prefect 3",
+    packages=("prefect==3.9.1",),
+    program="with_prefect.py",
+    variants=(
+        Variant(
+            "SQLite",
+            "survives kill -9, not a power cut: the server opens it with synchronous=NORMAL",
+            "SQLite, normal",
+        ),
+        Variant(
+            "PostgreSQL", "survives a power cut: synchronous_commit and fsync on", "PostgreSQL"
+        ),
+    ),
+    settings=(
+        (
+            "A server of its own (`prefect server start`), one process with the flow. PostgreSQL is"
+            " what its documentation recommends beyond a single user, SQLite is its default."
+        ),
+        "Logs are not sent to the API, analytics are off, the log level is ERROR.",
+        (
+            "`async` tasks are awaited together by `asyncio.gather`, which was faster than"
+            " `task.map`; `def` tasks use `task.map` on a `ThreadPoolTaskRunner`."
+        ),
+        (
+            "A task counts as durable once its server's database has the final state: the client"
+            " reports states without waiting for that."
+        ),
+    ),
+    written={
+        "chain": "40 awaited tasks in a flow; to the recorded state of the last",
+        "fan_1000": "`asyncio.gather` of the tasks, and a task that sums",
+        "kill": "the flow is run again by hand, with tasks of `persist_result=True` and the cache"
+        " policy INPUTS: a killed flow run is not continued by itself",
+    },
+    lacks={
+        "waits": NO_TIMER,
+        "lateness": NO_TIMER,
+        "immediate": NO_TIMER,
+        "density": NO_TIMER,
+    },
+    sizes={"tasks_async": 1_000, "tasks_def": 500},
+)

@@ -1,0 +1,51 @@
+"""The trigger and the operators that wait; on the path of all services."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+from airflow.sdk import BaseOperator
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+
+def mark(file: str, text: str) -> None:
+    """Append a line; one write, so that lines of many processes do not mix."""
+    descriptor = os.open(file, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+    try:
+        os.write(descriptor, f"{text}\n".encode())
+    finally:
+        os.close(descriptor)
+
+
+class AtInstant(BaseTrigger):
+    """Fires at an instant, with one precise sleep."""
+
+    def __init__(self, moment: float) -> None:
+        super().__init__()
+        self.moment = moment
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return "airflow_waits.AtInstant", {"moment": self.moment}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        await asyncio.sleep(max(0.0, self.moment - time.time()))
+        yield TriggerEvent(None)
+
+
+class Late(BaseOperator):
+    """Waits for an instant; notes how many milliseconds after it the next line runs."""
+
+    def __init__(self, *, due: float, file: str, **options: Any) -> None:
+        super().__init__(**options)
+        self.due = due
+        self.file = file
+
+    def execute(self, context: Any) -> None:
+        self.defer(trigger=AtInstant(self.due), method_name="resumed")
+
+    def resumed(self, context: Any, event: Any = None) -> None:
+        mark(self.file, str((time.time() - self.due) * 1000))

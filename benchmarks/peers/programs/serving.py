@@ -1,0 +1,108 @@
+"""The loop of a program: it reads a request per line, does the work, and writes an answer per line.
+
+It is run by the interpreter of a peer's environment, so it imports the standard library alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+__all__ = ("Program", "eventually", "main", "mark", "task_seconds")
+
+Answer = dict[str, Any]
+
+
+class Program:
+    """What a program derives from: one method per kind of work.
+
+    Attributes:
+        folder: For files.
+        database: URL of PostgreSQL, or an empty string for SQLite.
+        in_flight: How many tasks have to run at a time, or 0.
+        patience: Factor of the time that is left for a hand-over before the first is due.
+    """
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self.options = options
+        self.folder = Path(options["folder"])
+        self.database: str = options["database"]
+        self.role: str = options["role"]
+        self.in_flight: int = options["in_flight"]
+        self.patience: float = options["patience"]
+
+    async def start(self) -> Answer:
+        """Start the system. ``resident`` in the answer names its processes, if not all are."""
+        return {}
+
+    async def stop(self) -> None:
+        """Stop the processes that were started."""
+
+    async def recorded(self) -> list[int]:
+        """Return the numbers of the tasks whose success the database has."""
+        return []
+
+
+def main(make: Callable[[dict[str, Any]], Program]) -> None:
+    """Serve until the input is closed."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # whatever a library prints is no answer
+    program = make(json.loads(sys.argv[1]))
+    with contextlib.suppress(BrokenPipeError):
+        asyncio.run(_serve(program, lambda answer: print(json.dumps(answer), file=answers)))
+    os._exit(0)  # threads of a library do not keep the program alive
+
+
+async def _serve(program: Program, write: Callable[[Answer], None]) -> None:
+    if program.role == "recorded":
+        write({"recorded": await program.recorded()})
+        return
+    try:
+        write(await program.start())
+    except BaseException:
+        write({"error": traceback.format_exc()})
+        raise
+    loop = asyncio.get_running_loop()
+    while line := await loop.run_in_executor(None, sys.stdin.readline):
+        request = json.loads(line)
+        try:
+            answer = getattr(program, request.pop("do"))(**request)
+            write(await answer if inspect.isawaitable(answer) else answer)
+        except Exception:  # noqa: BLE001 - the driver reports it
+            write({"error": traceback.format_exc()})
+    await program.stop()
+
+
+def mark(file: Path | str, text: str) -> None:
+    """Append a line to the ledger; one write, so that lines of many processes do not mix."""
+    descriptor = os.open(file, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+    try:
+        os.write(descriptor, f"{text}\n".encode())
+    finally:
+        os.close(descriptor)
+
+
+def task_seconds(number: int) -> float:
+    """Return how long a task of the measurement ``kill`` takes: 0.5 to 2.5 s."""
+    return 0.5 + number % 101 / 50
+
+
+async def eventually(look: Callable[[], Any], seconds: float, pause: float = 0.01) -> Any:
+    """Call ``look`` until it is true; return its last result, also when the time is over."""
+    until = time.monotonic() + seconds
+    while True:
+        found = look()
+        if inspect.isawaitable(found):
+            found = await found
+        if found or time.monotonic() > until:
+            return found
+        await asyncio.sleep(pause)

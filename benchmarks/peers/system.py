@@ -1,0 +1,293 @@
+"""What the driver knows of a system, and how it runs a program of one in its own environment.
+
+A peer's own code is only in ``programs/``, which its environment's interpreter runs. Program and
+driver exchange one JSON object per line. So each system is asked for the same work by the same
+words, and its processes are weighed from outside by the same code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, NamedTuple, Protocol
+
+import psutil
+
+__all__ = (
+    "Failed",
+    "Instance",
+    "ProgramInstance",
+    "Start",
+    "System",
+    "TimedOut",
+    "Variant",
+    "children_of",
+    "install",
+)
+
+ENVIRONMENTS = Path(__file__).parents[2] / "build" / "peers"
+PROGRAMS = Path(__file__).parent / "programs"
+
+
+class Failed(Exception):
+    """The system answered with an error, or ended."""
+
+
+class TimedOut(Exception):
+    """The time limit of the cell is over."""
+
+
+class Variant(NamedTuple):
+    """One way of running a system.
+
+    Attributes:
+        name: Its database, and what else differs from the system's other variants.
+        durability: What a commit survives, and by which setting.
+        beside: The variant of aioflow it is compared with: the same database, the same durability.
+        options: Passed to the program.
+    """
+
+    name: str
+    durability: str
+    beside: str
+    options: Mapping[str, Any] = {}
+
+    @property
+    def needs_postgres(self) -> bool:
+        """Return whether it uses a PostgreSQL server."""
+        return self.name.startswith("PostgreSQL")
+
+
+class System(NamedTuple):
+    """One system, declared by its module.
+
+    Attributes:
+        name: Of its module, and the value of ``SYSTEM=``.
+        packages: With their exact versions, the main one first.
+        program: In ``programs/``; empty for aioflow.
+        settings: How it is configured for speed, and after which page of its documentation.
+        written: How the work is written, by measurement, where a reader may ask.
+        lacks: What it does not have, by measurement or figure: the reason.
+        sizes: Sizes of measurements that would not end in the time limit otherwise.
+        newer: A newer release that exists, but that the package index did not have.
+        task_programs: Number of its programs that share the no-op tasks.
+    """
+
+    name: str
+    title: str
+    packages: tuple[str, ...]
+    program: str
+    variants: tuple[Variant, ...]
+    settings: tuple[str, ...] = ()
+    written: Mapping[str, str] = {}
+    lacks: Mapping[str, str] = {}
+    sizes: Mapping[str, int] = {}
+    newer: str = ""
+    task_programs: int = 1
+
+    @property
+    def version(self) -> str:
+        """Return the version of the main package."""
+        return self.packages[0].rpartition("==")[2] if self.packages else "this checkout"
+
+
+class Start(NamedTuple):
+    """With what an instance is started.
+
+    Attributes:
+        folder: For its files; a second start in the same folder continues the work of the first.
+        database: URL of an empty PostgreSQL database, or an empty string for SQLite.
+        seconds: Time limit from now to the stop.
+        role: ``main``, or ``more`` for a further program that shares the no-op tasks.
+        in_flight: How many tasks have to run at a time.
+        patience: Factor of the time that is left for a hand-over before the first is due.
+    """
+
+    folder: Path
+    database: str
+    seconds: float
+    role: str = "main"
+    in_flight: int = 0
+    patience: float = 1.0
+
+
+class Instance(Protocol):
+    """A system that runs."""
+
+    def start(self) -> float:
+        """Start it; return the seconds until it was ready."""
+
+    def ask(self, work: str, **size: Any) -> dict[str, Any]:
+        """Let it do some work; return what it says of it."""
+
+    def recorded(self) -> list[int]:
+        """Return the numbers of the tasks whose success its database has; nothing may run."""
+
+    def processes(self) -> list[psutil.Process]:
+        """Return all processes of the system, without those of a database server."""
+
+    def resident(self) -> list[psutil.Process]:
+        """Return those without processes that only make requests."""
+
+    def kill(self) -> None:
+        """``kill -9`` all of its processes."""
+
+    def stop(self) -> None:
+        """Stop it."""
+
+
+def install(system: System) -> Path:
+    """Install the packages into an environment of their own; return its interpreter."""
+    home = ENVIRONMENTS / system.name
+    python, mark = home / "bin" / "python", home / "installed"
+    wanted = "\n".join(system.packages)
+    if not (mark.exists() and mark.read_text() == wanted):
+        print(f"Installing {', '.join(system.packages)} into {home} ...", file=sys.stderr)
+        subprocess.run([sys.executable, "-m", "venv", "--clear", home], check=True)
+        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        subprocess.run([*pip, *system.packages], check=True)
+        mark.write_text(wanted)
+    return python
+
+
+def children_of(pid: int) -> list[psutil.Process]:
+    """Return a process and all of its descendants, as far as they exist."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        return [process, *process.children(recursive=True)]
+    return []
+
+
+class ProgramInstance:
+    """A peer, run by its program."""
+
+    def __init__(self, system: System, variant: Variant, python: Path, start: Start) -> None:
+        self._start = start
+        self._python = python
+        self._program = PROGRAMS / system.program
+        self._options = {
+            "folder": str(start.folder),
+            "database": start.database,
+            "role": start.role,
+            "in_flight": start.in_flight,
+            "patience": start.patience,
+            **variant.options,
+        }
+        self._until = time.monotonic() + start.seconds
+        self._answers: queue.Queue[str | None] = queue.Queue()
+        self._process: subprocess.Popen[str] | None = None
+        self._resident: list[int] = []
+        self.log = start.folder / "program.log"
+
+    def start(self) -> float:
+        """Start the program and wait until it says that it is ready."""
+        self._start.folder.mkdir(parents=True, exist_ok=True)
+        began = time.monotonic()
+        self._launch(self._options)
+        said = self._answer()
+        self._resident = [int(pid) for pid in said.get("resident", ())]
+        return time.monotonic() - began
+
+    def _launch(self, options: Mapping[str, Any]) -> None:
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [self._python, self._program, json.dumps(options)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+                cwd=self._start.folder,
+                env={**os.environ, "PYTHONDONTWRITEBYTECODE": ""},
+            )
+        self._answers = queue.Queue()
+        arguments = (self._process.stdout, self._answers)
+        threading.Thread(target=_read, args=arguments, daemon=True).start()
+
+    def _answer(self) -> dict[str, Any]:
+        try:
+            line = self._answers.get(timeout=max(0.0, self._until - time.monotonic()))
+        except queue.Empty:
+            raise TimedOut from None
+        if line is None:
+            raise Failed(f"the program ended: {self.log.read_text(errors='replace')[-2000:]}")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise Failed(answer["error"])
+        return answer
+
+    def ask(self, work: str, **size: Any) -> dict[str, Any]:
+        """Send one request and wait for its answer."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        left = self._until - time.monotonic()
+        self._process.stdin.write(json.dumps({"do": work, "seconds": left, **size}) + "\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def recorded(self) -> list[int]:
+        """Run the program for this question alone."""
+        self._launch({**self._options, "role": "recorded"})
+        found = [int(number) for number in self._answer()["recorded"]]
+        self.stop()
+        return found
+
+    def processes(self) -> list[psutil.Process]:
+        """Return the program and its descendants."""
+        return [] if self._process is None else children_of(self._process.pid)
+
+    def resident(self) -> list[psutil.Process]:
+        """Return the processes that the program named with their descendants, or all."""
+        if not self._resident:
+            return self.processes()
+        return [process for pid in self._resident for process in children_of(pid)]
+
+    def kill(self) -> None:
+        """``kill -9`` the program and its descendants."""
+        tree = self.processes()
+        _kill(tree)
+        self._end()
+
+    def _end(self) -> None:
+        if self._process is not None:
+            assert self._process.stdin is not None
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.close()
+            self._process.wait()
+            self._process = None
+
+    def stop(self) -> None:
+        """End the program by closing its input; kill what is left of it."""
+        if self._process is None:
+            return
+        tree = self.processes()
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(10)
+        _kill(tree)
+        self._end()
+
+
+def _read(output: IO[str], answers: queue.Queue[str | None]) -> None:
+    with output:
+        for line in output:
+            answers.put(line)
+    answers.put(None)
+
+
+def _kill(processes: Sequence[psutil.Process]) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.send_signal(signal.SIGKILL)
+    psutil.wait_procs(processes, timeout=10)

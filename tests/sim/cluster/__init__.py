@@ -1,0 +1,1 @@
+"""The third level: one to four daemons on one simulated PostgreSQL database."""

@@ -1,0 +1,132 @@
+"""The rows by which daemons agree who writes, with the locks and the isolation of PostgreSQL.
+
+The statements are those that the program sends to PostgreSQL. They run on SQLite, on the rows that
+a transaction sees under READ COMMITTED: those that are committed, and its own. A statement that
+changes a row which another transaction has changed waits for that one, and is then evaluated again.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+__all__ = ("TABLES", "Changed", "Key", "ProtocolRows", "Result", "Row")
+
+TABLES = ("node", "number_lease", "drained")
+"""The tables that are modelled; the key is the first column of each."""
+
+Key = tuple[str, Any]
+Row = tuple[Any, ...]
+Changed = dict[Key, Row | None]
+"""The new values of rows; ``None`` for a deleted one."""
+
+
+class Result(NamedTuple):
+    """What a statement returned, and the rows that it would change."""
+
+    rows: list[Row]
+    affected: int
+    changed: Changed
+
+
+class _Any:
+    """The aggregate ``bool_or``."""
+
+    def __init__(self) -> None:
+        self._found: bool | None = None
+
+    def step(self, value: Any) -> None:
+        """Take a value into account."""
+        if value is not None:
+            self._found = bool(value) or bool(self._found)
+
+    def finalize(self) -> bool | None:
+        """Return the result; ``None`` without a value."""
+        return self._found
+
+
+class ProtocolRows:
+    """The committed rows.
+
+    Args:
+        schema: The statements that create the tables.
+        terminate: Ends the session with a process id.
+    """
+
+    def __init__(self, schema: Sequence[str], terminate: Callable[[int], bool]) -> None:
+        self._raw = raw = sqlite3.connect(":memory:", isolation_level=None)
+        for statement in schema:
+            raw.execute(statement)
+        raw.execute("CREATE TABLE pg_stat_activity (pid, datname, application_name, state)")
+        raw.create_function("current_database", 0, lambda: "db")
+        raw.create_function("pg_terminate_backend", 1, terminate)
+        raw.create_aggregate("bool_or", 1, _Any)  # type: ignore[arg-type]
+        self._places = {
+            table: ", ".join("?" * len(raw.execute(f"PRAGMA table_info({table})").fetchall()))
+            for table in TABLES
+        }
+
+    def close(self) -> None:
+        """Free the memory."""
+        self._raw.close()
+
+    def all(self) -> dict[Key, Row]:
+        """Return every row by its table and key."""
+        return {
+            (table, row[0]): row
+            for table in TABLES
+            for row in self._raw.execute(f"SELECT * FROM {table}")
+        }
+
+    def evaluate(
+        self, sql: str, values: Sequence[Any], own: Changed, sessions: Sequence[Row]
+    ) -> Result:
+        """Return what a statement would do in a transaction that has changed rows itself.
+
+        Args:
+            own: What the transaction has changed so far.
+            sessions: The rows of ``pg_stat_activity``.
+        """
+        raw, ready = self._raw, _as_sqlite(sql)
+        is_reading = ready.lstrip().upper().startswith("SELECT")
+        raw.execute("SAVEPOINT statement")
+        try:
+            self._put(raw, own)
+            if "pg_stat_activity" in ready:
+                raw.executemany("INSERT INTO pg_stat_activity VALUES (?, ?, ?, ?)", sessions)
+            before = {} if is_reading else self.all()
+            cursor = raw.execute(ready, values)
+            rows = cursor.fetchall()
+            count = cursor.rowcount
+            after = {} if is_reading else self.all()
+        finally:
+            raw.execute("ROLLBACK TO statement")
+            raw.execute("RELEASE statement")
+        keys = sorted(before.keys() | after.keys(), key=repr)
+        changed = {key: after.get(key) for key in keys if before.get(key) != after.get(key)}
+        return Result(rows, len(rows) if count < 0 else count, changed)
+
+    def commit(self, changed: Changed) -> None:
+        """Apply what a transaction has changed."""
+        self._put(self._raw, changed)
+
+    def mirror(self, raw: sqlite3.Connection, changed: Changed) -> None:
+        """Apply it to another database, within a transaction of that one."""
+        self._put(raw, changed)
+
+    def _put(self, raw: sqlite3.Connection, changed: Changed) -> None:
+        for table, key in changed:
+            column = "name" if table == "number_lease" else "node_no"
+            raw.execute(f"DELETE FROM {table} WHERE {column} = ?", (key,))
+        for (table, _), row in changed.items():
+            if row is not None:
+                raw.execute(f"INSERT INTO {table} VALUES ({self._places[table]})", row)
+
+
+@cache
+def _as_sqlite(sql: str) -> str:
+    """Return a statement of PostgreSQL for SQLite: without casts, with its kind of parameters."""
+    return re.sub(r"\$(\d+)", r"?\1", re.sub(r"::[A-Z]+", "", sql))

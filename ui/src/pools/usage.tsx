@@ -1,0 +1,64 @@
+// How full a pool was in the last day: slots in use below its limit, and tasks that were queued for it.
+
+import { enc } from "../api";
+import { Chart, type Point, type Series } from "../chart";
+import { never, useData } from "../data";
+import { Shown, number } from "../parts";
+import { DAY_MS, HOUR_MS, local, millis, whole } from "../time";
+import { poolTexts as own } from "./texts";
+
+interface Usage {
+  since: string;
+  until: string;
+  step_seconds: number;
+  full_seconds: number;
+  items: { start: string; slots: number; used: number; queued: number }[];
+}
+
+const USED: Series[] = [{ key: "used", name: own.used, tone: "h-running" }];
+const QUEUED: Series[] = [{ key: "queued", name: own.queued, tone: "h-queue" }];
+const LIMIT: Series = { key: "slots", name: own.size, tone: "h-limit" };
+
+const clock = (at: number): string => local(new Date(at).toISOString()).slice(11, 16);
+
+export default function PoolUsage({ name, slots }: { name: string; slots: number }) {
+  const usage = useData<Usage>(`/pools/${enc(name)}/usage`, { on: never, every: 60_000 });
+  return (
+    <>
+      <h3>{own.title}</h3>
+      <Shown of={usage} optional>
+        {(data) => <Charts name={name} slots={slots} data={data} />}
+      </Shown>
+    </>
+  );
+}
+
+function Charts({ name, slots, data }: { name: string; slots: number; data: Usage }) {
+  if (data.items.length === 0) return <p class="soft">{own.none}</p>;
+  const points = pointsOf(data, slots);
+  const longest = Math.max(...data.items.map((one) => one.queued));
+  const shared = { points, nameOf: clock, format: (value: number) => number(value), labelEvery: Math.max(1, Math.round(HOUR_MS / 1000 / data.step_seconds)), height: 120 };
+  return (
+    <div class="pool-usage">
+      <p class="soft">{own.summary(data.full_seconds > 0 ? whole(data.full_seconds * 1000) : null, longest)}</p>
+      <Chart {...shared} kind="columns" label={own.usedOf(name)} series={USED} line={LIMIT} />
+      {longest > 0 && <Chart {...shared} kind="columns" label={own.queuedOf(name)} series={QUEUED} />}
+    </div>
+  );
+}
+
+/** Every step of the day, from a full hour on; nothing was in use where there is no sample. */
+function pointsOf(data: Usage, slots: number): Point[] {
+  const step = data.step_seconds * 1000;
+  const found = new Map(data.items.map((one) => [millis(one.start), one]));
+  const until = millis(data.until)!;
+  const first = Math.ceil((until - DAY_MS) / HOUR_MS) * HOUR_MS;
+  let size = data.items[0]?.slots ?? slots;
+  const points: Point[] = [];
+  for (let at = first; at < until; at += step) {
+    const one = found.get(at);
+    size = one?.slots ?? size;
+    points.push({ at, values: { used: one?.used ?? null, queued: one?.queued ?? null, slots: size } });
+  }
+  return points;
+}
