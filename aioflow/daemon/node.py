@@ -261,7 +261,7 @@ async def _serve(node: _Node, ready: Callable[[Ready], None], signals: StopSigna
 
 
 class _Warm:
-    """What a standby has started before it is active.
+    """The services that a standby runs before it is active.
 
     Attributes:
         has_children: The child processes have been started.

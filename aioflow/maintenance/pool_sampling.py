@@ -23,7 +23,7 @@ from aioflow.telemetry.log import Logger
 
 __all__ = ("PoolSampling",)
 
-_KEPT_US = DAY_US + HOUR_US
+_RETENTION_US = DAY_US + HOUR_US
 _EXPIRED_AT_ONCE = 2_000
 
 _log = Logger(__name__)
@@ -71,7 +71,7 @@ class PoolSampling:
             for pool in await self._pools()
             if pool.used or pool.queued
         )
-        before = self._clock.now() - _KEPT_US
+        before = self._clock.now() - _RETENTION_US
         expired = await self._store.list_old_pool_usage(before=before, limit=_EXPIRED_AT_ONCE)
         if pools or expired:
             await self._engine.ask(RecordPoolUsage(pools=pools, expired=tuple(expired)))

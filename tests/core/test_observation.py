@@ -57,7 +57,7 @@ class Case:
 LATER = MARK._replace(commit_no=10)
 CASES = {
     "silence for a lease": Case(3_000),
-    "a commit starts the silence anew": Case(5_500, changed={2_500: {"mark": LATER}}),
+    "a commit resets the silence": Case(5_500, changed={2_500: {"mark": LATER}}),
     "so does a heartbeat": Case(5_500, changed={2_500: {"mark": MARK._replace(heartbeat=1)}}),
     "and a new term": Case(5_500, changed={2_500: {"mark": MARK._replace(epoch=8)}}),
     "and a poll that failed": Case(6_000, failed=(2_500,)),

@@ -234,7 +234,7 @@ def test_the_old_daemon_drains_while_its_successor_begins(tmp_path: Path) -> Non
         active, standby = nodes.start()
         run_id = started(nodes, active)
         active.stand_still()
-        active.process.terminate()  # it drains as soon as it goes on
+        active.process.terminate()  # it drains once it is resumed
         nodes.wait_for_active(standby)
         active.go_on()
         assert active.process.wait(180) == 0
