@@ -65,20 +65,27 @@ class Result:
 
 BOTH_LOOPS = ("--loops", "uvloop,asyncio")
 PARALLEL = ("-n", "2", "--dist", "loadgroup")
+LONG = ("-o", "faulthandler_timeout=0")
+"""For cases of many minutes. Dumping the stack of a running thread may crash the process."""
 TIMED = "tests/campaigns/test_timed_faults.py"
 PARTS = (
     # Every case of `make test`, on both event loops.
     Part("suite", ("-m", "not nightly", *BOTH_LOOPS, *PARALLEL), 45),
     # Seeds, planted bugs, views of the page, requests drawn from the API's schema, benchmarks.
-    Part("wide", ("-m", "nightly", *BOTH_LOOPS, *PARALLEL, "--ignore", "tests/campaigns"), 90),
+    Part(
+        "wide", ("-m", "nightly", *BOTH_LOOPS, *PARALLEL, *LONG, "--ignore", "tests/campaigns"), 90
+    ),
     # Campaigns without time limits under test: kills, crashes, seeds, requests.
     Part(
         "kills",
-        ("-m", "nightly", "tests/campaigns", "--ignore", TIMED, "-n", "2", "--dist", "worksteal"),
+        (
+            *("-m", "nightly", "tests/campaigns", "--ignore", TIMED, *LONG),
+            *("-n", "2", "--dist", "worksteal"),
+        ),
         120,
     ),
     # Faults with time limits under test: no other load may run beside them.
-    Part("timed", ("-m", "nightly", TIMED, "-n", "0"), 45),
+    Part("timed", ("-m", "nightly", TIMED, *LONG, "-n", "0"), 45),
 )
 
 

@@ -82,7 +82,7 @@ def test_a_daemon_says_what_it_is_and_what_it_sees() -> None:
     counts = NodeCounts(takeovers=2, fenced=1)
 
     def status(engine: Parts, standby: Parts | None) -> NodeStatus:
-        reader = StatusReader(cast(Engine, engine), counts)
+        reader = StatusReader(cast(Engine, engine), lambda: counts)
         reader.standby = cast(Standby | None, standby)
         return reader.read()
 

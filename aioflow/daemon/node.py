@@ -151,6 +151,7 @@ async def serve(
                     try:
                         await serving.run(take_over=take_over)
                     except* Fenced as fenced:
+                        serving.counts.fenced += 1
                         if not settings.ha_enabled or not rejoins.may_rejoin():
                             raise
                         take_over = False
@@ -161,7 +162,11 @@ async def serve(
 
 
 class _Serving:
-    """Serves with one node after the other: each that is fenced is followed by a new one."""
+    """Serves with one node after the other: each that is fenced is followed by a new one.
+
+    Attributes:
+        counts: What happened to these nodes.
+    """
 
     def __init__(
         self,
@@ -176,7 +181,7 @@ class _Serving:
         self._traces = traces
         self._ready = ready
         self._signals = signals
-        self._counts = NodeCounts()
+        self.counts = NodeCounts()
         self._is_known_ready = False
 
     async def run(self, *, take_over: bool) -> None:
@@ -191,14 +196,9 @@ class _Serving:
                 store = await open_database(stack, settings, self._vault, SystemClock())
                 about = await prepare_claim(settings, store, take_over=take_over)
             if not signals.stopped.is_set():
-                node = _Node(
-                    settings, store, self._vault, self._traces, about, signals.stopped, self._counts
-                )
-                try:
-                    await _serve(node, self._tell, signals)
-                except* Fenced:
-                    self._counts.fenced += 1
-                    raise
+                node = _Node(settings, store, self._vault, self._traces, about, signals.stopped)
+                node.counts = self.counts
+                await _serve(node, self._tell, signals)
                 with suppress(StoreUnavailable):
                     await store.leave()
 
@@ -280,6 +280,7 @@ class _Node:
     """The parts of one node, and their connections.
 
     Attributes:
+        counts: What happened to the nodes of this daemon, of which this is the last.
         stopped: Set when the node is to stop.
     """
 
@@ -291,7 +292,6 @@ class _Node:
         traces: Traces | None,
         about: NodeFacts,
         stopped: anyio.Event,
-        counts: NodeCounts,
     ) -> None:
         clock = SystemClock()
         self._started_at = clock.now()
@@ -308,7 +308,8 @@ class _Node:
         self._queries: Queries | None = None
         self._backends = open_backends(settings.executors)
         self._engine = engine = make_engine(settings, store, clock, about, self._backends)
-        self._counts, self._status = counts, StatusReader(engine, counts)
+        self.counts = NodeCounts()
+        self._status = StatusReader(engine, lambda: self.counts)
         masks = Masks()
         self._tasklog = TaskLog(
             settings.logs_folder, clock, cap_bytes=settings.log_cap_bytes, masks=masks
@@ -559,7 +560,7 @@ class _Node:
             with anyio.CancelScope(shield=True):
                 await self._engine.claim(about)
             if about.after is not None:
-                self._counts.takeovers += 1
+                self.counts.takeovers += 1
                 name = about.name or about.host
                 message = f"node {name} took over from node {about.after.node_no}, which was silent"
                 self._engine.report([AlertRaised(reason="takeover", message=message)])

@@ -275,7 +275,7 @@ class StatusReader:
         standby: How the node stands by; ``None`` if no other node can be active.
     """
 
-    def __init__(self, engine: Engine, counts: NodeCounts) -> None:
+    def __init__(self, engine: Engine, counts: Callable[[], NodeCounts]) -> None:
         self._engine = engine
         self._counts = counts
         self.standby: Standby | None = None
@@ -283,7 +283,8 @@ class StatusReader:
     def read(self) -> NodeStatus:
         """Return the current status."""
         engine, standby = self._engine, self.standby
-        counts = {"takeovers": self._counts.takeovers, "fenced": self._counts.fenced}
+        counted = self._counts()
+        counts = {"takeovers": counted.takeovers, "fenced": counted.fenced}
         if standby is not None and engine.epoch is None:
             return NodeStatus(
                 role=NodeRole.JOINING if standby.is_joining else NodeRole.STANDBY,

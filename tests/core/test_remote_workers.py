@@ -449,6 +449,32 @@ def test_no_worker_gives_way_for_tries_whose_code_another_has():
     assert len(retired(world.effects[since:])) == 1
 
 
+def test_an_idle_worker_starts_a_task_of_another_pool_while_one_is_replaced():
+    world = RemoteWorld()
+    world.ask(SetPool(name="urgent", slots=9))
+    world.begin(far("a"), far("b"))
+    world.up()
+    world.up(SECOND)
+    world.finish_all()
+    first = far("x", pool="urgent", priority=5)
+    other = DagSpec(dag_id="other", file="other.py", tasks=(first,))
+    world.load(other, version="v2", file="other.py")
+    world.ask(DrainNode(node_no=world.memory.node_no, is_drained=True))
+    world.trigger("other")
+    world.trigger()
+    since = len(world.effects)
+
+    world.ask(DrainNode(node_no=world.memory.node_no, is_drained=False))
+
+    assert retired(world.effects[since:]) == [FIRST]
+    assert {one.worker for one in world.starts.values()} == {SECOND}
+    world.turn(WorkerGone(FIRST))
+    world.up(102)
+    started = world.started("x")
+    assert started is not None
+    assert started.worker == 102
+
+
 def test_a_lost_worker_does_not_hide_the_demand_for_a_replacement():
     world = RemoteWorld()
     world.begin(far("a"), far("b"), far("c"))

@@ -15,8 +15,9 @@ from msgspec.structs import replace
 from aioflow.core.scheduling import timetable
 from aioflow.core.state.child_roles import async_role
 from aioflow.core.state.task_instance import TaskInstance
-from aioflow.model.dag import BackfillRow, Body, DagSpec, ScheduleSpec
+from aioflow.model.dag import BackfillRow, Body, DagSpec, ScheduleSpec, TaskSpec
 from aioflow.model.rows import RunRow
+from aioflow.model.workers import LOCAL
 from aioflow.protocol.effects import StartTry
 from aioflow.protocol.requests import CancelBackfill, StartBackfill
 from tests.sim import liveness
@@ -24,7 +25,15 @@ from tests.sim.broken import Broken
 from tests.sim.themes import BACKFILLS, themes_of
 from tests.sim.workload import SECOND
 
-__all__ = ("Filler", "expects_more", "hold", "memory_is_what_rows_say", "restore", "with_schedules")
+__all__ = (
+    "Filler",
+    "expects_more",
+    "hold",
+    "memory_is_what_rows_say",
+    "nobody_else_waits",
+    "restore",
+    "with_schedules",
+)
 
 _MOST, _SMALL = 3, 8
 _BAD = frozenset({"failed", "partial", "cancelled"})
@@ -126,7 +135,7 @@ def hold(node: Any, turn: Any) -> None:
         if row.state == "done":
             _has_dealt_with_all(node, row)
     for start in turn.starts:
-        _nobody_else_waits(node, start)
+        nobody_else_waits(node, start)
 
 
 def _is_for_a_fire_time(node: Any, run: RunRow) -> None:
@@ -194,8 +203,16 @@ def _has_dealt_with_all(node: Any, row: BackfillRow) -> None:
         raise Broken("I25 backfills", f"{row} is done, and there are {len(fire_times)} fire times")
 
 
-def _nobody_else_waits(node: Any, start: StartTry) -> None:
-    """Check that no other task could have taken the slot of a start in a backfill."""
+def _needs(task: TaskSpec) -> tuple[object, ...]:
+    """Return what tasks have in common that may start in the same slot."""
+    return task.body, task.pool, task.executor, task.resources
+
+
+def nobody_else_waits(node: Any, start: StartTry) -> None:
+    """Check that no other task could have taken the slot of a start in a backfill.
+
+    A remote worker has the code of one version.
+    """
     row = node.tables.runs[start.start.run_no]
     task = node.tables.tasks[start.start.task_no]
     if row.backfill is None or start.claimed or task.start_no > 1:
@@ -212,8 +229,8 @@ def _nobody_else_waits(node: Any, start: StartTry) -> None:
             continue  # its DAG has its own host, which is not up yet
         for entry in liveness.admitted(run):
             other = run.spec.tasks[entry.task_index]
-            is_like = (other.body, other.pool) == (spec.body, spec.pool)
-            is_like = is_like and other.start_trigger is None
+            is_like = _needs(other) == _needs(spec) and other.start_trigger is None
+            is_like &= spec.executor == LOCAL or run.row.version == row.version
             is_kept = isinstance(entry, TaskInstance) and entry.task_no in node.slots.pool_holds
             is_free = not node.slots.ready.across.is_full(entry)
             if is_like and is_free and (is_kept or other.slots <= spec.slots):

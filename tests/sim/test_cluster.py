@@ -28,7 +28,7 @@ from aioflow.store.ownership import (
 from aioflow.store.postgres.membership import _ACTIVE, _STANDBYS
 from tests.sim.broken import Broken
 from tests.sim.cluster import model
-from tests.sim.cluster.process import PROCESS, ClusterLoop, Process
+from tests.sim.cluster.process import PROCESS, ClusterLoop, Process, seconds_outside
 from tests.sim.cluster.rows import TABLES
 from tests.sim.cluster.server import Request, Server, Session
 from tests.sim.disk import Disk
@@ -49,6 +49,7 @@ LEAST = {
     "host cut off": 20,
     "connections reset": 20,
     "server stalls": 5,
+    "machines suspended": 5,
     "server crashes": 5,
     "node drained": 5,
     "acknowledgement lost": 20,
@@ -108,6 +109,14 @@ def test_a_stopped_process_runs_what_was_due_once_it_goes_on():
     finally:
         loop.close()
     assert [round(at, 3) for at in ran] == [5.5]
+
+
+@pytest.mark.parametrize(
+    ("spans", "left"),
+    [([], 10), ([(0, 5)], 10), ([(8, 13)], 7), ([(12, 14), (13, 15)], 7), ([(18, 30)], 8)],
+)
+def test_time_is_measured_outside_of_outages(spans, left):
+    assert seconds_outside(10, 20, spans) == left
 
 
 # ── the server and PostgreSQL ───────────────────────────────────────────────────────────

@@ -10,6 +10,7 @@ import random
 import subprocess
 import sys
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,17 +26,20 @@ from aioflow.core.tasks.start_command import order
 from aioflow.core.triggers import event_stream
 from aioflow.errors import Fenced, StrangeDatabase
 from aioflow.model.batch import Batch
-from aioflow.model.dag import DEFAULT_POOL, Body, DagSpec, TaskSpec
+from aioflow.model.dag import DEFAULT_POOL, Body, DagSpec, ScheduleSpec, TaskSpec
 from aioflow.model.rows import OutboxRow, ResultRow, RunChange, RunRow, TaskRow
 from aioflow.model.states import Failure, RunState, TaskState, TriggerRule
 from aioflow.protocol.commands import StartTask
 from aioflow.protocol.outbox import ALERT, TRIAL, Trial
+from aioflow.protocol.requests import StartBackfill
 from tests.core.test_previous_runs import needed_and_created_with_an_earlier_one
+from tests.core.test_remote_workers import RemoteWorld, far
 from tests.sim import coverage, loop_model, model, oracle
 from tests.sim.broken import Broken
 from tests.sim.circle import RARE
 from tests.sim.drawing import FIRST, draw
 from tests.sim.faults import KINDS, Faults
+from tests.sim.filling import nobody_else_waits
 from tests.sim.ledger import Ledger
 from tests.sim.owing import what_is_owed_is_read
 from tests.sim.past import note_begun
@@ -48,6 +52,7 @@ from tests.sim.told import Told
 from tests.sim.trying import goes_by_itself
 from tests.sim.verdict import Verdict
 from tests.sim.wheel import Watch, resumed
+from tests.sim.workload import SECOND
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -348,6 +353,29 @@ def test_a_run_that_begins_after_an_earlier_one_was_stored_may_not_be_beyond_the
     note_begun(tables, Batch(number=99, at=world.now, run_changes=[begins]))
 
     assert not tables.may_be_beyond
+
+
+@pytest.mark.parametrize(("task", "is_fair"), [(far("x"), True), (TaskSpec(task_id="x"), False)])
+def test_a_start_of_a_backfill_overtakes_only_tasks_that_need_something_else(task, is_fair):
+    world = RemoteWorld(cpu_slots=1)
+    every = ScheduleSpec(every_us=60 * SECOND)
+    near = DagSpec(dag_id="near", file="near.py", tasks=(TaskSpec(task_id="t"),), schedule=every)
+    world.load(near)
+    now = world.now
+    world.ask(StartBackfill(dag_id="near", first=now - 90 * SECOND, last=now, max_active=1))
+    (start,) = world.starts.values()
+    world.load(DagSpec(dag_id="other", file="other.py", tasks=(task,)), version="v2", file="o.py")
+    world.trigger("other")
+    tables = Tables()
+    for batch in world.batches:
+        tables.commit(batch)
+
+    def spec_of(run_no: int, task_index: int) -> TaskSpec:
+        return tables.spec_of_run(run_no).tasks[task_index]
+
+    node = SimpleNamespace(tables=tables, memory=world.memory, slots=world.slots, spec_of=spec_of)
+    with nullcontext() if is_fair else pytest.raises(Broken, match="I25 backfills"):
+        nobody_else_waits(node, start)
 
 
 def test_a_number_is_taken_once():

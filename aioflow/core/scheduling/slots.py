@@ -571,20 +571,39 @@ class Slots:
     def _grant_remote(self, memory: Memory) -> Iterator[Grant]:
         for spec in self.remote.specs:
             workers = self.remote.of_spec(spec)
-            while any(worker.is_idle and not worker.is_leaving for worker in workers):
-                queue = self.ready.best_queue(spec, self._may_start, self.pools)
-                if queue is None:
-                    break
-                worker = self._idle_remote(workers, head(queue).run.row.version)
-                if worker is None:
-                    break
-                task = self.ready.pop(queue)
-                self._occupy(worker, task)
-                self.ready.admit_more(task)
-                yield Grant(task, worker.number)
+            yield from self._grant_idle_remote(spec, workers)
             for worker in workers:
                 if worker.current is not None and not worker.is_leaving:
                     yield from self._claim(worker, spec, memory)
+
+    def _grant_idle_remote(self, spec: WorkerSpec, workers: list[Worker]) -> Iterator[Grant]:
+        """Grant the idle workers of one spec.
+
+        A task whose code none of them has waits for a replacement. Tasks in other pools for which
+        an idle worker has the code start meanwhile.
+        """
+        is_replacing = False
+
+        def idle() -> Iterator[Worker]:
+            return (worker for worker in workers if worker.is_idle and not worker.is_leaving)
+
+        def admits(entry: TaskInstance | MappedTask) -> bool:
+            if is_replacing and all(one.version != entry.run.row.version for one in idle()):
+                return False
+            return self._may_start(entry)
+
+        while any(True for _ in idle()):
+            queue = self.ready.best_queue(spec, admits, self.pools)
+            if queue is None:
+                return
+            worker = self._idle_remote(workers, head(queue).run.row.version)
+            if worker is None:
+                is_replacing = True
+                continue
+            task = self.ready.pop(queue)
+            self._occupy(worker, task)
+            self.ready.admit_more(task)
+            yield Grant(task, worker.number)
 
     def take_retired(self) -> list[Worker]:
         """Return the remote workers that the turn retires, once."""

@@ -22,6 +22,7 @@ KINDS = {
     "acknowledgement lost": 0.08,
     "acknowledgement late": 0.15,
     "daemon stopped": 0.15,
+    "machines suspended": 0.1,
     "daemon killed": 0.06,
     "daemon told to stop": 0.06,
     "home copied": 0.05,
@@ -68,6 +69,7 @@ class Misfortune:
             for host in world.hosts:
                 self._strike(host)
             self._strike_server()
+            self._suspend()
             self._drain()
 
     def heal(self) -> None:
@@ -86,7 +88,7 @@ class Misfortune:
     def _seconds(self) -> float:
         """Return how long a fault lasts: up to some leases."""
         chance = self._world.chance
-        return float(self._lease * chance.choice((0.1, 0.5, 1.0, 2.0, 4.0)) * chance.random())
+        return float(self._lease * chance.choice((0.2, 1.0, 2.0, 4.0)) * (1 + chance.random()) / 2)
 
     def _later(self, function: Any, seconds: float) -> None:
         self._world.loop.call_later(seconds, function)
@@ -145,6 +147,16 @@ class Misfortune:
             world.server.crash()
             world.network.reset(lambda one: True)
             self._later(world.server.come_back, self._seconds())
+
+    def _suspend(self) -> None:
+        """Stop all daemons at once, as when the machine under their virtual ones is suspended."""
+        if self._happens("machines suspended"):
+            seconds = self._seconds()
+            for host in self._world.hosts:
+                daemon = host.daemon
+                if daemon is not None and not daemon.is_stopped:
+                    daemon.stop()
+                    self._later(daemon.go_on, seconds + 0.1 * self._world.chance.random())
 
     def _drain(self) -> None:
         world = self._world

@@ -173,7 +173,8 @@ class Daemon(Process):
 
     def stop(self) -> None:
         """Send SIGSTOP."""
-        self.is_stopped = True
+        if not self.is_stopped:
+            self.is_stopped, self.stopped_at = True, self.world.loop.time()
 
     def go_on(self) -> None:
         """Send SIGCONT, unless it was killed."""

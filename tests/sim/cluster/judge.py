@@ -9,6 +9,7 @@ from aioflow.model.batch import Batch
 from aioflow.model.rows import NodeMark
 from aioflow.model.states import NodeState, TaskState
 from tests.sim.broken import Broken
+from tests.sim.cluster.process import seconds_outside
 from tests.sim.cluster.rows import Changed, Key, Row
 from tests.sim.cluster.server import Session
 
@@ -36,7 +37,7 @@ class Judge:
         self.claimed_at = 0.0
         self.terms: list[tuple[int, int]] = []
         self.accepted: list[tuple[int, int, int]] = []
-        self._alive_us: dict[int, int] = {}
+        self._alive: dict[int, float] = {}
         self._assigned: dict[int, int] = {}
         self._is_first = False
 
@@ -70,7 +71,7 @@ class Judge:
         for key, row in nodes.items():
             was = before.get(key)
             if was is None or self._mark(was) != self._mark(row):
-                self._alive_us[key[1]] = self._world.server.up_us
+                self._alive[key[1]] = self._world.loop.time()
         rows = {**before, **after}
         found = [
             key[1]
@@ -108,11 +109,14 @@ class Judge:
         world.points["takeover"] += 1
         if not world.is_honest:
             return
-        timing = world.timing
-        silent_us = world.server.up_us - self._alive_us.get(mark.node_no, 0)
-        least_us = min(timing.quick_lease_us, timing.lease_us) / 1.11
-        if silent_us < least_us:
-            raise Broken("I24 declared", f"node {mark.node_no} was silent for {silent_us} us only")
+        timing, spans = world.timing, [*world.server.outages, *observer.process.stops]
+        # A shorter one is not noticed by polls at this interval, and is less than a lease.
+        spans = [(a, b) for a, b in spans if b - a > 2.2 * timing.heartbeat_us / 1e6]
+        alive = self._alive.get(mark.node_no, 0.0)
+        watched_us = 1e6 * seconds_outside(alive, world.loop.time(), spans)
+        if watched_us < min(timing.quick_lease_us, timing.lease_us) / 1.11:
+            text = f"node {mark.node_no} was watched for {watched_us / 1e6:g} s of silence only"
+            raise Broken("I24 declared", text)
 
     # ── batches ─────────────────────────────────────────────────────────────────────────
 

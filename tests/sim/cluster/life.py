@@ -127,7 +127,7 @@ class Life:
         self.is_over = self.has_left = self.has_recovered = False
         self.incarnation: Any = None
         self._unheard = Ledger()
-        self._process = PROCESS.get()
+        self.process = PROCESS.get()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._world, name)
@@ -242,7 +242,8 @@ class ClusterNode(_Node):
         fields._clock = life.host.slow_clock
         fields.stopped = stopped
         fields._warm = _Warm()
-        fields._standby = fields._queries = fields._api_server = None
+        fields._standby = fields._standby_server = fields._queries = fields._api_server = None
+        fields._status = SimpleNamespace()
         life.incarnation = ClusterIncarnation(life, store, about)
         fields._engine = life.incarnation.engine
         fields._deliveries = SimpleNamespace(drain=lambda: None, quiet=_nothing)

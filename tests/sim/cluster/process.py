@@ -7,12 +7,16 @@ put aside. A process that was killed is one that is stopped for good.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from contextvars import ContextVar
 from typing import Any
 
 from tests.sim.loop import SeededLoop
 
-__all__ = ("PROCESS", "ClusterLoop", "Process")
+__all__ = ("PROCESS", "ClusterLoop", "Process", "Span", "seconds_outside")
+
+Span = tuple[float, float]
+"""A time from its beginning to its end, in seconds."""
 
 
 class Process:
@@ -21,11 +25,14 @@ class Process:
     Attributes:
         is_stopped: It runs nothing now.
         is_killed: It will never run again.
+        stops: The times in which it was stopped.
     """
 
     def __init__(self) -> None:
         self.is_stopped = self.is_killed = False
         self.set_aside: list[Any] = []
+        self.stops: list[Span] = []
+        self.stopped_at = 0.0
 
 
 PROCESS: ContextVar[Any] = ContextVar("process", default=None)
@@ -48,5 +55,15 @@ class ClusterLoop(SeededLoop):
     def go_on(self, process: Process) -> None:
         """Let a process run again, with everything that has become due since."""
         process.is_stopped = False
+        process.stops.append((process.stopped_at, self.time()))
         self._ready.extend(process.set_aside)
         process.set_aside.clear()
+
+
+def seconds_outside(since: float, until: float, spans: Iterable[Span]) -> float:
+    """Return how much of a time lies outside of others, which may overlap."""
+    total, at = 0.0, since
+    for begin, end in sorted(spans):
+        total += max(0.0, min(begin, until) - at)
+        at = max(at, min(end, until))
+    return total + max(0.0, until - at)

@@ -19,7 +19,7 @@ from aioflow.errors import BatchRefused
 from aioflow.store.changes import INSERT_JOURNAL, KINDS, POSTGRES, SQLITE, compiled, written
 from aioflow.store.sqlite.store import _run as run_changes
 from tests.sim.broken import Broken
-from tests.sim.cluster.process import PROCESS
+from tests.sim.cluster.process import PROCESS, Span
 from tests.sim.cluster.rows import TABLES, Changed, Key, ProtocolRows, Result, Row
 
 __all__ = ("Answer", "Request", "Server", "Session")
@@ -203,7 +203,7 @@ class Server:
     """The server, whose rows are mirrored into a file that engines read.
 
     Attributes:
-        answered_us: Time so far in which it executed statements, in microseconds.
+        outages: The times in which it executed nothing, in seconds.
     """
 
     def __init__(self, raw: Any, rng: random.Random, watcher: Watcher) -> None:
@@ -222,7 +222,7 @@ class Server:
         self._seq = 0
         self._pid = 0
         self._down_since: float | None = None
-        self._down_seconds = 0.0
+        self.outages: list[Span] = []
         names = ", ".join(f"'{name}'" for name in TABLES)
         wanted = f"SELECT sql FROM sqlite_master WHERE tbl_name IN ({names}) AND sql IS NOT NULL"
         schema = [sql for (sql,) in raw.execute(f"{wanted} ORDER BY type DESC").fetchall()]
@@ -249,19 +249,13 @@ class Server:
 
     # ── outages ─────────────────────────────────────────────────────────────────────────
 
-    @property
-    def up_us(self) -> int:
-        """The time in which it has answered, in microseconds."""
-        down = 0.0 if self._down_since is None else self._loop.time() - self._down_since
-        return int((self._loop.time() - self._down_seconds - down) * 1e6)
-
     def _mark_down(self) -> None:
         if self._down_since is None:
             self._down_since = self._loop.time()
 
     def _mark_up(self) -> None:
         if self._down_since is not None and not self.is_away and self._going_on.is_set():
-            self._down_seconds += self._loop.time() - self._down_since
+            self.outages.append((self._down_since, self._loop.time()))
             self._down_since = None
 
     def stall(self) -> None:
