@@ -13,6 +13,7 @@ from aioflow.api import Api
 from aioflow.api.page.history import Span, history_faults, slow_after_ms
 from aioflow.api.page.home import home
 from aioflow.api.past_fire_times import days_of, fire_days, past_fire_times
+from aioflow.api.schemas import ErrorView
 from aioflow.clock import SystemClock
 from aioflow.errors import RequestError, UnknownDag
 from aioflow.maintenance.retention import RetentionDays
@@ -92,6 +93,7 @@ async def test_the_first_view_shows_failures_by_dag_and_what_is_in_flight(store_
         "failed",
         False,
     )
+    assert group.error == ErrorView(type="E", message="no", reason="raised")
     assert [(one.run.run_id, sum(one.counts.values())) for one in in_flight] == [(live, 1)]
     assert [one.is_recovered for one in recovered.attention] == [True]
 

@@ -30,11 +30,13 @@ from aioflow.api.schemas import (
     DagDetailView,
     DagView,
     DamageView,
+    ErrorView,
     RunSummary,
     RunView,
     TaskSpecView,
     TaskView,
     damage_view,
+    error_view,
     iso,
     plain_fields,
     quarantine_reason,
@@ -126,6 +128,7 @@ class RunReader:
         self._specs: dict[tuple[str, str], DagSpec] = {}
         self._last_version: tuple[str, Mapping[str, DagSpec]] = "", {}
         self._counted: dict[tuple[RunNo, Timestamp | None], Counted] = {}
+        self._first_errors: dict[tuple[RunNo, Timestamp | None], ErrorView | None] = {}
 
     # ── DAGs ────────────────────────────────────────────────────────────────────────────
 
@@ -417,6 +420,15 @@ class RunReader:
             _evict(self._counted, _CACHED_COUNTS)
             self._counted[run.run_no, run.ended_at] = counted
         return counted
+
+    async def first_error(self, run: RunRow) -> ErrorView | None:
+        """Return the error of the task of an ended run that failed first; it is cached."""
+        key = run.run_no, run.ended_at
+        if key not in self._first_errors:
+            task = await self.store.find_first_failed(run.run_no)
+            _evict(self._first_errors, _CACHED_COUNTS)
+            self._first_errors[key] = None if task is None else error_view(task.failure)
+        return self._first_errors[key]
 
     async def layout(self, run: RunRow) -> RunLayout:
         """Return the locations of a run's tasks."""

@@ -415,6 +415,9 @@ def drawn_up(shown: dict[str, Any]) -> None:
     overview["uptime_seconds"] = 6 * 86_400 + 3 * 3600
     overview["fires_per_second"] = 0.4
     overview["waiting_longest"].sort(key=lambda row: row["since"])
+    for group in shown["/home"]["attention"]:
+        group["since"] = group["last"]["ended_at"]
+    shown["/home"]["attention"].sort(key=lambda group: group["last"]["ended_at"], reverse=True)
     shown["/runs?limit=200"]["items"].sort(key=lambda run: run["started_at"], reverse=True)
     _summary(shown["/triggers/summary"])
 

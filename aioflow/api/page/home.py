@@ -9,7 +9,7 @@ import msgspec
 from aioflow.api.page.history import History
 from aioflow.api.page.schemas import PoolView
 from aioflow.api.queries import RunReader
-from aioflow.api.schemas import RunSummary, iso, run_state_name
+from aioflow.api.schemas import ErrorView, RunSummary, iso, run_state_name
 from aioflow.api.waits.longest import newest_failures
 from aioflow.clock import Clock
 from aioflow.model.history import DAY_US
@@ -43,6 +43,7 @@ class AttentionView(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         count: How many of these runs there are.
         last: The run of these that ended last.
+        error: The error of the task of ``last`` that failed first.
         since: When the first of these ended.
         is_recovered: Whether a run of the DAG has succeeded since.
     """
@@ -51,6 +52,7 @@ class AttentionView(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     state: str
     last: RunSummary
+    error: ErrorView | None
     since: str | None
     is_recovered: bool
 
@@ -100,6 +102,7 @@ async def _attention(reader: RunReader, since: Timestamp) -> list[AttentionView]
                 count=len(runs),
                 state=run_state_name(runs[0]),
                 last=newest_failed,
+                error=await reader.first_error(runs[0]),
                 since=iso(runs[-1].ended_at),
                 is_recovered=newest is not None and newest.state is RunState.SUCCESS,
             )

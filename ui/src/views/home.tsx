@@ -1,11 +1,12 @@
 import { Empty, Head, Panel, Shown, number, runHref } from "../parts";
-import { type Data, useData } from "../data";
+import { type Data, useData, useItems } from "../data";
+import type { Decision } from "../decision";
 import { useMode } from "../live";
 import { RunsChart, SlowMark } from "../history";
 import { Bar, Glyph, UsageBar, ended, sum } from "../states";
-import { stateName, texts } from "../texts";
+import { sentenceCase, stateName, texts } from "../texts";
 import { Took, When, whole } from "../time";
-import type { Overview, Pool, RunSummary } from "../types";
+import type { Overview, Pool, RunSummary, TaskError } from "../types";
 import { Waiting } from "../waits";
 
 interface InFlight {
@@ -19,6 +20,8 @@ interface Attention {
   count: number;
   state: string;
   last: RunSummary;
+  /** Of the task that failed first. */
+  error: TaskError | null;
   since: string | null;
   is_recovered: boolean;
 }
@@ -29,14 +32,24 @@ interface HomeData {
   pools: Pool[];
 }
 
+interface Broken {
+  file: string;
+  message: string;
+}
+
+/** Decisions and files that the list names; of others it gives the number. */
+const NAMED = 3;
+
 /** Few requests in all: the overview, which the shell shows too, the runs with the pools, and the history. */
 export function Home({ overview }: { overview: Data<Overview> }) {
   const home = useData<HomeData>("/home", { gap: 1000, every: 60_000 });
   const now = overview.data;
+  const asked = useItems<Decision>(now && now.decisions > 0 ? `/decisions?limit=${NAMED}` : null, { gap: 1000 });
+  const broken = useItems<Broken>(now && now.import_errors > 0 ? `/import-errors?limit=${NAMED}` : null, { on: (change) => change.dags.size > 0, gap: 1000 });
   return (
     <>
       <Head title={texts.places.home} name={texts.places.home} />
-      {now && home.data && <Status now={now} home={home.data} />}
+      {now && home.data && <Status now={now} home={home.data} broken={broken.data ?? []} />}
       {(now?.damaged ?? []).length > 0 && (
         <Panel title={texts.home.damaged}>
           <Damaged rows={now?.damaged ?? []} />
@@ -48,7 +61,7 @@ export function Home({ overview }: { overview: Data<Overview> }) {
       </div>
       <div class="home-lists">
         <Panel title={texts.home.attention} actions={<a href="/runs?state=failed">{texts.common.showAll}</a>}>
-          <Shown of={home}>{(data) => <AttentionList groups={data.attention} errors={now?.import_errors ?? 0} />}</Shown>
+          <Shown of={home}>{(data) => <AttentionList groups={data.attention} now={now} asked={asked.data ?? []} broken={broken.data ?? []} />}</Shown>
         </Panel>
         <Panel title={texts.home.inFlight} actions={<a href="/runs?state=running">{texts.common.showAll}</a>}>
           <Shown of={home}>{(data) => <InFlightList runs={data.in_flight} />}</Shown>
@@ -62,26 +75,36 @@ export function Home({ overview }: { overview: Data<Overview> }) {
 }
 
 /** What one came for, in a sentence. */
-function Status({ now, home }: { now: Overview; home: HomeData }) {
+function Status({ now, home, broken }: { now: Overview; home: HomeData; broken: Broken[] }) {
   const open = home.attention.filter((one) => !one.is_recovered);
   const needed = open.reduce((all, one) => all + one.count, 0);
-  const first = open[0];
+  const named = open.slice(0, NAMED);
   const isAway = useMode() === "away";
   const isBad = isAway || needed > 0 || now.import_errors > 0 || now.status !== "ready";
   return (
     <p class={`home-status ${isBad ? "is-bad" : "is-good"}`}>
       {isAway ? `${texts.home.unreachable} ` : now.status !== "ready" && `${texts.home.health(now.status)} `}
-      {needed > 0 && first ? (
+      {needed > 0 && (
         <>
-          {texts.home.needed(needed)} <a href={runHref(first.last.run_id)}>{first.dag_id}</a> {first.count > 1 ? texts.home.failedTimes(first.count) : texts.home.failedOnce(first.state)} <When at={first.count > 1 ? first.since : first.last.ended_at} />
-          {open.length > 1 ? texts.home.others(open.length - 1) : "."}{" "}
+          {texts.home.needed(needed)}{" "}
+          {named.map((one, index) => (
+            <>
+              {index > 0 && ", "}
+              <a href={runHref(one.last.run_id)}>{one.dag_id}</a> {one.count > 1 ? texts.home.failedTimes(one.count) : texts.home.failedOnce(one.state)} <When at={one.count > 1 ? one.since : one.last.ended_at} />
+            </>
+          ))}
+          {open.length > named.length && texts.home.others(open.length - named.length)}.{" "}
         </>
-      ) : (
-        !isBad && `${texts.home.allWell} `
+      )}
+      {!isBad && now.decisions === 0 && `${texts.home.allWell} `}
+      {now.decisions > 0 && (
+        <>
+          <a href="/decisions">{texts.home.asked(now.decisions)}</a>{" "}
+        </>
       )}
       {now.import_errors > 0 && (
         <>
-          <a href="/errors">{texts.home.importErrors(now.import_errors)}</a>{" "}
+          <a href="/errors">{now.import_errors === 1 && broken[0] ? texts.home.notImported(broken[0].file) : texts.home.importErrors(now.import_errors)}</a>{" "}
         </>
       )}
       <span class="soft">{texts.home.load(now.live_runs, now.states["running"] ?? 0, now.states["queued"] ?? 0, waiting(now))}</span>
@@ -141,25 +164,91 @@ function Damaged({ rows }: { rows: Overview["damaged"] }) {
   );
 }
 
-function AttentionList({ groups, errors }: { groups: Attention[]; errors: number }) {
-  if (groups.length === 0 && errors === 0) return <Empty>{texts.home.noAttention}</Empty>;
+interface AttentionProps {
+  groups: Attention[];
+  now: Overview | undefined;
+  asked: Decision[];
+  broken: Broken[];
+}
+
+/** What a person can do something about: decisions, then files, then failures, the newest first. */
+function AttentionList({ groups, now, asked, broken }: AttentionProps) {
+  const { decisions = 0, import_errors: errors = 0 } = now ?? {};
+  if (groups.length + decisions + errors === 0) return <Empty>{texts.home.noAttention}</Empty>;
   return (
     <ul class="rows">
-      {errors > 0 && (
-        <li>
+      {asked.map((one) => (
+        <li key={one.decision_id}>
+          <DecisionRow decision={one} />
+        </li>
+      ))}
+      {asked.length > 0 && decisions > asked.length && <MoreRow href="/decisions" state="deferred" text={texts.home.moreDecisions(decisions - asked.length)} />}
+      {broken.map((one) => (
+        <li key={one.file}>
           <a class="home-row" data-row href="/errors">
             <Glyph state="failed" />
-            <span class="cut">{texts.home.importErrors(errors)}</span>
-            <span />
+            <span class="cut">{one.file}</span>
+            <span class="end">{texts.dags.broken}</span>
+            <ErrorLine text={one.message} />
           </a>
         </li>
-      )}
+      ))}
+      {broken.length > 0 && errors > broken.length && <MoreRow href="/errors" state="failed" text={texts.home.moreErrors(errors - broken.length)} />}
       {groups.map((group) => (
         <li key={group.dag_id}>
           <AttentionRow group={group} />
         </li>
       ))}
     </ul>
+  );
+}
+
+function MoreRow({ href, state, text }: { href: string; state: string; text: string }) {
+  return (
+    <li>
+      <a class="home-row" data-row href={href}>
+        <Glyph state={state} />
+        <span class="cut">{text}</span>
+        <span />
+      </a>
+    </li>
+  );
+}
+
+function DecisionRow({ decision }: { decision: Decision }) {
+  const href = `/decisions?open=${decision.decision_id}`;
+  return (
+    <div class="home-row">
+      <Glyph state="deferred" />
+      <a class="row-link cut" data-row href={href} title={decision.question}>
+        {decision.question}
+      </a>
+      <span class="end">
+        {decision.may_answer ? (
+          <a class="button small" href={href}>
+            {texts.actions.answer}
+          </a>
+        ) : (
+          <When at={decision.asked_at} />
+        )}
+      </span>
+      <span class="second">
+        <span class="cut">{sentenceCase(decision.waits_for)}</span>
+        <span class="cut mono">{decision.run_id}</span>
+      </span>
+    </div>
+  );
+}
+
+/** An error in one line: of a traceback the last, which says what happened. */
+function ErrorLine({ text }: { text: string }) {
+  const lines = text.trim().split("\n");
+  return (
+    <span class="second">
+      <span class="cut" title={text}>
+        {lines[0]!.startsWith("Traceback") ? lines[lines.length - 1] : lines[0]}
+      </span>
+    </span>
   );
 }
 
@@ -183,6 +272,7 @@ function AttentionRow({ group }: { group: Attention }) {
           {group.last.run_id}
         </a>
       </span>
+      {group.error && <ErrorLine text={`${group.error.type}: ${group.error.message}`} />}
     </div>
   );
 }
