@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, cast
+from itertools import islice
+from typing import Any, NamedTuple, cast
 
 import anyio
 import msgspec
@@ -24,6 +25,7 @@ from aioflow.core.triggers.votes import link_account, refusal, takes_links
 from aioflow.crypto import Vault
 from aioflow.errors import BadAnswer, BadLink, NotAssigned, UnknownDecision
 from aioflow.model.access import HOME, LINK, Actor, Role
+from aioflow.model.dag import DagSpec
 from aioflow.model.decisions import (
     DecisionQuestion,
     DecisionRow,
@@ -48,6 +50,7 @@ __all__ = (
     "link_token",
 )
 
+_DOWNSTREAM = 10
 _UNREADABLE = "its question is unreadable"
 
 LINK_DAYS = 7
@@ -89,6 +92,8 @@ class DecisionView(msgspec.Struct, frozen=True, kw_only=True):
         waits_for: Whom it waits for, in words; empty once it has ended.
         may_answer: Whether the caller may answer now.
         reason: Why not.
+        as_admin: Whether the caller may answer as the admin of this home, without being assigned.
+        downstream: The tasks directly downstream of the asking task, at most ``_DOWNSTREAM``.
 
     The ``question`` of a damaged row says so, and no one may answer it.
     """
@@ -115,6 +120,8 @@ class DecisionView(msgspec.Struct, frozen=True, kw_only=True):
     ended_at: str | None
     may_answer: bool
     reason: str | None
+    as_admin: bool
+    downstream: Sequence[str]
 
 
 class AnsweredView(msgspec.Struct, frozen=True, kw_only=True):
@@ -314,7 +321,14 @@ class Decisions:
             if run is None or layout is None or location is None:
                 continue  # the run is being deleted
             task_id = layout.spec.tasks[location.task_index].task_id
-            where = (run.dag_id, run.run_id, task_id, layout.shown(location)[0])
+            where = _Place(
+                run.dag_id,
+                run.run_id,
+                task_id,
+                layout.shown(location)[0],
+                (actor or self._actor).name == HOME,
+                _downstream(layout.spec, location.task_index),
+            )
             try:
                 question = question_of(row.question)
                 why = _why_not(row, question, actor or self._actor, accounts, run.started_by)
@@ -323,6 +337,26 @@ class Decisions:
                 damaged = msgspec.structs.replace(row, votes=b"\x90", answer=None)
                 views.append(_view(damaged, _damaged(row, exc), where, _UNREADABLE, shift))
         return views
+
+
+class _Place(NamedTuple):
+    """The task that asks.
+
+    Attributes:
+        is_home: Whether the caller has the token of the home.
+    """
+
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int
+    is_home: bool
+    downstream: list[str]
+
+
+def _downstream(spec: DagSpec, task_index: int) -> list[str]:
+    names = (task.task_id for task in spec.tasks if task_index in task.parents)
+    return list(islice(names, _DOWNSTREAM))
 
 
 def _damaged(row: DecisionRow, problem: Exception) -> DecisionQuestion:
@@ -378,19 +412,18 @@ def _why_not(
 def _view(
     row: DecisionRow,
     question: DecisionQuestion,
-    where: tuple[str, str, str, int],
+    where: _Place,
     why: str | None,
     shift: int,
 ) -> DecisionView:
-    dag_id, run_id, task_id, map_index = where
     default = question.default
     has_default = default is not msgspec.UNSET
     return DecisionView(
         decision_id=row.decision_no,
-        dag_id=dag_id,
-        run_id=run_id,
-        task_id=task_id,
-        map_index=map_index,
+        dag_id=where.dag_id,
+        run_id=where.run_id,
+        task_id=where.task_id,
+        map_index=where.map_index,
         question=question.question,
         details=question.details,
         form=msgspec.json.decode(question.schema) if question.schema else None,
@@ -408,6 +441,8 @@ def _view(
         ended_at=iso(row.ended_at),
         may_answer=why is None,
         reason=why,
+        as_admin=why is None and where.is_home and bool(question.assignees),
+        downstream=where.downstream,
     )
 
 

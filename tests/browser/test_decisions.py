@@ -94,7 +94,7 @@ def test_the_pane_of_the_task_asks_too(browser, daemon):
     asked(daemon, "released", "by-pane")
     with watched(browser, daemon) as page:
         page.go("/runs/by-pane?task=release")
-        page.see("waits for finance")
+        page.see("finance (you may answer as admin)")
         page.page.get_by_role("button", name="Reject").click()
         page.see("success", within=".drawer")
         page.clean()

@@ -140,7 +140,8 @@ async def test_link_shows_the_question_and_only_a_post_of_an_answer_decides(tmp_
         ]
     assert page.status == 200
     assert (shown.json["details"], shown.json["may_answer"]) == ("Invoice 4711", True)
-    assert before["state"] == "open"
+    assert (before["state"], before["downstream"]) == ("open", ["second"])
+    assert (before["as_admin"], shown.json["as_admin"]) == (True, False)
     assert answered.status == 200
     assert "set-cookie" not in answered.headers
     assert (again.status, again.json["answer"]) == (409, True)

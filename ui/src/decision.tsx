@@ -9,7 +9,7 @@ import { useData } from "./data";
 import { type FormSchema, Input, fieldsOfForm, valuesOf } from "./form";
 import { Json, Shown, childName, dagHref, runHref, taskHref } from "./parts";
 import { sentenceCase, texts } from "./texts";
-import { At, When } from "./time";
+import { When, isUtc, local, ownZone } from "./time";
 
 export interface Decision {
   decision_id: number;
@@ -33,6 +33,11 @@ export interface Decision {
   ended_at: string | null;
   may_answer: boolean;
   reason: string | null;
+  not_by: string;
+  /** Whether the caller may answer without being assigned. */
+  as_admin: boolean;
+  /** The tasks directly after the one that asks. */
+  downstream: string[];
 }
 
 export interface Answered {
@@ -44,8 +49,29 @@ export interface Answered {
 /** Sends the answer; the daemon says whether it has decided. */
 export type Send = (answer: unknown) => Promise<Answered>;
 
-export const shownAnswer = (answer: unknown): string =>
-  answer === true ? texts.decisions.yes : answer === false ? texts.decisions.no : answer === null ? texts.common.none : JSON.stringify(answer);
+/** An answer in words; the fields of a form by their labels. */
+export function shownAnswer(answer: unknown, form?: FormSchema | null): string {
+  if (typeof answer === "boolean") return answer ? texts.decisions.approved : texts.decisions.rejected;
+  if (answer === null) return texts.common.none;
+  if (typeof answer !== "object" || Array.isArray(answer)) return JSON.stringify(answer);
+  return Object.entries(answer)
+    .map(([name, value]) => `${form?.properties[name]?.title ?? name}: ${typeof value === "string" ? value : JSON.stringify(value)}`)
+    .join(", ");
+}
+
+/** Whom it waits for, and how far it is. */
+function ForWhom({ decision }: { decision: Decision }) {
+  const { assignees, approvals, votes, not_by } = decision;
+  const parts = [assignees.join(", ") || texts.decisions.anOperator];
+  if (approvals > 1) parts.push(texts.decisions.approvals(votes.length, approvals));
+  if (not_by) parts.push(texts.decisions.notStarter);
+  return (
+    <>
+      {parts.join(", ")}
+      {decision.as_admin && <span class="soft"> ({texts.decisions.asAdmin})</span>}
+    </>
+  );
+}
 
 /** The decision with this number, wherever the page shows it. */
 export function DecisionById({ id, hasAsker }: { id: number; hasAsker?: boolean }) {
@@ -102,18 +128,37 @@ export function DecisionBox({ decision, send: give, done, hasAsker, level = 3 }:
       <Title class="break">{decision.question}</Title>
       {decision.details && <p class="details break">{decision.details}</p>}
       <dl class="facts">
-        <dt>{texts.decisions.state}</dt>
-        <dd>{isOpen ? sentenceCase(decision.waits_for) : texts.decisions.states[decision.state] ?? decision.state}</dd>
+        {isOpen ? (
+          <>
+            <dt>{texts.decisions.for}</dt>
+            <dd>
+              <ForWhom decision={decision} />
+            </dd>
+          </>
+        ) : (
+          <>
+            <dt>{texts.decisions.state}</dt>
+            <dd>{texts.decisions.states[decision.state] ?? decision.state}</dd>
+          </>
+        )}
         <dt>{texts.decisions.asked}</dt>
         <dd>
           <When at={decision.asked_at} />
         </dd>
+        {isOpen && decision.downstream.length > 0 && (
+          <>
+            <dt>{texts.decisions.next}</dt>
+            <dd class="mono break">{decision.downstream.join(", ")}</dd>
+          </>
+        )}
         {decision.deadline && isOpen && (
           <>
             <dt>{texts.decisions.deadline}</dt>
             <dd>
-              <When at={decision.deadline} /> <span class="soft">(<At at={decision.deadline} />)</span>
-              <span class="then">{decision.has_default ? texts.decisions.then(shownAnswer(decision.default)) : texts.decisions.thenFails}</span>
+              <When at={decision.deadline} />
+              <span class="then break">
+                {texts.decisions.unanswered} {local(decision.deadline).slice(0, 16)} {isUtc() ? "UTC" : ownZone()}: {decision.has_default ? shownAnswer(decision.default, decision.form) : texts.decisions.fails}.
+              </span>
             </dd>
           </>
         )}
@@ -135,7 +180,7 @@ export function DecisionBox({ decision, send: give, done, hasAsker, level = 3 }:
           </>
         ))}
       </dl>
-      {!isOpen && decision.answer !== null && (typeof decision.answer === "object" ? <Json value={decision.answer} /> : <p>{shownAnswer(decision.answer)}</p>)}
+      {!isOpen && decision.answer !== null && (typeof decision.answer === "object" ? <Json value={decision.answer} /> : <p>{sentenceCase(shownAnswer(decision.answer))}</p>)}
       {said ? (
         <p class="said" role="status">
           {said}

@@ -103,7 +103,7 @@ function Cards({ rows, open, reload }: CardsProps) {
   );
 }
 
-const outcomeOf = (one: Decision): string => `${texts.decisions.states[one.state] ?? one.state}${one.answer === null ? "" : `: ${shownAnswer(one.answer)}`}`;
+const outcomeOf = (one: Decision): string => `${texts.decisions.states[one.state] ?? one.state}${one.answer === null ? "" : `: ${shownAnswer(one.answer, one.form)}`}`;
 
 const COLUMNS: Column<Decision>[] = [
   { id: "question", title: texts.decisions.question, width: "minmax(160px, 2fr)", phone: "title", isFixed: true, cell: (one) => one.question },
