@@ -220,14 +220,27 @@ def test_a_backfill_is_started_where_backfills_are_listed(browser, daemon):
         page.clean()
 
 
-def test_a_trigger_is_fired_manually(browser, daemon):
+def test_a_wait_for_a_time_is_ended_manually(browser, daemon):
     run = daemon.trigger("slow")
     with watched(browser, daemon) as page:
         page.go(f"/runs/{run}?task=rests")
         page.see("works.py:", within=".drawer .timeline")
         page.go("/triggers")
         row = page.page.locator(".virtual-row", has_text=run)
-        row.get_by_role("button", name="Send event rests").click()
+        row.get_by_role("button", name="End the wait rests").click()
+        page.confirm("End")
+        page.heard("Ended the wait of rests")
+        page.clean()
+    daemon.wait(run)
+
+
+def test_an_event_is_sent_manually(browser, daemon):
+    run = daemon.trigger("listening")
+    eventually(lambda: task_of(daemon, run, "hears")["state"] == "deferred")
+    with watched(browser, daemon) as page:
+        page.go("/triggers")
+        row = page.page.locator(".virtual-row", has_text=run)
+        row.get_by_role("button", name="Send event hears").click()
         page.confirm("Send")
         page.heard("Sent the event of trigger")
         page.clean()

@@ -77,7 +77,7 @@ def test_a_marked_task_lets_the_tasks_after_it_start(page, daemon):
     run = daemon.trigger("patient")
     page.go(f"/runs/{run}?task=rests")
     page.see("deferred", within=".drawer")
-    page.press("Set state", within=".drawer")
+    page.press("Set task state", within=".drawer")
     page.see("running tasks are stopped", within="dialog")
     page.confirm("Set state")
     page.without_delay()
@@ -90,7 +90,7 @@ def test_a_marked_task_lets_the_tasks_after_it_start(page, daemon):
 def test_a_run_is_marked_as_failed(page, daemon):
     run = daemon.trigger("patient")
     page.go(f"/runs/{run}")
-    page.press("Set state")
+    page.press("Set run state")
     field(page, "State").select_option("failed")
     page.confirm("Set state")
     page.without_delay()

@@ -115,6 +115,10 @@ export const texts = {
   fire: {
     title: "Send the event?",
     verb: "Send",
+    endTitle: "End the wait?",
+    endVerb: "End",
+    endMeaning: (what: string, label: string | null): string => `${what} resumes now, as if its time${label ? ` (${label})` : ""} had come.`,
+    ended: (what: string): string => `Ended the wait of ${what}`,
     meaning: (what: string, label: string | null): string => `${what} resumes as if its trigger had yielded this event${label ? ` (${label})` : ""}. This ends the trigger, unless it is a stream.`,
     what: "the payload",
     done: (trigger: number): string => `Sent the event of trigger ${trigger}`,

@@ -24,6 +24,7 @@ export async function fire(triggerId: number, what: string): Promise<void> {
   const fields: Payload | null = known?.payload ?? null;
   const given: Record<string, string> = Object.fromEntries(Object.entries(fields ?? {}).map(([name, schema]) => [name, shown(schema)]));
   const wanted = { payload: "null", key: "" };
+  if (known?.kind === "time") return endWait(known, what);
   ask({
     title: texts.fire.title,
     verb: texts.fire.verb,
@@ -48,6 +49,20 @@ export async function fire(triggerId: number, what: string): Promise<void> {
       const payload = fields ? Object.fromEntries(Object.entries(fields).map(([name, schema]) => [name, valueOf(name, schema, given[name] ?? "")])) : parsed(texts.fire.what, wanted.payload || "null");
       await send("POST", `/triggers/${triggerId}/fire`, { payload, key: wanted.key || null });
       return texts.fire.done(triggerId);
+    },
+  });
+}
+
+/** A time carries no payload. */
+function endWait(trigger: Trigger, what: string): void {
+  ask({
+    title: texts.fire.endTitle,
+    verb: texts.fire.endVerb,
+    isGrave: true,
+    body: <p>{texts.fire.endMeaning(what, trigger.label)}</p>,
+    act: async () => {
+      await send("POST", `/triggers/${trigger.trigger_id}/fire`, { payload: null, key: null });
+      return texts.fire.ended(what);
     },
   });
 }

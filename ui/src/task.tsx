@@ -127,7 +127,7 @@ function Actions({ run, task, map, round, isBad, isGroup, children }: ActionsPro
         {isOfFailed ? texts.actions.clearFailed : texts.actions.clear}
       </button>
       <button type="button" data-needs="operator" onClick={() => mark({ run, task, map })}>
-        {texts.actions.mark}
+        {texts.actions.markTask}
       </button>
       {children}
     </div>

@@ -170,7 +170,7 @@ function Actions({ cause, dag }: { cause: Cause; dag: string }) {
   const shown = actions.flatMap((action) => {
     switch (action) {
       case "fire":
-        return wait?.trigger_id && cause.count === 1 ? [one(action, texts.actions.fire, () => void fire(wait.trigger_id!, name))] : [];
+        return wait?.trigger_id && cause.count === 1 ? [one(action, target?.type === "time" ? texts.actions.endWait : texts.actions.fire, () => void fire(wait.trigger_id!, name))] : [];
       case "set_pool":
         return target ? [<PoolAction key={action} name={target.name} />] : [];
       case "resume":
@@ -178,7 +178,7 @@ function Actions({ cause, dag }: { cause: Cause; dag: string }) {
       case "clear":
         return [one(action, texts.actions.clear, () => clear(which))];
       case "mark":
-        return [one(action, texts.actions.mark, () => mark(which))];
+        return [one(action, texts.actions.markTask, () => mark(which))];
       default:
         return [];
     }

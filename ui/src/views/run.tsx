@@ -91,19 +91,19 @@ function RunHead({ run, view }: { run: Run; view: string }) {
           {texts.actions.cancel}
         </button>
       )}
-      <button type="button" data-needs="operator" class={hasFailed && isAlone ? "main" : ""} onClick={() => clear({ run: run.run_id }, hasFailed)}>
+      <button type="button" data-needs="operator" class={hasFailed && isAlone ? "main" : ""} title={hasFailed ? texts.actions.clearFailedMeaning(clearable(run.counts)) : texts.actions.clearMeaning} onClick={() => clear({ run: run.run_id }, hasFailed)}>
         {hasFailed ? texts.actions.clearFailed : texts.actions.clear}
       </button>
       <button type="button" data-needs="operator" onClick={() => mark({ run: run.run_id })}>
-        {texts.actions.mark}
+        {texts.actions.markRun}
       </button>
       {!live && (
-        <button type="button" data-needs="operator" onClick={() => void runAgain(run)}>
+        <button type="button" data-needs="operator" title={texts.actions.againMeaning} onClick={() => void runAgain(run)}>
           {texts.actions.again}
         </button>
       )}
       {!live && (
-        <button type="button" data-needs="admin" onClick={() => deleteRun(run.run_id)}>
+        <button type="button" data-needs="admin" class="grave" title={texts.actions.removeMeaning} onClick={() => deleteRun(run.run_id)}>
           {texts.actions.remove}
         </button>
       )}
@@ -223,6 +223,9 @@ function View({ run, view, tasks, notes, isOld, picked }: ViewProps) {
 }
 
 const FAILED = new Set(["failed", "partial"]);
+
+/** How many tasks a clear of what failed runs again. */
+const clearable = (counts: Counts): number => ["failed", "upstream_failed", "cancelled"].reduce((all, state) => all + (counts[state] ?? 0), 0);
 
 const isGoingOn = (run: Run): boolean => run.state === "running" || run.state === "queued";
 

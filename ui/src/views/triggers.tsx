@@ -165,6 +165,8 @@ function List({ kind, state, dag, toolbar }: { kind: string; state: string; dag:
   );
 }
 
+const fireName = (row: Trigger): string => (row.kind === "time" ? texts.actions.endWait : texts.actions.fire);
+
 const nameOf = (row: Trigger): string => (row.task_id === null ? texts.triggers.startsRuns(row.dag_id) : childName(row.task_id, row.map_index, row.round, row.map_label));
 
 const hrefOf = (row: Trigger): string => (row.run_id !== null && row.task_id !== null ? taskHref(row.run_id, row.task_id, row.map_index, row.round) : dagHref(row.dag_id));
@@ -192,7 +194,7 @@ const COLUMNS: Column<Trigger>[] = [
   {
     id: "fire",
     title: "",
-    width: "100px",
+    width: "112px",
     isFixed: true,
     isInteractive: true,
     cell: (row) =>
@@ -202,8 +204,8 @@ const COLUMNS: Column<Trigger>[] = [
           {texts.actions.answer}
         </button>
       ) : (
-        <button type="button" data-needs="operator" class="small" aria-label={`${texts.actions.fire} ${nameOf(row)}`} onClick={() => void fire(row.trigger_id, nameOf(row))}>
-          {texts.actions.fire}
+        <button type="button" data-needs="operator" class="small" aria-label={`${fireName(row)} ${nameOf(row)}`} onClick={() => void fire(row.trigger_id, nameOf(row))}>
+          {fireName(row)}
         </button>
       )),
   },
