@@ -1,7 +1,7 @@
 // SVG charts over time: stacked columns and lines, with a legend and a data table.
 
 import type { ComponentChildren } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useId, useRef, useState } from "preact/hooks";
 
 import "./styles/chart.css";
 import { go } from "./router";
@@ -37,6 +37,12 @@ interface ChartProps {
   format: (value: number) => string;
   /** The link of a period, or of one series in it. */
   hrefOf?: (at: number, key?: string) => string;
+  /** What more is said of a value, for example of how many it is a share. */
+  moreOf?: (at: number, key: string) => string;
+  /** Whether the last column is of a period that has not ended yet. */
+  isOpen?: boolean;
+  /** Whether the table stands in place of the drawing; by default the reader opens it below. */
+  isTable?: boolean;
   height?: number;
   empty?: ComponentChildren;
   /** Round steps for the scale; by default 1, 2, 5, 10 … */
@@ -89,11 +95,12 @@ export function Chart(props: ChartProps) {
 }
 
 function Figure(props: ChartProps) {
-  const { label, points, nameOf, format } = props;
+  const { points, nameOf, format, moreOf, isTable } = props;
   const shown = props.line ? [...props.series, props.line] : props.series;
   const [box, width] = useWidth();
   const [at, setAt] = useState<number | null>(null);
   const point = at === null ? undefined : points[at];
+  if (isTable) return <ChartTable {...props} shown={shown} />;
   return (
     <figure class="chart">
       <ul class="legend">
@@ -107,52 +114,63 @@ function Figure(props: ChartProps) {
         {width > 0 && <Drawing {...props} width={width} at={at} onAt={setAt} />}
         {point && at !== null && (
           <div class="chart-tip" role="status" style={{ left: `${Math.min(Math.max(middle(at, points.length, width), 90), width - 90)}px` }}>
-            <b>{nameOf(point.at)}</b>
+            <b>
+              {nameOf(point.at)}
+              {props.isOpen && at === points.length - 1 && texts.history.soFar}
+            </b>
             {shown.map((one) => (
               <span key={one.key}>
-                <i class={`swatch ${one.tone}`} /> {one.name} <em>{shownValue(point.values[one.key], format)}</em>
+                <i class={`swatch ${one.tone}`} /> {one.name} <em>{shownValue(point.values[one.key], format, moreOf?.(point.at, one.key))}</em>
               </span>
             ))}
           </div>
         )}
       </div>
-      <details class="chart-table">
-        <summary>{texts.history.asTable}</summary>
-        <div class="scroll-x" tabIndex={0} role="region" aria-label={label}>
-          <table>
-            <caption class="offscreen">{label}</caption>
-            <thead>
-              <tr>
-                <th scope="col">{texts.history.period}</th>
-                {shown.map((one) => (
-                  <th key={one.key} scope="col" class="num">
-                    {one.name}
-                  </th>
-                ))}
-              </tr>
-            </thead>
-            <tbody>
-              {points
-                .filter((one) => shown.some((line) => one.values[line.key] !== null && one.values[line.key] !== undefined))
-                .map((one) => (
-                  <tr key={one.at}>
-                    <th scope="row">{nameOf(one.at)}</th>
-                    {shown.map((line) => (
-                      <td key={line.key} class="num">
-                        {shownValue(one.values[line.key], format)}
-                      </td>
-                    ))}
-                  </tr>
-                ))}
-            </tbody>
-          </table>
-        </div>
-      </details>
+      {isTable === undefined && (
+        <details class="chart-table">
+          <summary>{texts.history.asTable}</summary>
+          <ChartTable {...props} shown={shown} />
+        </details>
+      )}
     </figure>
   );
 }
 
-const shownValue = (value: number | null | undefined, format: (value: number) => string): string => (value === null || value === undefined ? "–" : format(value));
+function ChartTable({ label, points, nameOf, format, moreOf, shown }: ChartProps & { shown: Series[] }) {
+  return (
+    <div class="scroll-x" tabIndex={0} role="region" aria-label={label}>
+      <table>
+        <caption class="offscreen">{label}</caption>
+        <thead>
+          <tr>
+            <th scope="col">{texts.history.period}</th>
+            {shown.map((one) => (
+              <th key={one.key} scope="col" class="num">
+                {one.name}
+              </th>
+            ))}
+          </tr>
+        </thead>
+        <tbody>
+          {points
+            .filter((one) => shown.some((line) => one.values[line.key] !== null && one.values[line.key] !== undefined))
+            .map((one) => (
+              <tr key={one.at}>
+                <th scope="row">{nameOf(one.at)}</th>
+                {shown.map((line) => (
+                  <td key={line.key} class="num">
+                    {shownValue(one.values[line.key], format, moreOf?.(one.at, line.key))}
+                  </td>
+                ))}
+              </tr>
+            ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+const shownValue = (value: number | null | undefined, format: (value: number) => string, more = ""): string => (value === null || value === undefined ? "–" : `${format(value)}${more}`);
 
 const middle = (at: number, count: number, width: number): number => LEFT + ((at + 0.5) * (width - LEFT)) / count;
 
@@ -162,9 +180,10 @@ interface DrawingProps extends ChartProps {
   onAt: (at: number | null) => void;
 }
 
-function Drawing({ label, kind, series, line, points, nameOf, format, hrefOf, width, height = 180, scale = niceScale, labelEvery = 1, at, onAt }: DrawingProps) {
+function Drawing({ label, kind, series, line, points, nameOf, format, hrefOf, width, height = 180, scale = niceScale, labelEvery = 1, isOpen, at, onAt }: DrawingProps) {
   const total = (point: Point): number => series.reduce((all, one) => all + (point.values[one.key] ?? 0), 0);
   const most = points.reduce((found, point) => Math.max(found, kind === "columns" ? total(point) : Math.max(...series.map((one) => point.values[one.key] ?? 0)), line ? (point.values[line.key] ?? 0) : 0), 0);
+  const hatch = useId();
   const ticks = scale(most);
   const top = ticks.at(-1)!;
   const bottom = height - BOTTOM;
@@ -212,6 +231,14 @@ function Drawing({ label, kind, series, line, points, nameOf, format, hrefOf, wi
       {kind === "columns"
         ? points.map((point, index) => <Column key={point.at} point={point} series={series} x={LEFT + index * place} width={place} y={y} hrefOf={hrefOf} />)
         : series.map((one) => <Line key={one.key} one={one} points={points} x={(index) => LEFT + (index + 0.5) * place} y={y} />)}
+      {isOpen && kind === "columns" && points.length > 0 && (
+        <>
+          <pattern id={hatch} width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">
+            <path class="chart-hatch" d="M0 0V6" />
+          </pattern>
+          <rect class="chart-open" fill={`url(#${hatch})`} x={width - place} y={y(total(points.at(-1)!))} width={place} height={bottom - y(total(points.at(-1)!))} />
+        </>
+      )}
       {line && <Steps one={line} points={points} x={(index) => LEFT + index * place} y={y} />}
       {points.map(
         (point, index) =>

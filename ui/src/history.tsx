@@ -59,8 +59,9 @@ export function PeriodChoice({ value, onValue }: { value: string; onValue: (key:
 
 const KEY = "aioflow.period";
 
-export function usePeriod(): [Period, (key: string) => void] {
-  const [key, setKey] = useState(() => sessionStorage.getItem(KEY) ?? "24h");
+/** The period that the reader chose last, or else a usual one. */
+export function usePeriod(usual = "24h"): [Period, (key: string) => void] {
+  const [key, setKey] = useState(() => sessionStorage.getItem(KEY) ?? usual);
   const chosen = PERIODS.find((one) => one.key === key) ?? PERIODS[0]!;
   return [
     chosen,
@@ -96,6 +97,7 @@ export function RunsChart() {
             nameOf={periodName(period.step)}
             format={(value) => number(value)}
             hrefOf={(at, state) => query("/runs", { state, from: instant(at), to: instant(at + period.step * HOUR_MS) })}
+            isOpen
             empty={texts.history.noRuns}
           />
         )}

@@ -8,6 +8,9 @@ interface Scheduled {
   timezone: string | null;
 }
 
+/** Whether it fires at most about once a day: fewer runs need a longer period to show anything. */
+export const isRare = ({ schedule }: Pick<Scheduled, "schedule">): boolean => schedule !== null && (/^@(daily|midnight|weekly|monthly|yearly|annually)$/.test(schedule) || /^\d{1,2} \d{1,2} /.test(schedule));
+
 const words = texts.schedules.words;
 const NUMBER = /^\d{1,2}$/;
 const NUMBERS = /^\d{1,2}(,\d{1,2})*$/;

@@ -13,7 +13,7 @@ import { GridPane } from "../grid_pane";
 import { HealthStrip } from "../history";
 import { Choice, Empty, Fact, Head, Shown, dagHref, runHref, shortVersion } from "../parts";
 import { Inline, Markdown, firstParagraph } from "../markdown";
-import { scheduleName } from "../schedule";
+import { isRare, scheduleName } from "../schedule";
 import { go, usePlace, withQuery } from "../router";
 import { named } from "../states";
 import { texts } from "../texts";
@@ -22,7 +22,7 @@ import type { DagDetail, GanttRow, Graph, Grid, RunSummary } from "../types";
 import { RunList } from "./runs";
 
 const CodePage = lazy(() => import("../code/view"));
-const DagHistory = lazy<{ id: string }>(() => import("./dag_history"));
+const DagHistory = lazy<{ id: string; isRare: boolean }>(() => import("./dag_history"));
 
 export function DagPage({ id, view }: { id: string; view: string }) {
   const dag = useData<DagDetail>(`/dags/${enc(id)}`, { on: ofDag(id), gap: 1000 });
@@ -150,7 +150,7 @@ function View({ dag, at }: { dag: DagDetail; at: string }) {
     case "gantt":
       return <LastGantt dag={dag} />;
     case "history":
-      return <DagHistory id={dag.dag_id} />;
+      return <DagHistory id={dag.dag_id} isRare={isRare(dag)} />;
     case "code":
       return <Code dag={dag} />;
     case "runs":

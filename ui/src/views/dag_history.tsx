@@ -1,14 +1,17 @@
 // The history of a DAG: failure rate and durations of its runs and tasks.
 
+import { useState } from "preact/hooks";
+
 import { enc, query } from "../api";
 import { Chart, type Point, durationScale, niceScale, periodName, periods } from "../chart";
+import { Icon } from "../components/icons";
 import { type Column, Table } from "../components/table";
 import { ofDag, useData } from "../data";
 import { type DagHistory, type DagPeriod, type Durations, type Period, PeriodChoice, RUN_SERIES, endsOf, percent, seconds, shownSeconds as shown, startOf, usePeriod, zoneName } from "../history";
 import { Empty, Panel, Shown, number } from "../parts";
 import { sum } from "../states";
 import { texts } from "../texts";
-import { millis } from "../time";
+import { HOUR_MS, instant, millis } from "../time";
 import { ScheduleCalendar } from "./calendar";
 
 interface TaskStats {
@@ -31,34 +34,59 @@ function points(items: DagPeriod[], from: string, period: Period, values: (one: 
   return periods(millis(from)!, Date.now(), period.step, items, (one) => millis(one.start)!).map(({ at, found }) => ({ at, values: found.length ? values(found.at(-1)!) : {} }));
 }
 
-export default function DagHistoryView({ id }: { id: string }) {
-  const [period, setPeriod] = usePeriod();
+/** Failed and partial runs of each column, and all of those that succeeded or failed. */
+const sharesOf = (items: DagPeriod[], from: string, period: Period) =>
+  endsOf(items, from, period).map(({ at, values }) => {
+    const bad = (values["failed"] ?? 0) + (values["partial"] ?? 0);
+    return { at, bad, all: bad + (values["success"] ?? 0) };
+  });
+
+const rates = (items: DagPeriod[], from: string, period: Period): Point[] => sharesOf(items, from, period).map(({ at, bad, all }) => ({ at, values: { rate: all === 0 ? null : bad / all } }));
+
+function shareOf(items: DagPeriod[], from: string, period: Period, at: number): string {
+  const found = sharesOf(items, from, period).find((one) => one.at === at);
+  return found ? texts.history.someOf(found.bad, found.all) : "";
+}
+
+export default function DagHistoryView({ id, isRare }: { id: string; isRare: boolean }) {
+  const [period, setPeriod] = usePeriod(isRare ? "30d" : "24h");
+  const [isTable, setTable] = useState(false);
   const from = startOf(period);
   const path = `/history/dags/${enc(id)}`;
   const step = period.step === 24 ? "day" : "hour";
   const found = useData<DagHistory>(query(path, { from, step, zone: zoneName() }), { on: ofDag(id), gap: 5000 });
   const tasks = useData<{ items: TaskStats[] }>(query(`${path}/tasks`, { from }), { on: ofDag(id), gap: 5000 });
   const nameOf = periodName(period.step);
+  const hrefOf = (at: number, state?: string) => query("/runs", { dag: id, state, from: instant(at), to: instant(at + period.step * HOUR_MS) });
+  const shared = { nameOf, hrefOf, isTable, isOpen: true };
   return (
     <>
       <div class="bar-of-filters">
         <PeriodChoice value={period.key} onValue={setPeriod} />
-        <span class="soft">{texts.history.percentiles}</span>
+        <button type="button" aria-pressed={isTable} onClick={() => setTable(!isTable)}>
+          {texts.history.asTables}
+        </button>
+        <details class="about-numbers">
+          <summary aria-label={texts.history.about} title={texts.history.percentiles}>
+            <Icon name="info" />
+          </summary>
+          <p>{texts.history.percentiles}</p>
+        </details>
       </div>
       <Shown of={found}>
         {(data) => (
           <div class="charts">
             <Panel title={texts.history.runs}>
-              <Chart label={`${texts.history.runs}: ${id}`} kind="columns" series={RUN_SERIES} points={endsOf(data.items, from, period)} nameOf={nameOf} format={(value) => number(value)} empty={texts.history.noRuns} />
+              <Chart label={`${texts.history.runs}: ${id}`} kind="columns" series={RUN_SERIES} points={endsOf(data.items, from, period)} {...shared} format={(value) => number(value)} empty={texts.history.noRuns} />
             </Panel>
             <Panel title={texts.history.duration}>
-              <Chart label={`${texts.history.duration}: ${id}`} kind="lines" series={TIMES} points={points(data.items, from, period, (one) => ({ p50: one.duration.p50, p95: one.duration.p95 }))} nameOf={nameOf} format={seconds} scale={durationScale} />
+              <Chart label={`${texts.history.duration}: ${id}`} kind="lines" series={TIMES} points={points(data.items, from, period, (one) => ({ p50: one.duration.p50, p95: one.duration.p95 }))} {...shared} format={seconds} scale={durationScale} />
             </Panel>
             <Panel title={texts.history.queue}>
-              <Chart label={`${texts.history.queue}: ${id}`} kind="lines" series={TIMES} points={points(data.items, from, period, (one) => ({ p50: one.queue.p50, p95: one.queue.p95 }))} nameOf={nameOf} format={seconds} scale={durationScale} />
+              <Chart label={`${texts.history.queue}: ${id}`} kind="lines" series={TIMES} points={points(data.items, from, period, (one) => ({ p50: one.queue.p50, p95: one.queue.p95 }))} {...shared} format={seconds} scale={durationScale} />
             </Panel>
             <Panel title={texts.history.rate}>
-              <Chart label={`${texts.history.rate}: ${id}`} kind="lines" series={RATE} points={points(data.items, from, period, (one) => ({ rate: one.failure_rate }))} nameOf={nameOf} format={percent} scale={(most) => niceScale(Math.max(0.1, most), false)} />
+              <Chart label={`${texts.history.rate}: ${id}`} kind="columns" series={RATE} points={rates(data.items, from, period)} moreOf={(at) => shareOf(data.items, from, period, at)} {...shared} hrefOf={(at) => hrefOf(at, "failed")} format={percent} scale={(most) => niceScale(Math.max(0.1, most), false)} empty={data.total.failure_rate === null ? undefined : texts.history.noFailures} />
             </Panel>
           </div>
         )}
