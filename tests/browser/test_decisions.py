@@ -90,6 +90,22 @@ def test_the_view_shows_what_is_asked_and_its_form_says_what_does_not_fit(browse
     assert shown["answer"] == {"amount": "10.50", "currency": "CHF"}
 
 
+def test_home_shows_an_open_decision_with_its_answer_one_click_away(browser, daemon):
+    decision = asked(daemon, "released", "by-home")
+    with watched(browser, daemon) as page:
+        page.go("/")
+        page.see("waits for an answer", within=".home-status")
+        row = page.page.locator(".home-row", has_text="by-home").first
+        row.get_by_role("link", name="Answer").click()
+        page.page.wait_for_url(f"**/decisions?open={decision['decision_id']}")
+        card = page.page.locator(".decision-cards .is-current")
+        expect(card).to_contain_text("finance (you may answer as admin)")
+        card.get_by_role("button", name="Reject").click()
+        page.heard("The task continues")
+        page.clean()
+    assert daemon.wait("by-home")["state"] == "success"
+
+
 def test_the_pane_of_the_task_asks_too(browser, daemon):
     asked(daemon, "released", "by-pane")
     with watched(browser, daemon) as page:

@@ -137,7 +137,7 @@ const columns = (recent: Record<string, RecentRun[]>, stats: Map<string, Stats>,
     id: "dag",
     title: texts.run.dag,
     isSortable,
-    width: "minmax(120px, 1.2fr)",
+    width: "minmax(110px, 1.2fr)",
     phone: "title",
     isFixed: true,
     cell: (dag) => (
@@ -150,12 +150,12 @@ const columns = (recent: Record<string, RecentRun[]>, stats: Map<string, Stats>,
   {
     id: "problem",
     title: texts.dags.problem,
-    width: "minmax(130px, 1.3fr)",
+    width: "minmax(120px, 1.3fr)",
     phone: "second",
     cell: (dag) =>
       dag.import_error ? (
-        <a class="bad" href="/errors" title={dag.import_error}>
-          {dag.dag_id === null ? dag.import_error.replace(/^import_error: /, "") : texts.dags.broken}
+        <a class={dag.dag_id === null ? "bad across" : "bad"} href="/errors" title={dag.import_error}>
+          {dag.dag_id === null ? dag.import_error.replace(/^import_error: /, "").split("\n", 1)[0] : texts.dags.broken}
         </a>
       ) : (
         <span class="soft" title={dag.schedule ?? undefined}>{scheduleName(dag) ?? texts.dags.noSchedule}</span>
@@ -181,25 +181,25 @@ const columns = (recent: Record<string, RecentRun[]>, stats: Map<string, Stats>,
     id: "success",
     title: texts.dags.success,
     meaning: texts.dags.lately,
-    width: "60px",
+    width: "88px",
     isNumber: true,
     isWideOnly: true,
     isSortable,
-    cell: (dag) => percent(stats.get(dag.dag_id ?? "")),
+    cell: (dag) => dag.dag_id !== null && percent(stats.get(dag.dag_id)),
   },
   {
     id: "median",
     title: texts.dags.median,
     meaning: texts.dags.medianMeaning,
-    width: "60px",
+    width: "84px",
     isNumber: true,
     isWideOnly: true,
     isSortable,
-    cell: (dag) => seconds(stats.get(dag.dag_id ?? "")),
+    cell: (dag) => dag.dag_id !== null && seconds(stats.get(dag.dag_id)),
   },
   { id: "recent", title: texts.dags.recent, meaning: texts.dags.recentMeaning, width: "100px", isNumber: true, phone: "end", isInteractive: true, cell: (dag) => dag.dag_id !== null && <Recent dag={dag.dag_id} runs={recent[dag.dag_id] ?? []} /> },
   { id: "next", title: texts.dags.next, isSortable, width: "78px", isNumber: true, isWideOnly: true, cell: (dag) => (dag.paused ? <span class="soft">–</span> : <When at={dag.next_run_at} none="" />) },
-  { id: "buttons", title: "", width: "144px", isFixed: true, isInteractive: true, cell: (dag) => dag.dag_id !== null && <Buttons id={dag.dag_id} paused={dag.paused} /> },
+  { id: "buttons", title: "", width: "134px", isFixed: true, isInteractive: true, cell: (dag) => dag.dag_id !== null && <Buttons id={dag.dag_id} paused={dag.paused} /> },
 ];
 
 const percent = (one: Stats | undefined) => (one?.failure_rate == null ? <span class="soft">–</span> : `${Math.floor((1 - one.failure_rate) * 100)} %`);
@@ -231,10 +231,10 @@ const glyphOf = (dag: Dag, recent: Record<string, RecentRun[]>): string =>
 function Buttons({ id, paused }: { id: string; paused: boolean }) {
   return (
     <>
-      <button type="button" data-needs="operator" class="small" aria-pressed={paused} aria-label={`${paused ? texts.actions.resume : texts.actions.pause} ${id}`} onClick={() => void pause(id, !paused)}>
+      <button type="button" data-needs="operator" class="small quiet" aria-pressed={paused} aria-label={`${paused ? texts.actions.resume : texts.actions.pause} ${id}`} onClick={() => void pause(id, !paused)}>
         {paused ? texts.actions.resume : texts.actions.pause}
       </button>
-      <button type="button" data-needs="operator" class="small" aria-label={`${texts.actions.trigger} ${id}`} onClick={() => void trigger(id)}>
+      <button type="button" data-needs="operator" class="small quiet" aria-label={`${texts.actions.trigger} ${id}`} onClick={() => void trigger(id)}>
         {texts.actions.trigger}
       </button>
     </>
