@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from aioflow.clock import Clock
+from aioflow.daemon.heartbeats import send_heartbeats
 from aioflow.daemon.node import _Node, _Warm
 from aioflow.errors import StoreUnavailable
 from aioflow.model.batch import Batch
@@ -260,10 +261,14 @@ class ClusterNode(_Node):
     async def _start_children(self, services: Any) -> None:
         """Start nothing."""
 
+    async def _keep_code(self) -> None:
+        """Keep nothing: no code is run."""
+
     async def start(self, services: Any) -> None:
         """Start the engine, its triggerers, and what the catalog would report."""
         life = self._life
-        services.start_soon(self._send_heartbeats)
+        seconds = self._settings.ha_heartbeat_seconds
+        services.start_soon(send_heartbeats, self._engine, self._clock, seconds)
         await life.incarnation.start(services)
         life.points["served"] += 1
         for spec in life.dags:
