@@ -37,7 +37,7 @@ def quiet_minutes(folder: Path, *, minutes: float, busy: int) -> dict[str, float
     with cluster(folder) as nodes:
         active, standby = nodes.start()
         until = time.monotonic() + 60 * minutes
-        runs, load = 0, 0.0
+        runs, load, run_id = 0, 0.0, ""
         with busy_processes(busy) as processes:
             while time.monotonic() < until:
                 run_id = nodes.trigger(active, count=_COUNT, seconds=0.05)
