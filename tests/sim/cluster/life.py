@@ -17,7 +17,7 @@ import msgspec
 from aioflow.clock import Clock
 from aioflow.daemon.node import _Node, _Warm
 from aioflow.daemon.parts import send_heartbeats
-from aioflow.daemon.standby import NodeCounts, StatusReader
+from aioflow.daemon.standby import StatusReader
 from aioflow.errors import StoreUnavailable
 from aioflow.model.batch import Batch
 from aioflow.model.rows import NodeFacts, NodeMark
@@ -243,7 +243,6 @@ class ClusterNode(_Node):
         traces: Any,
         about: Any,
         stopped: Any,
-        counts: Callable[[], NodeCounts],
     ) -> None:
         life = self._life = store._life
         fields: Any = self
@@ -254,7 +253,7 @@ class ClusterNode(_Node):
         fields._standby = fields._queries = fields._api_server = fields._standby_server = None
         life.incarnation = ClusterIncarnation(life, store, about)
         fields._engine = engine = life.incarnation.engine
-        fields._counts, fields._status = counts, StatusReader(engine, counts)
+        fields._status = StatusReader(engine, lambda: self.counts)
         fields._deliveries = SimpleNamespace(drain=lambda: None, quiet=_nothing)
         fields._hosts = SimpleNamespace(shut_down=_nothing)
         life.node = self
