@@ -34,18 +34,18 @@ function points(items: DagPeriod[], from: string, period: Period, values: (one: 
   return periods(millis(from)!, Date.now(), period.step, items, (one) => millis(one.start)!).map(({ at, found }) => ({ at, values: found.length ? values(found.at(-1)!) : {} }));
 }
 
-/** Failed and partial runs of each column, and all of those that succeeded or failed. */
-const sharesOf = (items: DagPeriod[], from: string, period: Period) =>
-  endsOf(items, from, period).map(({ at, values }) => {
-    const bad = (values["failed"] ?? 0) + (values["partial"] ?? 0);
-    return { at, bad, all: bad + (values["success"] ?? 0) };
-  });
-
-const rates = (items: DagPeriod[], from: string, period: Period): Point[] => sharesOf(items, from, period).map(({ at, bad, all }) => ({ at, values: { rate: all === 0 ? null : bad / all } }));
-
-function shareOf(items: DagPeriod[], from: string, period: Period, at: number): string {
-  const found = sharesOf(items, from, period).find((one) => one.at === at);
-  return found ? texts.history.someOf(found.bad, found.all) : "";
+/** The share of failed and partial runs in each column, and what it is a share of. */
+function rates(items: DagPeriod[], from: string, period: Period): { points: Point[]; moreOf: (at: number) => string } {
+  const counts = new Map(
+    endsOf(items, from, period).map(({ at, values }) => {
+      const bad = (values["failed"] ?? 0) + (values["partial"] ?? 0);
+      return [at, { bad, all: bad + (values["success"] ?? 0) }];
+    }),
+  );
+  return {
+    points: [...counts].map(([at, { bad, all }]) => ({ at, values: { rate: all === 0 ? null : bad / all } })),
+    moreOf: (at) => texts.history.someOf(counts.get(at)?.bad ?? 0, counts.get(at)?.all ?? 0),
+  };
 }
 
 export default function DagHistoryView({ id, isRare }: { id: string; isRare: boolean }) {
@@ -86,7 +86,7 @@ export default function DagHistoryView({ id, isRare }: { id: string; isRare: boo
               <Chart label={`${texts.history.queue}: ${id}`} kind="lines" series={TIMES} points={points(data.items, from, period, (one) => ({ p50: one.queue.p50, p95: one.queue.p95 }))} {...shared} format={seconds} scale={durationScale} />
             </Panel>
             <Panel title={texts.history.rate}>
-              <Chart label={`${texts.history.rate}: ${id}`} kind="columns" series={RATE} points={rates(data.items, from, period)} moreOf={(at) => shareOf(data.items, from, period, at)} {...shared} hrefOf={(at) => hrefOf(at, "failed")} format={percent} scale={(most) => niceScale(Math.max(0.1, most), false)} empty={data.total.failure_rate === null ? undefined : texts.history.noFailures} />
+              <Chart label={`${texts.history.rate}: ${id}`} kind="columns" series={RATE} {...rates(data.items, from, period)} {...shared} hrefOf={(at) => hrefOf(at, "failed")} format={percent} scale={(most) => niceScale(Math.max(0.1, most), false)} empty={data.total.failure_rate === null ? undefined : texts.history.noFailures} />
             </Panel>
           </div>
         )}
