@@ -196,7 +196,7 @@ export const texts = {
     asAdmin: "you may answer as admin",
     next: "Next",
     deadline: "Deadline",
-    unanswered: "If nobody answers by",
+    unanswered: "If no one answers by",
     fails: "the task gets a TimeoutError",
     approved: "approved",
     rejected: "rejected",
