@@ -56,7 +56,7 @@ def test_active_tasks_are_counted_without_another_request(browser, daemon):
             return len(page.asked) == asked
 
         page.eventually(ticks_unasked)  # requests made when the stream opened come first
-        assert re.fullmatch(r"\d+ s|\d+m( \d+s)?", took.inner_text())
+        assert re.fullmatch(r"\d+s|\d+m( \d+s)?", took.inner_text())
         page.clean()
 
 

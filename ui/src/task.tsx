@@ -278,11 +278,19 @@ function WhyOf({ run, task, map, round, shown }: { run: string; task: string; ma
             </dd>
             <dt>{texts.task.state}</dt>
             <dd>{named(trigger.state)}</dd>
-            <dt>{texts.task.since}</dt>
+            <dt>{texts.triggers.waited}</dt>
             <dd>
-              <When at={trigger.since} />
+              <Took from={trigger.since} to={null} />
             </dd>
-            {trigger.deadline && (
+            {trigger.fires_at && (
+              <>
+                <dt>{texts.triggers.ends}</dt>
+                <dd>
+                  <When at={trigger.fires_at} />
+                </dd>
+              </>
+            )}
+            {trigger.deadline && trigger.deadline !== trigger.fires_at && (
               <>
                 <dt>{texts.task.deadline}</dt>
                 <dd>

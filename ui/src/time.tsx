@@ -61,12 +61,12 @@ const UNITS: [number, string][] = [
   [60, "m"],
 ];
 
-/** 75 s as "1m 15s": two units at most. */
+/** 75 seconds as "1m 15s": two units at most. */
 export function span(ms: number): string {
   const seconds = Math.abs(ms) / 1000;
-  if (seconds < 0.0995) return `${Math.round(seconds * 1000)} ms`;
-  if (seconds < 9.95) return `${seconds.toFixed(1)} s`;
-  if (seconds < 60) return `${Math.floor(seconds)} s`;
+  if (seconds < 0.0995) return `${Math.round(seconds * 1000)}ms`;
+  if (seconds < 9.95) return `${seconds.toFixed(1)}s`;
+  if (seconds < 60) return `${Math.floor(seconds)}s`;
   for (const [index, [size, unit]] of UNITS.entries()) {
     if (seconds < size) continue;
     const count = Math.floor(seconds / size);
@@ -80,7 +80,7 @@ export function span(ms: number): string {
 /** What is counted as it grows: in whole seconds, so that it does not flicker. */
 export function whole(ms: number): string {
   const seconds = Math.floor(Math.max(0, ms) / 1000);
-  return seconds < 60 ? `${seconds} s` : span(seconds * 1000);
+  return seconds < 60 ? `${seconds}s` : span(seconds * 1000);
 }
 
 const ROUGH_MS = 600_000;
