@@ -261,6 +261,26 @@ async def test_pending_children_without_rows_are_listed(tmp_path):
     assert {task["state"] for task in pending + rest} == {"pending"}
 
 
+async def test_the_grid_and_the_run_list_parents_before_their_children(tmp_path):
+    tasks = (
+        TaskSpec(task_id="load", parents=(2,)),
+        TaskSpec(task_id="report", parents=(0, 3)),
+        TaskSpec(task_id="ready"),
+        TaskSpec(task_id="rates"),
+    )
+    async with app(tmp_path, DagSpec(dag_id="late", file="late.py", tasks=tasks)) as (n, web):
+        await n.api.trigger("late", run_id="r")
+        grid = await read(web, "/dags/late/grid")
+        graph = await read(web, "/runs/r/graph")
+
+    order = ["ready", "load", "rates", "report"]
+    assert grid["tasks"] == order
+    assert [task["task_id"] for task in graph["tasks"]] == order
+    assert [grid["tasks"][place] for place, *_ in grid["runs"][0]["cells"]] == [
+        task.task_id for task in tasks
+    ]
+
+
 async def test_a_gantt_shows_where_the_time_went_also_of_waits_that_have_ended(tmp_path):
     async with app(tmp_path) as (n, web):
         await n.api.trigger("chain", run_id="r")
