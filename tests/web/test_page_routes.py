@@ -301,6 +301,26 @@ async def test_a_gantt_shows_where_the_time_went_also_of_waits_that_have_ended(t
     assert over["task_id"] == "first"
 
 
+async def test_a_gantt_shows_how_long_a_child_was_queued_before_it_ran(tmp_path):
+    source, each, total = FAN.tasks
+    tight = msgspec.structs.replace(each, pool="tight")
+    async with app(tmp_path, msgspec.structs.replace(FAN, tasks=(source, tight, total))) as (
+        n,
+        web,
+    ):
+        await n.api.set_pool("tight", 1)
+        await n.api.trigger("fan", run_id="r")
+        await n.succeed(["a", "b", "c"], width=3)
+        await n.succeed()
+        await n.api.list_pools()
+        parent, _, second, third, _ = await items(web, "/runs/r/gantt")
+
+    assert [span["kind"] for span in second["spans"]] == ["queued", "running"]
+    assert second["spans"][0]["from"] <= parent["spans"][-1]["to"]
+    assert second["spans"][0]["to"] == second["spans"][1]["from"]
+    assert third["spans"] == []
+
+
 async def test_a_task_is_shown_with_inputs_tries_and_its_trigger(tmp_path):
     async with app(tmp_path, CHAIN, RETRIED) as (n, web):
         await n.api.trigger("retried", run_id="again")
