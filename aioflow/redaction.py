@@ -33,8 +33,8 @@ LEAST = 5
 """Minimum length of a text to mask, in characters; a shorter one would mask half of every log."""
 
 LINK_PREFIX = "aiolink_"
-"""What the token of a signed link begins with. Such tokens are always masked: everyone who reads
-one can answer with it."""
+"""Prefix of the tokens of signed links. They are always masked: everyone who reads one can answer
+with it."""
 
 _LINK_HEAD = LINK_PREFIX.encode()
 _LINK = re.compile(_LINK_HEAD + rb"[A-Za-z0-9_.-]*")
@@ -162,7 +162,7 @@ class Stream:
     def __init__(self, masks: Masks) -> None:
         self._masks = masks
         self._held = b""
-        self._shown = 0  # so many bytes of what is held have been returned already
+        self._shown = 0  # number of held bytes that have been returned already
 
     def feed(self, data: bytes) -> bytes:
         """Return the masked data that can be shown so far.

@@ -90,10 +90,23 @@ class Flaky:
     def __init__(self, store: Any) -> None:
         self._store = store
         self.plan: list[str] = []
+        self.outages = 0
         self.refuse = lambda batch: False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
+
+    @asynccontextmanager
+    async def unfinished(self) -> AsyncIterator[AsyncIterator[Any]]:
+        async with self._store.unfinished() as parts:
+            yield self._unfinished(parts)
+
+    async def _unfinished(self, parts: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        async for part in parts:
+            yield part
+            if self.outages and isinstance(part, LiveRun):
+                self.outages -= 1
+                raise StoreUnavailable("it restarts in the middle")
 
     async def commit(self, batch: Batch) -> None:
         if self.refuse(batch):
@@ -220,6 +233,24 @@ async def test_a_database_that_is_away_loses_and_doubles_nothing(store_url, verd
 
         assert await n.ended(run_id) is RunState.SUCCESS
         assert not n.effects.starts
+
+
+async def test_a_database_that_restarts_in_the_middle_of_a_takeover_is_read_again(store_url):
+    async with node(store_url) as n:
+        await n.load(A)
+        run_ids = [await n.trigger() for _ in range(2)]
+        first = [await n.effects.next_start() for _ in run_ids]
+
+    async with restarted(store_url, lambda store: setattr(store, "outages", 2)) as n:
+        assert n.store.outages == 0
+        again = [await n.effects.next_start() for _ in run_ids]
+        for start in again:
+            n.succeed(start)
+
+        assert [await n.ended(run_id) for run_id in run_ids] == [RunState.SUCCESS] * 2
+        assert not n.effects.starts
+    tasks = {effect.start.task_no for effect in first}
+    assert {effect.start.task_no for effect in again} == tasks
 
 
 class StandingClock(SystemClock):
@@ -676,7 +707,7 @@ async def test_a_run_whose_rows_make_no_sense_keeps_no_other_from_going_on(store
                     part.tasks[0] = msgspec.structs.replace(row, map_index=3)  # of no expansion
                 yield part
 
-        store.unfinished = unfinished  # type: ignore[attr-defined]
+        store.unfinished = unfinished  # type: ignore[method-assign]
 
     async with restarted(store_url, damage_the_bad_one) as n:
         assert (await n.effects.next_start()).info.run_id == "good"

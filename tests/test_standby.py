@@ -17,7 +17,7 @@ from aioflow.model.rows import NodeFacts, NodeMark
 from aioflow.settings import Settings
 from aioflow.store import open_store
 from aioflow.store.membership import ActiveNode, Joined, Membership
-from aioflow.store.takeover import _retried
+from aioflow.store.takeover import retried
 from tests.store.samples import NOON, VAULT, batch, first_batch
 from tests.test_takeover import Clock
 
@@ -39,6 +39,7 @@ class Database:
     def __init__(self, active: ActiveNode | None) -> None:
         self.active = active
         self.is_silent = self.is_away = self.is_locked = False
+        self.is_stuck_after_the_claim = False
         self.claims: list[NodeFacts] = []
         self.ended: list[NodeMark] = []
         self.heartbeats = 0
@@ -69,8 +70,16 @@ class Database:
         self.ended.append(mark)
         return True
 
+    async def end_own_session(self) -> None:
+        if self.active is not None and self.active.home == ABOUT.home:
+            self.active = replace(self.active, has_sessions=False)
+
     async def claim(self, about: NodeFacts) -> None:
         self.claims.append(about)
+        if self.is_stuck_after_the_claim:
+            self.is_stuck_after_the_claim = False
+            self.active = replace(THEIRS, home=ABOUT.home, mark=NodeMark(2, 9, 0, 0))
+            raise StoreUnavailable("the claim was made, and its check was not")
         if self.refusals:
             raise self.refusals.pop(0)
 
@@ -206,6 +215,16 @@ async def test_a_database_that_is_away_makes_nobody_dead():
     assert [claim.after for claim in database.claims] == [None]
 
 
+async def test_a_takeover_that_is_stuck_between_the_claim_and_its_check_is_continued():
+    """Its own session must not look like that of another daemon of this home."""
+    clock, database = Clock(), Database(THEIRS)
+    database.is_silent = database.is_stuck_after_the_claim = True
+    await stand_by(database, clock)
+
+    assert [claim.after for claim in database.claims] == [THEIRS.mark, None]
+    assert clock.us / 1e6 <= 4
+
+
 async def test_a_standby_that_was_too_slow_stands_by_for_the_winner():
     clock, database = Clock(), Database(THEIRS)
     database.is_silent = True
@@ -236,12 +255,12 @@ async def test_a_node_that_joins_outlasts_an_outage_of_the_database():
         if clock.us < 20_000_000:
             raise StoreUnavailable("away")
 
-    await _retried(ask, clock, 300.0)
+    await retried(ask, clock, 300.0)
     assert clock.us == 20_000_000
     asked.clear()
     clock.us = -400_000_000
     with pytest.raises(StoreUnavailable):
-        await _retried(ask, clock, 300.0)
+        await retried(ask, clock, 300.0)
 
 
 def test_a_node_that_is_fenced_again_and_again_gives_up():

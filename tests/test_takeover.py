@@ -12,7 +12,7 @@ import structlog
 
 from aioflow.clock import SystemClock
 from aioflow.crypto import Vault, new_key
-from aioflow.daemon import node
+from aioflow.daemon import parts
 from aioflow.errors import Fenced, HomeBusy, HomeUnusable, SettingsError, StoreUnavailable
 from aioflow.model.rows import NodeFacts, NodeMark
 from aioflow.settings import Settings
@@ -153,7 +153,7 @@ async def test_an_idle_daemon_beats_and_one_that_commits_need_not():
 
 
 def test_a_fenced_daemon_that_is_idle_finds_out_before_a_lease_expires():
-    assert HEARTBEAT_SECONDS + node._WATCH_STORE_SECONDS < LEASE_SECONDS <= 6.0
+    assert HEARTBEAT_SECONDS + parts._WATCH_STORE_SECONDS < LEASE_SECONDS <= 6.0
 
 
 async def test_a_database_that_is_away_ends_no_daemon_and_another_claim_does():

@@ -326,7 +326,7 @@ class Decisions:
 
 
 def _damaged(row: DecisionRow, problem: Exception) -> DecisionQuestion:
-    """Return what is shown instead of a damaged question."""
+    """Return the placeholder for a damaged question."""
     if not row.question:
         return DecisionQuestion(question="unreadable: no key of this home decrypts it")
     return DecisionQuestion(question=f"unreadable: {unreadable(problem)['unreadable']}")
@@ -336,7 +336,7 @@ def _readable(row: DecisionRow) -> DecisionQuestion:
     """Return the question of a decision that is to be answered.
 
     Raises:
-        NotAssigned: If it is damaged. No one can know what they would answer.
+        NotAssigned: If the question is damaged: it cannot be shown, so it cannot be answered.
     """
     try:
         return question_of(row.question)

@@ -35,7 +35,7 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
         worker_no: Its number in the life of the daemon.
         state: ``busy``, ``idle``, ``lost`` while it cannot be reached, or ``ending``.
         host, worker, worker_url: As of a try; ``None`` for ``local``.
-        resources: What it holds as long as it is up.
+        resources: Resources that it holds while it is up.
         tries: Number of its tries, including those that wait for the one that runs.
         running: The try that runs in it.
     """

@@ -1,4 +1,4 @@
-"""What a standby learns of the active node: what it commits, and whether it answers.
+"""The view of a standby on the active node: its commits, and whether it answers.
 
 It reads new rows of the journal four times a second, in their order, and feeds the live stream. If
 a commit has changed accounts, tokens or sessions, they are read again, and so are the DAGs. The

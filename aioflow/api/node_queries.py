@@ -47,6 +47,10 @@ READ_SECONDS = 2.0
 """The same for a read, which can be answered from rows instead."""
 
 _POLL_SECONDS = 0.25
+
+_TAKE_SECONDS = 1.0
+"""Interval in which messages are looked for that no notification has announced."""
+
 _AT_ONCE = 32
 _QUERY, _ANSWER = "node_query", "node_answer"  # what a body is encrypted for
 
@@ -189,7 +193,14 @@ class NodeQueries:
                 except StoreError as exc:
                     _log.warning("messages of other nodes cannot be read", error=str(exc))
                     await self._clock.sleep(_POLL_SECONDS)
-                await self._messages.wait(epoch, _POLL_SECONDS)
+                await self._wait(epoch)
+
+    async def _wait(self, epoch: int) -> None:
+        """Wait for a message, another term of this node, or the time to look for messages."""
+        until = self._clock.monotonic_us() + round(_TAKE_SECONDS * 1e6)
+        while self._own_epoch() == epoch and self._seconds_until(until) > 0:
+            if await self._messages.wait(epoch, _POLL_SECONDS):
+                return
 
     async def _ask_once(self, query: Query, to_epoch: int, until: int) -> Answer | None:
         """Return the answer; ``None`` if there is none in time, or the node is no longer active."""

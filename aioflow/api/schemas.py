@@ -63,7 +63,7 @@ _SLOT_WAITS = frozenset({WaitKind.SLOT, WaitKind.LIMIT, WaitKind.HOST})
 
 
 class TargetView(msgspec.Struct, frozen=True, kw_only=True):
-    """What is waited for, so that it can be linked to.
+    """The target of a wait, with the ids for a link to it.
 
     Attributes:
         type: ``pool``, ``file``, ``event``, ``run``, ``dag``, ``time``, ``url``, ``object``,
@@ -110,7 +110,7 @@ class PolledWait(Wait, frozen=True, kw_only=True):
 
 
 class WaitView(msgspec.Struct, frozen=True, kw_only=True):
-    """What a task or run waits for; see ``model.Wait``.
+    """The wait of a task or run; see ``model.Wait``.
 
     Attributes:
         trigger_id: The trigger that it waits for, if any.

@@ -130,6 +130,7 @@ class Api(Explaining):
         timetables: Access to custom timetables; ``None`` if no host is available.
         passwords: Hashes passwords; ``None`` for the default, which is deliberately slow.
         dags_read: Returns whether the DAG folders have been read once.
+        dags_known: Whether the database has all DAGs before that, as after a takeover.
         copy_result: Copies results that are stored outside of the home; ``None`` if none are.
         connection_tests: Tests connections; ``None`` without a daemon.
         node_queries: Queries to and from other nodes. With them and without an engine this is the
@@ -170,6 +171,7 @@ class Api(Explaining):
         timetables: Timetables | None = None,
         passwords: Passwords | None = None,
         dags_read: Callable[[], bool] = lambda: True,
+        dags_known: bool = False,
         copy_result: CopyResult | None = None,
         connection_tests: ConnectionTester | None = None,
         node_queries: NodeQueries | None = None,
@@ -191,6 +193,7 @@ class Api(Explaining):
         self._sizing = Sizing(store, clock)
         self._began_us = clock.monotonic_us()
         self._first_read = FirstScan(clock, dags_read)
+        self._dags_known = dags_known
         self._rotation = None
         self._vault = vault
         self._link_throttle = LinkThrottle()
@@ -534,7 +537,7 @@ class Api(Explaining):
         """Return whether the daemon works; see ``api.metrics``."""
         if self.follower is not None:
             return await self._standby_health(self.follower)
-        engine, is_read = self._running, self._first_read.is_over
+        engine, is_read = self._running, self._dags_known or self._first_read.is_over
         return await health(engine, self.store, self._home, self.clock, is_read=is_read)
 
     async def _standby_health(self, follower: JournalFollower) -> HealthView:

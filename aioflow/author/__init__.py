@@ -1,3 +1,3 @@
-"""What a DAG file imports, through the facade ``aioflow``: describes work and never runs it."""
+"""The API of DAG files, public through the facade ``aioflow``: describes work, never runs it."""
 
 from __future__ import annotations

@@ -174,8 +174,8 @@ files are binary, or output."""
 
 
 _Place: TypeAlias = tuple[Path, str, tuple[str, ...], frozenset[str]]
-"""What a set of unnamed files depends on: the DAG folder, the folder of the DAG file in it, the
-folders that the DAG file names, and the files that it writes when imported."""
+"""The inputs that determine a set of unnamed files: the DAG folder, the folder of the DAG file in
+it, the folders that the DAG file names, and the files that it writes when imported."""
 
 
 class DataFileUse(msgspec.Struct, frozen=True):

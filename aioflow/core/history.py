@@ -46,7 +46,7 @@ def _tasks() -> _Tasks:
 
 
 class HistoryUpdates:
-    """What a turn adds to the history, one entry for each bucket."""
+    """The additions of a turn to the history, one entry for each bucket."""
 
     def __init__(self) -> None:
         self._sums: dict[_Bucket, tuple[int, int]] = {}
@@ -86,7 +86,7 @@ class HistoryUpdates:
             self._add_spent(dag_id, task_id, _WAIT, hour_of(now), now - wait.row.since)
 
     def add(self, row: HistoryRow) -> None:
-        """Add what a row counts, such as an hour to its day."""
+        """Add the count of a row, such as that of an hour to its day."""
         bucket = (row.dag_id, row.task_id, row.measure, row.start, row.bucket)
         self._add(bucket, row.occurrences, row.total_ms)
 

@@ -11,14 +11,14 @@ import msgspec
 
 from aioflow.model.rows import NodeMark
 
-__all__ = ("Poll", "Timing", "Watch", "is_silent", "observed")
+__all__ = ("Poll", "Timing", "Watch", "is_silent", "observed", "pause_us")
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of an observer, in microseconds.
 
     Attributes:
-        heartbeat_us: Interval of its polls.
+        heartbeat_us: Interval of its heartbeats. It polls twice as often.
         lease_us: Silence after which a node is dead.
         quick_lease_us: The same for a node whose database sessions are gone.
     """
@@ -54,6 +54,7 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True):
         since: When the silence began to count.
         polled_at: Time of the last poll.
         has_shown_sessions: A session of this node was seen at some time, so its absence is a sign.
+        due: When it will have been silent for too long, as far as is known.
         absences: Number of polls in a row without a session.
         is_dead: It has been silent for too long.
     """
@@ -62,10 +63,12 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True):
     since: int
     polled_at: int
     has_shown_sessions: bool
+    due: int
     absences: int = 0
     is_dead: bool = False
 
 
+_POLLS_PER_HEARTBEAT = 2
 _POLLS_WITHOUT_SESSIONS = 2
 _HEARTBEATS_IN_LEASE = 4
 _LEASES_OF_WORK = 3
@@ -89,17 +92,32 @@ def observed(watch: Watch | None, poll: Poll | None, timing: Timing) -> Watch | 
             since=poll.answered_at,  # it may have been read only then
             polled_at=poll.at,
             has_shown_sessions=has_shown,
+            due=poll.answered_at + _patience_us(poll, timing, is_gone=False),
         )
     absences = 0 if poll.has_sessions else watch.absences + 1
     is_gone = has_shown and absences >= _POLLS_WITHOUT_SESSIONS
+    due = watch.since + _patience_us(poll, timing, is_gone=is_gone)
     return Watch(
         mark=poll.mark,
         since=watch.since,
         polled_at=poll.at,
         has_shown_sessions=has_shown,
+        due=due,
         absences=absences,
-        is_dead=poll.at - watch.since >= _patience_us(poll, timing, is_gone=is_gone),
+        is_dead=poll.at >= due,
     )
+
+
+def pause_us(watch: Watch | None, at: int, timing: Timing) -> int:
+    """Return how long to wait for the next poll: half a heartbeat, or until the node may be dead.
+
+    Args:
+        at: When the last poll began.
+    """
+    longest = timing.heartbeat_us // _POLLS_PER_HEARTBEAT
+    if watch is None or watch.due <= at:
+        return longest
+    return min(longest, watch.due - at)
 
 
 def is_silent(watch: Watch, timing: Timing) -> bool:

@@ -98,7 +98,7 @@ def quarantine_run(run: Run, reason: str, tx: Transaction) -> None:
     """Quarantine a run: none of its tasks starts. Users see why, and may cancel it.
 
     The run no longer counts as active or queued, and its resumed tasks lose the slots that they
-    kept in their pools. Tasks that run or are deferred keep theirs until they end. The engine then
+    hold in their pools. Tasks that run or are deferred hold theirs until they end. The engine then
     sends ``ContinueRun``, so that other runs start instead.
     """
     failure = Failure(type="Quarantined", message=reason[:1000], reason="quarantined")

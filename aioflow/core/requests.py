@@ -14,7 +14,6 @@ from itertools import islice
 
 from aioflow.core import audit, dag_registry, notes, retention
 from aioflow.core.accounts import answer_of_access
-from aioflow.core.pool_usage import record_pool_usage
 from aioflow.core.processes import set_drained
 from aioflow.core.repair.clear import clear
 from aioflow.core.repair.mark import mark
@@ -31,11 +30,13 @@ from aioflow.core.triggers import lifecycle, migration, named_events, votes
 from aioflow.core.why import explain_children, explain_run, explain_task
 from aioflow.errors import RequestError, RunQuarantined, UnknownRun
 from aioflow.model.decisions import DecisionRow
+from aioflow.model.pool_usage import PoolUsageRow, minute_of
 from aioflow.model.rows import TriggerRow, ValueRow
 from aioflow.model.states import TaskState, Wait, WaitKind
 from aioflow.protocol.effects import Acknowledge
 from aioflow.protocol.inputs import RequestReceived
 from aioflow.protocol.requests import (
+    POOL_USAGE,
     AnswerDecision,
     CancelBackfill,
     CancelRun,
@@ -85,6 +86,7 @@ from aioflow.protocol.requests import (
 
 __all__ = (
     "KEY_ROTATION_PAGE",
+    "MOST_POOLS",
     "SHARES_SAMPLED",
     "answer",
     "pool_holders",
@@ -208,6 +210,9 @@ def set_value(request: SetValue, tx: Transaction) -> None:
 
 KEY_ROTATION_PAGE = 1_000
 """Number of triggers or decisions that are re-encrypted in one turn."""
+
+MOST_POOLS = 200
+"""Maximum number of pools with a sample in one minute, so that the table is bounded."""
 
 
 def reencrypt_page(request: Reencrypt, tx: Transaction) -> Reencrypted:
@@ -426,7 +431,7 @@ def _answer_of_pools(request: SetPool | RecordPoolUsage, tx: Transaction) -> boo
         case SetPool():
             return _set_pool(request, tx)
         case RecordPoolUsage():
-            record_pool_usage(request, tx)
+            _record_pool_usage(request, tx)
     return None
 
 
@@ -470,3 +475,19 @@ def _explain(request: Explain, memory: Memory, slots: Slots) -> dict[tuple[int, 
     for task_index, map_index in request.tasks:
         found[task_index, map_index] = explain_task(run, task_index, map_index, memory, slots)
     return found
+
+
+def _record_pool_usage(request: RecordPoolUsage, tx: Transaction) -> None:
+    """Store a sample of each pool that is used or waited for, and delete expired samples.
+
+    Of too many pools those stay without a sample that fewest tasks wait for.
+    """
+    busy = [one for one in request.pools if one.used or one.queued]
+    if len(busy) > MOST_POOLS:
+        busy = sorted(busy, key=lambda one: (-one.queued, -one.used, one.pool))[:MOST_POOLS]
+    start = minute_of(tx.now)
+    tx.batch.pool_usage.extend(
+        PoolUsageRow(one.pool, start, one.slots, one.used, one.queued) for one in busy
+    )
+    if request.expired:
+        tx.batch.erased.setdefault(POOL_USAGE, []).extend(request.expired)

@@ -1,4 +1,4 @@
-"""Rollback of a turn: undoes what a transaction changed in memory but could not commit.
+"""Rollback of a turn: undoes changes in memory that a transaction could not commit.
 
 This module drops the runs that the transaction touched, and the engine reads them from their rows
 again. The processes are not involved: they still have the work of the last commit. So a task that

@@ -81,7 +81,7 @@ class Transaction:
         outbox: Changes of the outbox.
         dag_triggers: Changes of the triggers that start runs.
         accounts: Changes of accounts, tokens and sessions, and new audit entries.
-        history: What the turn adds to the history of runs and tasks.
+        history: Additions of the turn to the history of runs and tasks.
         eased_dags: DAGs with fewer live or queued runs than before, whose triggers may continue.
         asset_events: Asset events emitted in this turn, for the DAGs that depend on these assets.
         checked_dags: DAGs whose triggers were checked and whose pending asset events may start a

@@ -1,4 +1,4 @@
-"""The API server of a node: API and web page, and the deletion of expired data.
+"""The API server of a node: API and web page, the deletion of expired data, and pool samples.
 
 The node imports this module in a thread after its event loop has started, while the child
 processes start. ``aioflow.web`` is imported later, when the triggers of deferred tasks have been
@@ -7,7 +7,7 @@ assigned.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 import anyio
@@ -18,6 +18,7 @@ from aioflow._threads import in_thread
 from aioflow.api import Api
 from aioflow.api.dags import HostedTimetables
 from aioflow.api.node_queries import NodeQueries
+from aioflow.api.page.schemas import PoolView
 from aioflow.api.schemas import CleanedView
 from aioflow.api.task_instances import CopyResult
 from aioflow.catalog.parse import Parser
@@ -27,21 +28,30 @@ from aioflow.clock import Clock
 from aioflow.core.transaction import Transaction
 from aioflow.crypto import Vault
 from aioflow.engine.loop import Engine
+from aioflow.errors import AioflowError, StoreUnavailable
 from aioflow.executors.host_pool import HostPool
-from aioflow.maintenance.pool_sampling import PoolSampling
 from aioflow.maintenance.retention import Cleaning, RetentionDays
 from aioflow.model.batch import Batch
+from aioflow.model.history import DAY_US, HOUR_US
 from aioflow.model.ids import RunNo
 from aioflow.model.nodes import ReadNodeStatus, is_alone
+from aioflow.model.pool_usage import MINUTE_US
 from aioflow.model.timestamps import Timestamp
 from aioflow.model.workers import WorkerPages
 from aioflow.processes.connection_tests import ConnectionTests
 from aioflow.processes.orphans import home_mark
+from aioflow.protocol.requests import PoolSample, RecordPoolUsage
 from aioflow.settings import Settings
 from aioflow.store import Store
+from aioflow.telemetry.log import Logger
 from aioflow.telemetry.task_log import TaskLog
 
-__all__ = ("ApiServer",)
+__all__ = ("ApiServer", "PoolSampling")
+
+_RETENTION_US = DAY_US + HOUR_US
+_EXPIRED_AT_ONCE = 2_000
+
+_log = Logger(__name__)
 
 _QUESTION_SECONDS = 2.0
 """Time limit of one SQL statement of an API request."""
@@ -77,6 +87,7 @@ class ApiServer:
         worker_pages: WorkerPages,
         spans: Callable[[], tuple[int, int]],
         dags_read: Callable[[], bool],
+        dags_known: bool,
         copy_result: CopyResult | None = None,
         node_queries: NodeQueries | None = None,
         node_status: ReadNodeStatus = is_alone,
@@ -103,6 +114,7 @@ class ApiServer:
             worker_pages=worker_pages,
             spans=spans,
             dags_read=dags_read,
+            dags_known=dags_known,
             copy_result=copy_result,
             node_queries=node_queries,
             node_status=node_status,
@@ -169,3 +181,55 @@ def _retention_days(settings: Settings) -> RetentionDays:
         hourly_history_days=settings.keep_hourly_history_days,
         history_days=settings.keep_history_days,
     )
+
+
+class PoolSampling:
+    """The service that samples how full the pools are, once a minute.
+
+    A sample is a request to the engine like any other change. While no pool is used, there is none,
+    so a daemon without work writes nothing. Samples older than a day are deleted by the same
+    request.
+
+    Args:
+        pools: Returns the pools as they are now.
+    """
+
+    def __init__(
+        self,
+        pools: Callable[[], Awaitable[Sequence[PoolView]]],
+        engine: Engine,
+        store: Store,
+        clock: Clock,
+    ) -> None:
+        self._pools = pools
+        self._engine = engine
+        self._store = store
+        self._clock = clock
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Sample the pools at every full minute until cancelled."""
+        task_status.started()
+        while True:
+            await self._clock.sleep((MINUTE_US - self._clock.now() % MINUTE_US) / 1e6)
+            try:
+                await self.sample()
+            except StoreUnavailable as exc:
+                _log.info("pools were not sampled", error=str(exc))
+            except AioflowError as exc:
+                _log.error("pools cannot be sampled", error=str(exc))
+
+    async def sample(self) -> None:
+        """Store one sample of each pool in use, and delete expired ones.
+
+        Raises:
+            StoreUnavailable: If the database does not respond.
+        """
+        pools = tuple(
+            PoolSample(pool.name, pool.slots, pool.used or 0, pool.queued or 0)
+            for pool in await self._pools()
+            if pool.used or pool.queued
+        )
+        before = self._clock.now() - _RETENTION_US
+        expired = await self._store.list_old_pool_usage(before=before, limit=_EXPIRED_AT_ONCE)
+        if pools or expired:
+            await self._engine.ask(RecordPoolUsage(pools=pools, expired=tuple(expired)))

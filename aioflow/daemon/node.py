@@ -22,7 +22,13 @@ from aioflow.clock import SystemClock
 from aioflow.core.state.child_roles import SLOT, shared_role
 from aioflow.core.why import still_waits
 from aioflow.crypto import Vault
-from aioflow.daemon.parts import make_deliveries, make_engine
+from aioflow.daemon.parts import (
+    examine_store,
+    make_deliveries,
+    make_engine,
+    send_heartbeats,
+    watch_store,
+)
 from aioflow.daemon.standby import NodeCounts, Rejoins, Standby, StatusReader, timing_of
 from aioflow.daemon.startup import (
     ApiServing,
@@ -42,7 +48,7 @@ from aioflow.executors.host_pool import HostPool
 from aioflow.executors.registry import check_executors, open_backends
 from aioflow.executors.remote_executor import RemoteExecutors
 from aioflow.executors.worker_pool import WorkerPool
-from aioflow.maintenance.code_restore import CodeMissing
+from aioflow.maintenance.code_restore import CodeMissing, keep_restoring, restore_needed
 from aioflow.maintenance.result_orphans import OrphanedResults
 from aioflow.maintenance.retention import Deleting
 from aioflow.model.decisions import DecisionRow
@@ -63,7 +69,7 @@ from aioflow.storage.results import FileResults
 from aioflow.storage.stored import StoredLogs, StoredResults
 from aioflow.store import Store
 from aioflow.store.sqlite.lock import FileLock
-from aioflow.store.takeover import Beating, prepare_claim
+from aioflow.store.takeover import prepare_claim, retried
 from aioflow.telemetry.log import Logger
 from aioflow.telemetry.task_log import TaskLog
 from aioflow.telemetry.tracing import Traces
@@ -82,7 +88,8 @@ _FIRST_SWEEP_SECONDS = 2.0
 _WEB_WAITS_SECONDS = 2.0
 """Maximum seconds by which the work of a restart may delay the web server."""
 
-_WATCH_STORE_SECONDS = 1.0
+_LOOK_SECONDS = 1.0
+"""Interval in which a drained node looks for a standby."""
 
 _DRAINING = Path("run", "draining")
 """File in the home that exists while its daemon drains, so that a second daemon can report it."""
@@ -261,7 +268,7 @@ async def _serve(node: _Node, ready: Callable[[Ready], None], signals: StopSigna
 
 
 class _Warm:
-    """What a standby has started before it is active.
+    """The services that a standby runs before it is active.
 
     Attributes:
         has_children: The child processes have been started.
@@ -350,7 +357,7 @@ class _Node:
         async with anyio.create_task_group() as group:
             group.start_soon(self._end_when_stopped, group.cancel_scope)
             while True:
-                await self._clock.sleep(_WATCH_STORE_SECONDS)
+                await self._clock.sleep(_LOOK_SECONDS)
                 if self._engine.memory.is_drained and await self._has_successor():
                     _log.info("drained, handing over to a standby")
                     group.cancel_scope.cancel()
@@ -461,7 +468,9 @@ class _Node:
     def _spans(self) -> tuple[int, int]:
         return (0, 0) if self._traces is None else (self._traces.made, self._traces.dropped)
 
-    async def _open_api_server(self, dags_read: Callable[[], bool]) -> ApiServing:
+    async def _open_api_server(
+        self, dags_read: Callable[[], bool], *, dags_known: bool
+    ) -> ApiServing:
         """Open the API and the services behind it.
 
         The module is imported in a thread while the child processes start, which takes as long.
@@ -481,6 +490,7 @@ class _Node:
             worker_pages=self._remote.pages,
             spans=self._spans,
             dags_read=dags_read,
+            dags_known=dags_known,
             copy_result=None if self._stored is None else self._stored.fetcher.path,
             node_queries=self._queries,
             node_status=self._status.read,
@@ -541,6 +551,7 @@ class _Node:
             services.start_soon(self._serve_reads, services, self._queries, ready)
         async with anyio.create_task_group() as watching:
             watching.start_soon(self._end_when_stopped, watching.cancel_scope)
+            watching.start_soon(self._keep_code)
             await standby.wait(self._claim)
             watching.cancel_scope.cancel()
         is_active = not self.stopped.is_set()
@@ -554,6 +565,10 @@ class _Node:
         """Return whether this standby answers requests."""
         server = self._standby_server
         return self._queries is None or (server is not None and server.is_current)
+
+    async def _keep_code(self) -> None:
+        """Keep the code of all versions complete, so that a takeover need not restore it."""
+        await keep_restoring(self._store, self._snapshots, self._clock)
 
     async def _claim(self, about: NodeFacts) -> None:
         if not self.stopped.is_set():
@@ -582,6 +597,7 @@ class _Node:
                     self._standby_server = server
                     self._url = await group.start(server.serve)
                     ready()
+                    await in_thread(import_api_server)  # so that a takeover need not do it
         finally:
             self._warm.reads_over.set()
 
@@ -596,28 +612,34 @@ class _Node:
     async def start(self, services: TaskGroup) -> None:
         """Start every other service, each after the services that it needs."""
         if self._store.membership is not None:
-            services.start_soon(self._send_heartbeats)
+            seconds = self._settings.ha_heartbeat_seconds
+            services.start_soon(send_heartbeats, self._engine, self._clock, seconds)
         catalog = await self._open_catalog()
+        # The rows of the node before have all DAGs. Its tasks start before the files are read.
+        has_taken_over = self._standby is not None and self._standby.node_no is not None
         async with anyio.create_task_group() as starting:
             # The child processes start while the engine reads the unfinished runs. Their reports
             # wait in its inbox until it has read them.
             starting.start_soon(self._start_children, services)
             api_server = self._api_server = await self._open_api_server(
-                catalog.first_sweep_done.is_set
+                catalog.first_sweep_done.is_set, dags_known=has_taken_over
             )
             self._connect(api_server)
             await services.start(self._engine.run)
             await services.start(self._remote.run, self._lease())
             if not self._engine.memory.has_queued:
                 self._open_slots()
-            starting.start_soon(services.start, catalog.run)
+            if not has_taken_over:
+                starting.start_soon(services.start, catalog.run)
             starting.start_soon(services.start, self._deliveries.run)
             starting.start_soon(self._start_web, services, api_server)
+        if has_taken_over:
+            await services.start(catalog.run)
         with anyio.move_on_after(_FIRST_SWEEP_SECONDS):
             await catalog.first_sweep_done.wait()
         if self._store.membership is None:
-            services.start_soon(self._watch_store)
-        services.start_soon(self._examine_store)
+            services.start_soon(watch_store, self._engine, self._store, self._clock)
+        services.start_soon(examine_store, self._engine, self._store, self._clock)
         services.start_soon(self._code_missing.run)
         services.start_soon(self._deleting.run)
         if self._stored is not None:
@@ -641,13 +663,15 @@ class _Node:
 
     async def _open_catalog(self) -> Catalog:
         """Open the catalog. Restore missing code of all versions that may still run."""
+        patience, clock = self._settings.db_wait_seconds, self._clock
+        known = await retried(self._store.list_dag_files, clock, patience)
         catalog = Catalog(
             self._settings.dags,
             self._snapshots,
             self._children,
             self._engine.report,
             self._clock,
-            known=await self._store.list_dag_files(),
+            known=known,
             limits=Limits(
                 wall_seconds=self._settings.parse_timeout_seconds,
                 default_deferrable=self._settings.default_deferrable,
@@ -662,7 +686,7 @@ class _Node:
             ),
             interpreters=self._interpreters,
         )
-        await self._code_missing.restore_needed(self._settings.code_folder)
+        await retried(partial(restore_needed, self._store, self._snapshots), clock, patience)
         return catalog
 
     async def _start_web(self, services: TaskGroup, api_server: ApiServing) -> None:
@@ -718,39 +742,6 @@ class _Node:
             await self._hosts.shut_down()
         if self._api_server is not None:
             await self._api_server.stop(_RELEASE_SECONDS)
-
-    async def _watch_store(self) -> None:
-        """Fail if another daemon has claimed the database, even while nothing commits."""
-        beating = Beating(self._engine.heartbeat, self._clock)
-        while True:
-            await self._clock.sleep(_WATCH_STORE_SECONDS)
-            self._store.verify()
-            await beating.heartbeat(self._engine.memory.commit_no)
-
-    async def _send_heartbeats(self) -> None:
-        """Send heartbeats for the standbys to see, even while nothing commits.
-
-        Once the engine runs, each follows a turn: an engine that hangs must not look alive.
-        """
-        seconds, engine = self._settings.ha_heartbeat_seconds, self._engine
-        beating = Beating(engine.heartbeat, self._clock, seconds=0.9 * seconds)
-        while True:
-            await self._clock.sleep(seconds)
-            if engine.turns:
-                engine.report([ContinueRun(-1)])
-                await engine.next_turn()
-            await beating.heartbeat(engine.memory.commit_no)
-
-    async def _examine_store(self) -> None:
-        """Run the database checks that the start skipped to save time."""
-        found = None
-        while found is None:
-            try:
-                found = await self._store.examine()
-            except StoreUnavailable as exc:
-                _log.warning("the database cannot be checked now", error=str(exc))
-                await self._clock.sleep(_WATCH_STORE_SECONDS)
-        self._engine.report([AlertRaised(reason=one.reason, message=one.message) for one in found])
 
     async def _stop_when_idle(self, catalog: Catalog) -> None:
         await catalog.first_sweep_done.wait()

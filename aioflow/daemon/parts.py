@@ -1,4 +1,4 @@
-"""The engine of a node, and the worker of its outbox, as the settings want them."""
+"""The engine of a node, the worker of its outbox, and the services that show that it is alive."""
 
 from __future__ import annotations
 
@@ -12,19 +12,30 @@ from aioflow.clock import Clock
 from aioflow.core.scheduling.slots import Slots
 from aioflow.daemon.standby import timing_of
 from aioflow.engine.loop import Engine
+from aioflow.errors import StoreUnavailable
 from aioflow.executors.backend import ExecutorBackend
 from aioflow.executors.executor_context import ExecutorContext
 from aioflow.model.decisions import DecisionRow
 from aioflow.model.rows import NodeFacts, VersionRow
 from aioflow.notifications import OutboxWorker, Pace, targets_of
+from aioflow.protocol.inputs import AlertRaised, ContinueRun
 from aioflow.protocol.outbox import Alert, Asked
 from aioflow.settings import Settings
 from aioflow.store import Store
+from aioflow.store.takeover import Beating
 from aioflow.telemetry.log import Logger
 
-__all__ = ("make_deliveries", "make_engine")
+__all__ = (
+    "examine_store",
+    "make_deliveries",
+    "make_engine",
+    "send_heartbeats",
+    "watch_store",
+)
 
 _log = Logger(__name__)
+
+_WATCH_STORE_SECONDS = 1.0
 
 
 def make_engine(
@@ -87,3 +98,38 @@ def _log_alert(alert: Alert) -> None:
     """Log an alert, for on-call people who monitor the log."""
     facts: Mapping[str, object] = msgspec.structs.asdict(alert)
     _log.error("alert", **facts)
+
+
+async def watch_store(engine: Engine, store: Store, clock: Clock) -> None:
+    """Fail if another daemon has claimed the database, even while nothing commits."""
+    beating = Beating(engine.heartbeat, clock)
+    while True:
+        await clock.sleep(_WATCH_STORE_SECONDS)
+        store.verify()
+        await beating.heartbeat(engine.memory.commit_no)
+
+
+async def send_heartbeats(engine: Engine, clock: Clock, seconds: float) -> None:
+    """Send heartbeats for the standbys to see, even while nothing commits.
+
+    Once the engine runs, each follows a turn: an engine that hangs must not look alive.
+    """
+    beating = Beating(engine.heartbeat, clock, seconds=0.9 * seconds)
+    while True:
+        await clock.sleep(seconds)
+        if engine.turns:
+            engine.report([ContinueRun(-1)])
+            await engine.next_turn()
+        await beating.heartbeat(engine.memory.commit_no)
+
+
+async def examine_store(engine: Engine, store: Store, clock: Clock) -> None:
+    """Run the database checks that the start skipped to save time."""
+    found = None
+    while found is None:
+        try:
+            found = await store.examine()
+        except StoreUnavailable as exc:
+            _log.warning("the database cannot be checked now", error=str(exc))
+            await clock.sleep(_WATCH_STORE_SECONDS)
+    engine.report([AlertRaised(reason=one.reason, message=one.message) for one in found])

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import msgspec
 
 from aioflow.clock import Clock
-from aioflow.core.observation import Poll, Timing, Watch, is_silent, observed
+from aioflow.core.observation import Poll, Timing, Watch, is_silent, observed, pause_us
 from aioflow.engine.loop import Engine
 from aioflow.engine.role import active_role
 from aioflow.errors import HomeBusy, StoreUnavailable
@@ -89,7 +89,7 @@ class Standby:
         self._joined: Joined | None = None
         self._watch: Watch | None = None
         self._twin: NodeMark | None = None
-        self._silent_until = 0
+        self._silent_until = self._next_heartbeat = 0
         self.active: ActiveNode | None = None
 
     @property
@@ -136,7 +136,8 @@ class Standby:
             if await self._poll(take_over):
                 return
             took_us = self._clock.monotonic_us() - began
-            await self._clock.sleep(max(self._timing.heartbeat_us - took_us, 0) / 1e6)
+            wait_us = pause_us(self._watch, began, self._timing)
+            await self._clock.sleep(max(wait_us - took_us, 0) / 1e6)
 
     async def _poll(self, take_over: TakeOver) -> bool:
         """Watch once. Return whether this node has claimed the database."""
@@ -146,7 +147,7 @@ class Standby:
             answered_at = self._clock.monotonic_us()
             self._is_away = False
             if active is None and self._joined is not None and await self._leaves_it_to_another():
-                await self._heartbeat()
+                await self._heartbeat(at)
                 return False
             if active is None or active.home == self._about.home:
                 return self._is_free(active) and await self._claim(take_over, None)
@@ -155,7 +156,7 @@ class Standby:
             if self._joined is None:
                 self._joined = await self._membership.join(self._about)
                 _log.info("stands by", node=self.node_no, active=active.name)
-            await self._heartbeat()
+            await self._heartbeat(at)
         except StoreUnavailable as exc:
             self.active, self._is_away = None, True
             self._watch = observed(self._watch, None, self._timing)
@@ -172,9 +173,15 @@ class Standby:
         _log.warning("the active node is silent, taking over", dead=active.name)
         return await self._claim(take_over, active.mark)
 
-    async def _heartbeat(self) -> None:
+    async def _heartbeat(self, at: int) -> None:
+        """Send a heartbeat of this node if it is due.
+
+        Raises:
+            Fenced: If another daemon has the identity of this home, or the node was removed.
+        """
         self._has_been_warm = self._has_been_warm or self._is_warm()
-        if self._has_been_warm:
+        if self._has_been_warm and at >= self._next_heartbeat:
+            self._next_heartbeat = at + self._timing.heartbeat_us
             await self._membership.heartbeat(self._clock.now())
 
     async def _leaves_it_to_another(self) -> bool:
@@ -211,6 +218,8 @@ class Standby:
             return False
         except StoreUnavailable as exc:
             _log.warning("the takeover failed, trying again", error=str(exc))
+            # The claim may have been made. Then this session would look like that of a twin.
+            await self._membership.end_own_session()
             await self._end_idle_session(after)
             return False
         return True

@@ -272,7 +272,10 @@ class Engine(FailedTurns):
         """
         self.dispatcher.require_all()
         try:
-            claim = await self._recover(self._claimed or await self._claim())
+            claim = self._claimed or await self._claim()
+            self._store.damages.listen(lambda damage: self.report([DamageFound(damage)]))
+            # From the beginning after an outage: no other part does it while this node is active.
+            await self._patiently(partial(self._recover, claim), is_whole=False)
             await self._run_turns(task_status, has_crashed=claim.after_crash)
         finally:
             self._pending_requests.end()
@@ -475,8 +478,8 @@ class Engine(FailedTurns):
         self._claimed = await self._claim()
         self._epoch = self._claimed.epoch
 
-    async def _recover(self, claim: Claim) -> Claim:
-        """Restore all unfinished work to memory under a new epoch. Return the claim."""
+    async def _recover(self, claim: Claim) -> None:
+        """Restore all unfinished work to memory under a new epoch."""
         self._epoch = claim.epoch
         self.memory = Memory(epoch=claim.epoch)
         self.memory.node_no, self.memory.commit_no = claim.node_no, claim.commit_no
@@ -487,11 +490,9 @@ class Engine(FailedTurns):
         self._steady.resume(wall=claim.seen_at, steady=claim.steady_at)
         self.memory.shift = self._steady.read().shift
         self.memory.rests_after = self._clock.now() if self._ends_when_idle else None
-        self._store.damages.listen(lambda damage: self.report([DamageFound(damage)]))
         async with self._store.unfinished() as parts:
             await self._remember_all(parts)
         await self._report_quarantined()
-        return claim
 
     async def _claim(self) -> Claim:
         """Claim the database.

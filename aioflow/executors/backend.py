@@ -104,7 +104,7 @@ class WorkerChannel(Protocol):
 
 
 class WorkerEvents(Protocol):
-    """What a backend reports. Implemented by the daemon.
+    """The receiver of the reports of a backend. Implemented by the daemon.
 
     All methods are called in the thread of the event loop that runs ``ExecutorBackend.run``. For
     one worker ``worker_up`` is the first call and ``worker_gone`` the last, each once.

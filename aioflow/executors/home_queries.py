@@ -1,9 +1,9 @@
-"""What a worker on another machine asks of the home: code of its version, and large results.
+"""Queries of workers on other machines: for the code of their version, and for large results.
 
-Results travel in pieces. A worker asks for a piece once it has the one before, and gets one answer
-at a time. So at most one piece waits for a worker whose channel is slow, and all answers that wait
-are limited together. So are the pieces on their way here: a worker reserves memory for each, and
-sends it once it has got that.
+Results are transferred in pieces. A worker requests a piece after it has received the previous one,
+and gets one response at a time. So at most one piece waits for a worker with a slow channel. The
+memory of all waiting responses is limited. So is that of results on their way to the home: a worker
+reserves memory for each piece before it sends the piece.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ __all__ = (
 )
 
 OWN_QUERIES = frozenset({CODE_QUERY, FETCH_QUERY, RESERVE_QUERY, STORE_QUERY})
-"""Kinds of queries that are answered here, because they are about what the home has."""
+"""Kinds of queries that are answered here, because their data is in the home."""
 
 ANSWER_BYTES = 128 * 1024 * 1024
 """Maximum size of the answers to all workers that are being read or sent."""
@@ -188,7 +188,7 @@ class HomeQueries:
         return b""
 
     async def _sent(self, worker: Asker) -> None:
-        """Wait until most of what was sent has left, unless that cannot be expected."""
+        """Wait until at most one piece is unsent, or the worker can no longer be reached."""
         while worker.is_open and not worker.is_lost and worker.backlog > PIECE_BYTES:
             await self._context.clock.sleep(_SENT_LOOK_SECONDS)
 

@@ -9,24 +9,45 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import anyio
 
 from aioflow.catalog.snapshot import Snapshots
 from aioflow.clock import Clock
-from aioflow.errors import StoreUnavailable
+from aioflow.errors import StoreError, StoreUnavailable
 from aioflow.protocol.effects import RestoreCode
 from aioflow.protocol.inputs import CodeRestored, Input
 from aioflow.store import Store
 from aioflow.telemetry.log import Logger
 
-__all__ = ("CodeMissing",)
+__all__ = ("CodeMissing", "keep_restoring", "restore_needed")
 
 AGAIN_SECONDS = 1.0
 """Minimum interval between restores, in case the code disappears again at once."""
 
+KEEP_SECONDS = 10.0
+"""Interval in which a standby restores what it would need to take over."""
+
 _log = Logger(__name__)
+
+
+async def restore_needed(store: Store, snapshots: Snapshots) -> None:
+    """Restore the code of each version that may still run and is missing on the disk."""
+    for needed in await store.list_needed_version_names():
+        if not (snapshots.folder / needed).exists():
+            row = await store.find_version(needed)
+            if row is not None:
+                await snapshots.restore(row.version, row.sources)
+
+
+async def keep_restoring(store: Store, snapshots: Snapshots, clock: Clock) -> None:
+    """Call ``restore_needed`` again and again, so that a takeover need not wait for it."""
+    while True:
+        try:
+            await restore_needed(store, snapshots)
+        except (OSError, StoreError) as exc:
+            _log.warning("code cannot be restored now", error=str(exc))
+        await clock.sleep(KEEP_SECONDS)
 
 
 class CodeMissing:
@@ -52,14 +73,6 @@ class CodeMissing:
     def ask(self, wanted: RestoreCode) -> None:
         """Request the restoration of code. Return at once."""
         self._send.send_nowait(wanted)
-
-    async def restore_needed(self, folder: Path) -> None:
-        """Restore the code of each version that may still run and is missing in a folder."""
-        for needed in await self._store.list_needed_versions():
-            if not (folder / needed.version).exists():
-                row = await self._store.find_version(needed.version)
-                if row is not None:
-                    await self._snapshots.restore(row.version, row.sources)
 
     async def run(self) -> None:
         """Restore requested code versions, one batch at a time, until cancelled."""

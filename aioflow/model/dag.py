@@ -151,7 +151,7 @@ class MapSource(msgspec.Struct, frozen=True, array_like=True):
 
 
 class MapSpec(msgspec.Struct, frozen=True):
-    """How a task fans out. The last source varies fastest in a product.
+    """The fan-out of a task. The last source varies fastest in a product.
 
     Attributes:
         along: The other tasks of its mapped group. All have the same sources, and their children

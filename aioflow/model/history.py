@@ -48,7 +48,7 @@ PERCENTILE_ERROR = 2 ** (1 / (2 * _PER_OCTAVE)) - 1
 
 
 class Measure(IntEnum):
-    """What a row counts."""
+    """The measure that a row counts."""
 
     STATE = 0
     """Ends, by final state: of runs a ``RunState``, of tasks a ``TaskState``."""
@@ -60,7 +60,7 @@ class Measure(IntEnum):
     """Until the start: of a run since its creation, of a task since it could run."""
 
     WAIT = 3
-    """How long a task was deferred until the event of its trigger."""
+    """From the deferral of a task to the event of its trigger."""
 
 
 class HistoryRow(NamedTuple):

@@ -88,7 +88,7 @@ class TriggerState(IntEnum):
 
 
 class NodeState(IntEnum):
-    """What a node is to its database. Only an active node may commit; there is at most one."""
+    """The role of a node. Only an active node may commit, and there is at most one."""
 
     STANDBY = 0
     ACTIVE = 1

@@ -26,7 +26,7 @@ LOCAL = "local"
 
 
 class WorkerSpec(msgspec.Struct, frozen=True):
-    """What tries must have in common to run in the same worker, one after the other.
+    """The requirements that tries share if they run in the same worker, one after the other.
 
     It is hashable. Two tasks with equal specs share workers.
 

@@ -85,7 +85,7 @@ class _Identity(msgspec.Struct, frozen=True):
 
 
 class _State:
-    """What is known of one interpreter.
+    """The state of one interpreter, as of its last check.
 
     Attributes:
         generation: Grows with each change. A file that was parsed in another one is parsed again.
@@ -327,7 +327,7 @@ class Interpreters:
             listener(name)
 
     async def _probe(self, state: _State) -> tuple[Launch | None, str]:
-        """Ask an interpreter what it is. Return how to start children in it, or its problem."""
+        """Run an interpreter to identify it. Return how to start children in it, or its problem."""
         if refusal := await in_thread(_refusal, state.path, limiter=self._threads):
             return None, refusal
         path = _resolved(state.path)

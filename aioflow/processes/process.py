@@ -313,7 +313,7 @@ class Child:
         self._over.set()
 
     async def _kill_strays(self, limiter: anyio.CapacityLimiter) -> int:
-        """Kill what the child left running, before another child may replace it.
+        """Kill the processes that the child left behind, before another child may replace it.
 
         Raises:
             OSError: If the search fails ``SWEEPS`` times, a second apart. The daemon then searches

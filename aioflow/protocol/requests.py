@@ -263,7 +263,7 @@ class EraseHistory(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Delete rows of the history. Answered with ``None``.
 
     Attributes:
-        is_merged: Whether what the rows count is added to the rows of their days.
+        is_merged: Whether the counts of the rows are added to the rows of their days.
     """
 
     rows: list[HistoryRow]
@@ -513,7 +513,7 @@ class SetValue(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 Encrypted: TypeAlias = Literal["value", "trigger", "decision"]
-"""What is encrypted in the database, in the order of a key rotation."""
+"""The kinds of encrypted rows, in the order of a key rotation."""
 
 
 class Reencrypt(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -522,7 +522,7 @@ class Reencrypt(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     The values come first, then the triggers by number, then the decisions, the newest first.
 
     Attributes:
-        of: What the page consists of.
+        of: The kind of the rows in the page.
         after: The last trigger or decision of the previous page; ``None`` for the first page.
     """
 

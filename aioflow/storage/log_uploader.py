@@ -5,9 +5,9 @@ seconds, by 256 KiB, or when a try has ended, but at most every two seconds per 
 changes. So after the death of a node at most its last two seconds are only on its disk, and its
 next start stores them.
 
-How far each file is stored is noted in ``<logs>/uploaded.<digest of the URL>``, one line per part,
-which the next start reads. If notes are lost, or the store is another one, it is listed what is
-stored. A file that is stored completely, and has not grown for a day, is deleted from the home.
+The progress of each file is recorded in ``<logs>/uploaded.<digest of the URL>``, one line per part,
+which the next start reads. If that file is lost, or the store is another one, the stored parts are
+listed. A file that is stored completely, and has not grown for a day, is deleted from the home.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class LogUploader:
         self._due[segment] = None
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Store output until cancelled. Then store what is left, with one attempt."""
+        """Store output until cancelled. Then make one attempt to store the rest."""
         await self._resume()
         task_status.started()
         try:
@@ -166,7 +166,7 @@ class LogUploader:
             progress.is_busy = False
 
     async def _upload(self, segment: LogSegment, progress: _Progress) -> None:
-        """Store what a file has grown by."""
+        """Store the output that was appended to a file since its last part."""
         path, now = self._tasklog.segment_path(segment), self._clock.monotonic_us()
         progress.last_us = now
         try:

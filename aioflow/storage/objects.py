@@ -36,7 +36,7 @@ _LIST_PAGE = 1_000
 _OWNER = "aioflow-owner"
 
 _NO_CREATE = ("501 Not Implemented", "(os error 1)", "(os error 38)", "(os error 95)")
-"""What the errors of stores contain that refuse conditions, and of folders without hard links."""
+"""Parts of the errors of stores without conditional writes, and of folders without hard links."""
 
 Answer = TypeVar("Answer")
 

@@ -1,8 +1,8 @@
 """Fetches stored results for the processes of this machine, each result once.
 
 A process reads results as files. If a file is missing, it asks the daemon for a copy, and reads the
-copy after the reply. The daemon looks up the row of the result, and checks size and checksum of
-what it fetched. A result is fetched as a whole, also a list of which a process needs one item: it
+copy after the reply. The daemon looks up the row of the result, and checks the size and checksum of
+the copy. Each result is fetched as a whole, even if a process needs one item of a list: a result
 has at most 64 MiB, the other items are needed next, and only the whole has a checksum.
 """
 

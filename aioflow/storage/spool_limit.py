@@ -34,7 +34,7 @@ class _Request(msgspec.Struct):
 
 
 class SpoolLimit:
-    """What waits to be stored, and what is about to be written.
+    """The results that wait to be stored, and reservations for results about to be written.
 
     Attributes:
         waiting_results, waiting_bytes: The results that wait to be stored.

@@ -473,6 +473,9 @@ class Store(Browsed, Protocol):
     async def list_needed_versions(self) -> list[VersionRow]:
         """Return the versions that may still run, without their sources."""
 
+    async def list_needed_version_names(self) -> list[str]:
+        """Return the names of the versions that may still run."""
+
     async def find_version(self, version: str) -> VersionRow | None:
         """Return a version with its sources."""
 

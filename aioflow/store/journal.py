@@ -65,7 +65,7 @@ class _Steps(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Moved(msgspec.Struct, frozen=True, kw_only=True):
-    """What a batch moved that the live stream shows.
+    """The changes of a batch that the live stream shows.
 
     Attributes:
         tables: Names of the tables with changed rows.
@@ -157,7 +157,7 @@ def steps_of(packed: bytes) -> list[tuple[TaskNo, int]]:
 
 
 def moved_by(body: bytes) -> Moved:
-    """Return what the batch of a journal row moved.
+    """Return the changes of a journal row that the live stream shows.
 
     Raises:
         ValueError: See ``decode``.

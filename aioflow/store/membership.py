@@ -88,3 +88,6 @@ class Membership(Protocol):
 
         Such a transaction locks the row of the node, so that it cannot be declared dead.
         """
+
+    async def end_own_session(self) -> None:
+        """Close the connection in which this node writes. The next statement opens another."""

@@ -43,5 +43,8 @@ class NodeMessages(Protocol):
     async def take(self, epoch: int) -> list[NodeMessage]:
         """Remove the messages for the node of a term, and return them. Expired ones are deleted."""
 
-    async def wait(self, epoch: int, seconds: float) -> None:
-        """Wait until a message for the node of a term may be there, at most ``seconds``."""
+    async def wait(self, epoch: int, seconds: float) -> bool:
+        """Wait at most ``seconds`` until a message for the node of a term may be there.
+
+        Return whether one was announced.
+        """

@@ -300,16 +300,23 @@ DECLARE_DEAD = {
 It gets a term of its own, so no daemon writes under its old one.
 """
 
+# A heartbeat need not wait for the disk: a server that loses it has lost its sessions, too, so that
+# every observer of the node starts to count again.
+_unsynced = select(
+    literal_column("set_config('synchronous_commit', 'off', true)").label("is_synced")
+).cte("unsynced")
+
 HEARTBEAT = (
     update(_node)
     .where(
+        _unsynced.c.is_synced == literal_column("'off'"),
         _node.c.node_no == _bound("node_no"),
         _node.c.epoch == _bound("epoch", "of_epoch"),
         _node.c.state == _bound("state", "of_state"),
     )
     .values(heartbeat=_node.c.heartbeat + literal(1), heartbeat_at=_bound("heartbeat_at"))
 )
-"""Records a heartbeat of a node in a state under an epoch."""
+"""Records a heartbeat of a node in a state under an epoch, on PostgreSQL."""
 
 LEAVE = (
     update(_node)

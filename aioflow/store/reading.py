@@ -397,6 +397,10 @@ class Reading(
         """See ``Store``."""
         return await self._all(rows.version_row, selects.NEEDED_VERSIONS)
 
+    async def list_needed_version_names(self) -> list[str]:
+        """See ``Store``."""
+        return await self._all(lambda row: str(row[0]), selects.NEEDED_VERSION_NAMES)
+
     async def find_version(self, version: str) -> VersionRow | None:
         """See ``Store``."""
         return await self._one(rows.version_row, selects.VERSION, version=version)

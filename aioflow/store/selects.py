@@ -52,6 +52,7 @@ __all__ = (
     "NAMED_EVENTS_PAGE",
     "NAMED_EVENT_BY_REQUEST",
     "NEEDED_VERSIONS",
+    "NEEDED_VERSION_NAMES",
     "OUTBOX_COUNTS",
     "OUTBOX_IN_MEMORY",
     "OUTBOX_PAGE",
@@ -197,13 +198,15 @@ _without_sources = select(
     null().label("sources"),
     _version.c.created_at,
 )
-NEEDED_VERSIONS = _without_sources.where(
-    or_(
-        _version.c.version.in_(select(tables.dag.c.version)),
-        _version.c.version.in_(select(tables.dag_file.c.version)),
-        _version.c.version.in_(select(_run.c.version).where(_is_live)),
-    )
-).order_by(_version.c.created_at, _version.c.version)
+_is_needed = or_(
+    _version.c.version.in_(select(tables.dag.c.version)),
+    _version.c.version.in_(select(tables.dag_file.c.version)),
+    _version.c.version.in_(select(_run.c.version).where(_is_live)),
+)
+NEEDED_VERSIONS = _without_sources.where(_is_needed).order_by(
+    _version.c.created_at, _version.c.version
+)
+NEEDED_VERSION_NAMES = select(_version.c.version).where(_is_needed).order_by(_version.c.version)
 
 # ── runs ────────────────────────────────────────────────────────────────────────────────
 

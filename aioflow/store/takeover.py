@@ -23,7 +23,14 @@ from aioflow.settings.home import own_identity
 from aioflow.store import Store
 from aioflow.telemetry.log import Logger
 
-__all__ = ("HEARTBEAT_SECONDS", "LEASE_SECONDS", "Beating", "prepare_claim", "wait_for_takeover")
+__all__ = (
+    "HEARTBEAT_SECONDS",
+    "LEASE_SECONDS",
+    "Beating",
+    "prepare_claim",
+    "retried",
+    "wait_for_takeover",
+)
 
 HEARTBEAT_SECONDS = 2.0
 """Interval between heartbeats while a daemon commits nothing."""
@@ -54,9 +61,9 @@ async def prepare_claim(settings: Settings, store: Store, *, take_over: bool) ->
     # A node that rejoins must outlast an outage: it may be the only one that is left.
     patience = 0.0 if membership is None else settings.db_wait_seconds
     if membership is not None:
-        await _retried(membership.check_connection, clock, patience)
+        await retried(membership.check_connection, clock, patience)
     if not take_over:
-        if not await _retried(store.can_decrypt, clock, patience):
+        if not await retried(store.can_decrypt, clock, patience):
             raise SettingsError(
                 f"no key in {settings.key_file} decrypts the values in {settings.shown_db}: "
                 "the database, or the key file, is another home's; put the right key back, "
@@ -77,7 +84,7 @@ async def prepare_claim(settings: Settings, store: Store, *, take_over: bool) ->
     )
 
 
-async def _retried(ask: Callable[[], Awaitable[Answer]], clock: Clock, seconds: float) -> Answer:
+async def retried(ask: Callable[[], Awaitable[Answer]], clock: Clock, seconds: float) -> Answer:
     """Repeat a question until the database answers, or the time is over. Return the answer.
 
     Raises:

@@ -136,13 +136,15 @@ _NEWEST_COMMIT = select(func.max(tables.journal.c.seq))
 _JOURNAL_END = select(
     tables.node.c.node_no, tables.node.c.commit_no, _NEWEST_COMMIT.scalar_subquery()
 )
+_ROWS_BEFORE = 1_000
 _commit_no = tables.journal.c.commit_no
 _of_node = tables.journal.c.node_no == number("node_no")
 _COMMITS_ABOVE: Any = select(func.count(), func.min(_commit_no), func.max(_commit_no)).where(
     _of_node,
     _commit_no > number("number"),
-    # ``seq`` is never below the commit number, and in SQLite only ``seq`` has an index.
-    tables.journal.c.seq > number("number"),
+    # In SQLite only ``seq`` has an index. It is never below the commit number, so rows above are
+    # found by it. The rows before are read because their commit numbers may be damaged.
+    tables.journal.c.seq > number("number") - literal(_ROWS_BEFORE),
 )
 _LAST_COMMIT_UNTIL = select(func.max(_commit_no)).where(_of_node, _commit_no <= number("number"))
 

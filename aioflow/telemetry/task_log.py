@@ -358,7 +358,7 @@ class TaskLog:
         return block / str(segment.run_no) / f"{segment.name}{_SUFFIX}"
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Write data as it arrives, until cancelled. Then write what is still waiting."""
+        """Write data as it arrives, until cancelled. Then write the rest."""
         task_status.started()
         try:
             while True:
@@ -415,7 +415,7 @@ class TaskLog:
         return sorted(found)
 
     async def catch_up(self) -> None:
-        """Wait until what has arrived so far is on disk, unless the disk is very slow."""
+        """Wait until all output received so far is on disk, unless the disk is very slow."""
         with anyio.move_on_after(_CATCH_UP_SECONDS):
             await self._catch_up()
 

@@ -45,7 +45,7 @@ _STOPPED_READERS = 8
 
 
 class _Group(NamedTuple):
-    """What one execution has printed in a block."""
+    """The output of one execution in a block."""
 
     map_index: int
     try_number: int
@@ -117,7 +117,7 @@ def _scan(file: BinaryIO, begin: int, at: Timestamp) -> Iterator[Block]:
 
 
 def _parse(data: bytes) -> tuple[list[Block], int]:
-    """Return the blocks of an index without its first header, and the size of what is valid."""
+    """Return the blocks of an index without its first header, and the size of its valid part."""
     blocks: list[Block] = []
     end = place = 0
     while place + _HEAD.size <= len(data):

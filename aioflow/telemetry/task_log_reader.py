@@ -189,11 +189,11 @@ class LogReader:
         return self.offset + len(self._part.between(self.start_no, record.start_no)) + record.length
 
     def _take(self, record: RecordHeader, after: int, data: bytes | None, wanted: _Wanted) -> bool:
-        """Add what is wanted of a record. Return whether to continue after it.
+        """Add the requested part of a record. Return whether to read the next record.
 
         Args:
-            after: The offset after it.
-            data: The output; ``None`` if it is before what is wanted.
+            after: The offset of the end of the record.
+            data: The output; ``None`` if the record ends before the requested part.
         """
         if data is not None and after > wanted.start:
             whole = self._part.between(self.start_no, record.start_no) + data

@@ -175,8 +175,8 @@ class Traces:
 def _recalled(task: TaskInstance, first: TaskState, since: Mapping[TaskNo, Timestamp]) -> _Period:
     """Return the current period of a task that started under an earlier daemon.
 
-    It contains what the rows tell. Code that ran when that daemon crashed gets no span, because its
-    end is unknown.
+    It is derived from the rows. Code that ran when the daemon crashed has no span, since its end is
+    unknown.
     """
     state, start_no, began = task.stored_state, task.stored_start, task.started_at
     match state:

@@ -34,7 +34,7 @@ __all__ = (
 
 GROUP = "aioflow.connections"
 BEGUN = b"!"
-"""Written when the test begins: what the start of the process took does not count."""
+"""Written when the test begins: the start of the process does not count towards its time."""
 
 _GENERIC = "generic"
 _LIFETIME_SECONDS = 60
@@ -69,7 +69,7 @@ class ConnectionOutcome(msgspec.Struct, frozen=True):
 
     Attributes:
         type: The name of the type that tested.
-        message: What answered, or what is wrong.
+        message: The server that answered, or the error.
     """
 
     is_ok: bool

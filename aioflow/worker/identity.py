@@ -1,4 +1,4 @@
-"""What the aioflow of an interpreter says of itself, so that a daemon can tell whether it fits.
+"""The version of aioflow in an interpreter, from which a daemon decides whether it can be used.
 
 The daemon runs this in each interpreter of the settings, before it starts children there. It does
 not run in the children themselves: it imports all roles, and computes a digest of all messages.

@@ -9,7 +9,7 @@ __all__ = ("SYSTEM",)
 SYSTEM = System(
     name="airflow",
     title="Airflow 3",
-    packages=("apache-airflow==3.3.2", "psycopg2-binary==2.9.13"),
+    packages=("apache-airflow==3.3.2", "psycopg2-binary==2.9.13", "asyncpg==0.32.0"),
     newer="3.4.0",
     program="with_airflow.py",
     variants=(

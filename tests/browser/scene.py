@@ -46,7 +46,13 @@ VIEWS = {
 }
 """The views of which there are pictures, with their addresses."""
 
-OTHERS = ("/runs/scores-2026-01-05", "/pools", "/pools?open=scoring-api", "/schedules")
+OTHERS = (
+    "/runs/scores-2026-01-05",
+    "/pools",
+    "/pools?open=scoring-api",
+    "/schedules",
+    "/dags/warehouse?task=report&in=warehouse-2026-01-05",
+)
 """Views without a picture that can be looked at with the same data."""
 
 SHOP = '''
@@ -196,6 +202,7 @@ BEGAN = {
     "settlements-2026-01-04": "2026-01-04T07:30:02Z",
     "settlements-2026-01-05": "2026-01-05T09:09:48Z",
     "scores-2026-01-05": "2026-01-05T09:26:10Z",
+    "payments-4710": "2026-01-04T15:07:44Z",
     "payments-4711": "2026-01-05T08:52:31Z",
     "invoices-2026-01-05": "2026-01-05T06:00:00Z",
     **{
@@ -236,6 +243,7 @@ def prepare(daemon: DaemonProcess, folder: Path) -> None:
     _warehouse(daemon, folder, None)
     rates.unlink()
     _settlements(daemon, folder)
+    _released(daemon, "payments-4710")
     daemon.trigger("scores", run_id="scores-2026-01-05")
     daemon.trigger("payments", run_id="payments-4711")
     eventually(lambda: daemon.items("/api/v1/decisions"))
@@ -251,6 +259,15 @@ def _warehouse(daemon: DaemonProcess, folder: Path, day: int | None) -> str:
     run = daemon.trigger("warehouse", conf, **fields)
     eventually(partial(_waits_for_the_market_only, daemon, run))
     return run
+
+
+def _released(daemon: DaemonProcess, run: str) -> None:
+    """Pay an invoice, and release it."""
+    daemon.trigger("payments", run_id=run)
+    (asked,) = eventually(lambda: daemon.items(f"/api/v1/decisions?run={run}"))
+    answer = f"/api/v1/decisions/{asked['decision_id']}/answer"
+    daemon.request("POST", answer, {"answer": True})
+    daemon.wait(run)
 
 
 def _settlements(daemon: DaemonProcess, folder: Path) -> None:
@@ -391,6 +408,8 @@ def drawn_up(shown: dict[str, Any]) -> None:
     for key in [key for key in shown if key.startswith("/history/dags?")]:
         for dag in shown[key]["items"]:
             _lengthened(dag)
+    for key in [key for key in shown if re.fullmatch(r"/pools/[^/]+/usage", key)]:
+        shown[key] |= _usage()
     overview = shown["/overview"]
     overview["status"] = "ready"
     overview["uptime_seconds"] = 6 * 86_400 + 3 * 3600
@@ -442,6 +461,28 @@ def _fire_day(back: int) -> dict[str, Any]:
 def _hours() -> Iterator[datetime]:
     last = NOW.replace(minute=0)
     return (last - timedelta(hours=back) for back in range(23, -1, -1))
+
+
+def _usage() -> dict[str, Any]:
+    """Return how full a pool of 8 slots was: each night at four, and since a run began."""
+    since = NOW.replace(minute=40) - timedelta(hours=24)
+    steps = [since + timedelta(minutes=5 * number) for number in range(289)]
+    items = [_usage_step(at, number) for number, at in enumerate(steps)]
+    full = sum(step["used"] == step["slots"] for step in items) * 300
+    edges = {"since": _text(since), "until": _text(NOW), "step_seconds": 300}
+    return {**edges, "full_seconds": full, "items": [step for step in items if step["used"]]}
+
+
+def _usage_step(at: datetime, number: int) -> dict[str, Any]:
+    minutes = at.hour * 60 + at.minute
+    used, queued = (1, 0) if number % 13 in {2, 3, 7} else (0, 0)
+    if minutes >= 9 * 60 + 25 and at.date() == NOW.date():
+        used, queued = 8, 240 - (minutes - 9 * 60 - 25) * 4
+    elif 4 * 60 <= minutes < 5 * 60 + 20:
+        used, queued = 8, max(0, 150 - abs(minutes - 270) * 3)
+    elif 5 * 60 + 20 <= minutes < 6 * 60:
+        used = 8 - (minutes - 320) // 5
+    return {"start": _text(at), "slots": 8, "used": used, "queued": queued}
 
 
 PER_HOUR = (14, 11, 9, 9, 8, 7, 9, 8, 6, 7, 5, 6, 8, 9, 12, 15, 13, 12, 18, 24, 21, 26, 23, 11)

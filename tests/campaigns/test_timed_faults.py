@@ -6,12 +6,14 @@ Parts are chosen by name, such as ``-k disk_full``. The promises and the measure
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
 
 from tests.campaigns.record import record
 from tests.faults import downtime, machine, neighbours, results, server, storage
+from tests.ha.busy_machine import quiet_minutes
 
 pytestmark = [pytest.mark.nightly, pytest.mark.process, pytest.mark.timeout(1800)]
 
@@ -30,6 +32,7 @@ LIMITS: dict[str, dict[str, float]] = {
     "processes": {"healed_seconds": 5.0},
     "misbehaving": {"too_late_share": 0.01, "daemon_lag_seconds": 0.5},
     "postgres": {"slowest_resumed_seconds": 5.0},
+    "busy_takeovers": {"takeovers": 0, "fenced": 0},
 }
 """The limits that each fault's figures must respect."""
 
@@ -126,3 +129,14 @@ def test_postgres_restarted(tmp_path):
     figures = server.postgres_restarted(tmp_path, times=10, seconds=3.0)
     judge("postgres", {}, figures)
     assert figures["bodies"] >= 500
+
+
+QUIET_MINUTES = float(os.environ.get("AIOFLOW_HA_QUIET_MINUTES", "5"))
+
+
+@pytest.mark.postgres
+@pytest.mark.timeout(60 * QUIET_MINUTES + 1800)
+def test_no_takeover_on_a_busy_machine(tmp_path):
+    figures = quiet_minutes(tmp_path, minutes=QUIET_MINUTES, busy=16)
+    judge("busy_takeovers", {}, figures)
+    assert figures["runs"] >= 1

@@ -111,6 +111,7 @@ OURS = {
     *("aioflow.protocol", "aioflow.protocol.requests"),
     *("aioflow.model.access", "aioflow.model.dag", "aioflow.model.history"),
     "aioflow.model.notes",
+    "aioflow.model.pool_usage",
     *("aioflow.model.triggers", "aioflow.model.ids"),
     *("aioflow.model.states", "aioflow.model.timestamps", "aioflow.model.workers"),
 }

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from aioflow.cli.failover.board import Board, Figures, print_summary
+from aioflow.cli.failover.display import Display, Figures, print_summary
 from aioflow.cli.failover.ledger import Ledger, NotesFile
 from aioflow.cli.failover.local_postgres import find_binaries
 from aioflow.errors import SettingsError
@@ -147,14 +147,14 @@ def test_the_summary_says_what_was_lost(capsys: pytest.CaptureFixture[str]) -> N
 
 
 @pytest.mark.parametrize("is_terminal", [False, True])
-def test_the_board_shows_events_and_figures(
+def test_the_display_shows_events_and_figures(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *, is_terminal: bool
 ) -> None:
     monkeypatch.setenv("TTY_COMPATIBLE", "1" if is_terminal else "0")
-    with Board() as board:
-        board.tell("node a is killed")
+    with Display() as display:
+        display.tell("node a is killed")
         for seconds in (0.0, 1.0, 6.0):
-            board.show(replace(GOOD, seconds=seconds))
+            display.show(replace(GOOD, seconds=seconds))
     told = capsys.readouterr().err
     assert "node a is killed" in told
     assert told.count("10,000 of 11,247") >= 2

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioflow.core.observation import Poll, Timing, Watch, is_silent, observed
+from aioflow.core.observation import Poll, Timing, Watch, is_silent, observed, pause_us
 from aioflow.model.rows import NodeMark
 
 MS = 1_000
@@ -57,7 +57,7 @@ class Case:
 LATER = MARK._replace(commit_no=10)
 CASES = {
     "silence for a lease": Case(3_000),
-    "a commit starts the silence anew": Case(5_500, changed={2_500: {"mark": LATER}}),
+    "a commit resets the silence": Case(5_500, changed={2_500: {"mark": LATER}}),
     "so does a heartbeat": Case(5_500, changed={2_500: {"mark": MARK._replace(heartbeat=1)}}),
     "and a new term": Case(5_500, changed={2_500: {"mark": MARK._replace(epoch=8)}}),
     "and a poll that failed": Case(6_000, failed=(2_500,)),
@@ -86,6 +86,17 @@ def test_a_node_is_dead_after_silence_that_was_watched():
             wrong[name] = found, case.dead
 
     assert wrong == {}
+
+
+def test_the_next_poll_comes_in_half_a_heartbeat_or_when_the_node_may_be_dead():
+    pauses, watch = {}, None
+    for at in (0, 500, 1_000, 1_400):
+        watch = observed(watch, poll(at, has_sessions=at == 0), TIMING)
+        pauses[at] = pause_us(watch, at * MS, TIMING) // MS
+    assert watch is not None
+    assert pauses == {0: 250, 500: 250, 1_000: 250, 1_400: 100}
+    assert pause_us(watch, 1_500 * MS, TIMING) == 250 * MS, "a claim that failed is not hurried"
+    assert pause_us(None, 0, TIMING) == 250 * MS
 
 
 def test_the_sessions_of_an_earlier_incarnation_are_no_sign():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aioflow.core.pool_usage import MOST_POOLS
+from aioflow.core.requests import MOST_POOLS
 from aioflow.model.pool_usage import MINUTE_US, PoolUsageRow, minute_of
 from aioflow.protocol.requests import PoolSample, RecordPoolUsage
 from tests.core.world import World

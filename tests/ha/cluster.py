@@ -37,8 +37,8 @@ _FENCED = "fenced, joins again as a standby"
 class Node(NodeProcess):
     """A daemon of a cluster, with a home and a proxy of its own."""
 
-    def __init__(self, folder: Path, name: str, proxy: Proxy) -> None:
-        super().__init__(folder, name, DAGS, proxy.url)
+    def __init__(self, folder: Path, name: str, proxy: Proxy, dags: Path) -> None:
+        super().__init__(folder, name, dags, proxy.url)
         self.proxy = proxy
 
     def count(self, words: str) -> int:
@@ -169,25 +169,42 @@ class Cluster:
         conf = {"ledger": str(self.ledger), "count": count, "seconds": seconds}
         return node.trigger("small", conf)
 
-    def lines(self, what: str, run_id: str) -> Counter[int]:
-        """Return how often the square of each number began, or ended."""
+    def lines(self, what: str, run_id: str, task_id: str = "square") -> Counter[int]:
+        """Return how often each child of a task began, or ended."""
         words = [line.split() for line in self.ledger.read_text().splitlines()]
-        of_run = [line for line in words if line[:3] == [what, run_id, "square"]]
-        return Counter(int(line[3]) for line in of_run)
+        of_task = [line for line in words if line[:3] == [what, run_id, task_id]]
+        return Counter(int(line[3]) for line in of_task)
 
     def judge_run(self, node: Node, run_id: str, *, count: int, takeovers: int = 1) -> None:
-        """Assert that a run succeeded with the right result, and that no try was charged."""
-        run = node.wait(run_id, 240.0)
-        assert run["state"] == "success", (run, self.words())
+        """Judge a run of ``small``: its state, its total, its tries and its part of the ledger."""
+        ended = node.wait(run_id, 240.0)
+        assert ended["state"] == "success", (ended, self.words())
+        run = node.run(run_id)
+        assert run["counts"] == {"success": count + 5}, run["counts"]
+        tasks = {(task["task_id"], task["map_index"]): task for task in run["tasks"]}
+        assert tasks["total", -1]["result"] == sum(n * n for n in range(count)) + 3
+        tries = {name: task["try_number"] for name, task in tasks.items()}
+        more = {name: number for name, number in tries.items() if number != 1}
+        assert more == {("stumble", -1): 2}, "a try was charged"
+        self._judge_ledger(run_id, count, takeovers)
+
+    def _judge_ledger(self, run_id: str, count: int, takeovers: int) -> None:
+        """Assert that each body ran, and began at most once for each start in the database."""
         begun, ended = self.lines("begin", run_id), self.lines("end", run_id)
-        assert set(ended) == set(range(count))
+        assert set(begun) == set(ended) == set(range(count))
         assert max(begun.values()) <= 1 + takeovers, begun
-        tries = self.ask(
-            "SELECT max(t.try_number) FROM task t JOIN run r USING (run_no) "
-            "WHERE r.run_id = $1 AND t.map_index >= 0 AND t.state = 6",
-            run_id,
+        starts = dict(
+            self.ask(
+                "SELECT t.map_index, t.start_no FROM task t JOIN run r USING (run_no) "
+                "WHERE r.run_id = $1 AND t.map_index >= 0",
+                run_id,
+            )
         )
-        assert tries == [(1,)], "a try was charged"
+        assert set(starts) == set(range(count))
+        wrong = {index: times for index, times in begun.items() if times > starts[index]}
+        assert not wrong, "a body began without a start in the database"
+        for task_id in ("nap", "pause", "stumble", "total"):
+            assert self.lines("begin", run_id, task_id)[-1] >= 1, f"{task_id} never began"
 
     def judge_database(self) -> None:
         """Assert that a replay of the journal of all nodes leads to the tables."""
@@ -208,18 +225,24 @@ class Cluster:
         """Return how often a node found out that it was fenced."""
         return sum(node.count(_FENCED) for node in self.nodes)
 
+    def wait_for_fences(self, count: int) -> None:
+        """Wait until nodes have found out so often that they were fenced."""
+        eventually(lambda: self.fenced() >= count, 120.0, self.words)
+
     def wait_for_fence(self, node: Node) -> None:
         """Wait until a node has found out that it was fenced."""
         eventually(lambda: node.count(_FENCED) > 0, 120.0, self.words)
 
 
 @contextmanager
-def cluster(folder: Path, names: tuple[str, ...] = ("a", "b")) -> Iterator[Cluster]:
+def cluster(
+    folder: Path, names: tuple[str, ...] = ("a", "b"), dags: Path = DAGS
+) -> Iterator[Cluster]:
     """Prepare a server and nodes, which are not started. They are killed at the end."""
     with private_postgres() as server, ExitStack() as stack:
         socket = Path(server.url.rpartition("host=")[2]) / ".s.PGSQL.5432"
         proxies = (stack.enter_context(Proxy(socket)) for _ in names)
-        nodes = [Node(folder, *one) for one in zip(names, proxies, strict=True)]
+        nodes = [Node(folder, *one, dags) for one in zip(names, proxies, strict=True)]
         try:
             yield Cluster(folder, server, nodes)
         finally:

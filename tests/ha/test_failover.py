@@ -37,6 +37,8 @@ def test_the_standby_is_useful_and_continues_when_the_active_daemon_is_killed(
             }
             assert states == {"a": "active", "b": "standby"}
 
+            (version,) = {row[0] for row in nodes.ask("SELECT version FROM run")}
+            assert (standby.home / "code" / version).is_dir(), "its takeover would have to wait"
             active.kill()
             nodes.wait_for_active(standby)
             nodes.judge_run(standby, run_id, count=8)

@@ -152,6 +152,7 @@ async def test_the_versions_that_something_may_run_come_back_without_their_sourc
     await store.commit(replace(first_batch(), new_versions=[VERSION, unused]))
 
     assert await store.list_needed_versions() == [replace(VERSION, sources={})]
+    assert await store.list_needed_version_names() == [VERSION.version]
     assert await store.find_run_no(1) == RUN
 
 

@@ -159,6 +159,27 @@ async def test_the_database_admits_one_active_node(migrated_postgres_url):
     assert [(node.node_no, node.state) for node in nodes] == [(1, A)]
 
 
+@pytest.mark.postgres
+async def test_a_stale_read_of_who_owns_claims_nothing(migrated_postgres_url):
+    async with (
+        open_store(migrated_postgres_url, VAULT) as first,
+        open_store(migrated_postgres_url, VAULT) as second,
+        open_store(migrated_postgres_url, VAULT) as late,
+    ):
+        await first.claim(facts("a"))
+        await first.commit(first_batch())
+        seen = (await late.find_owner()).mark
+        await second.claim(facts("b", after=seen))
+        owner = await late.find_owner()
+        with pytest.raises(HomeBusy):
+            await late.claim(facts("c", after=seen))
+
+        assert await late.find_owner() == owner
+        await second.commit(batch(1))
+        with pytest.raises(Fenced):
+            await first.commit(batch(2))
+
+
 class Rivals:
     """Nodes that take over from each other at arbitrary moments, and commit as long as they may.
 

@@ -30,6 +30,7 @@ from aioflow.protocol.reports import (
     TaskStarted,
     TriggerFired,
 )
+from aioflow.protocol.requests import PoolSample, RecordPoolUsage
 from aioflow.storage.results import DatabaseResults, pack_result
 from aioflow.store import tables
 from tests.web.node import CHAIN, FAN, STREAM, Node, node
@@ -163,6 +164,7 @@ async def make_home(home: Path, url: str | None = None) -> None:
         await _ask_people(n)
         await _start_remotely(n)
         await _annotate(n)
+        await n.engine.ask(RecordPoolUsage(pools=(PoolSample("tight", 3, 1, 0),), expired=()))
         one = n.engine.memory.dag_triggers.of("started")
         assert one is not None
         n.engine.report([TriggerFired(one.row.trigger_no, one.assignment_id, 0, 1, b"\xc0", "key")])

@@ -47,9 +47,10 @@ class Messages:
         self._arrived[epoch] = anyio.Event()
         return self.sent.pop(epoch, [])
 
-    async def wait(self, epoch: int, seconds: float) -> None:
+    async def wait(self, epoch: int, seconds: float) -> bool:
         with anyio.move_on_after(seconds):
             await self._arrived[epoch].wait()
+        return self._arrived[epoch].is_set()
 
 
 class Pair:

@@ -48,6 +48,9 @@ _NOT_FOUND = frozenset({"run_no", "ended_at"})
 """By these the rows of runs are found: one that holds something else there is of no run."""
 
 _ENDLESS = frozenset({"/api/v1/stream", "/api/v1/dags/recent"})
+_WITHOUT_ROWS = frozenset({"/api/v1/connection-types"})
+"""Requests that start a process, which takes longer than the rest of a case, and read no row."""
+
 _TASKS = {
     "chain-1": ("chain", "first"),
     "fan-1": ("fan", "each"),
@@ -206,7 +209,7 @@ async def _everything_can_be_read(n: Node) -> None:
     paths = (await ask(web, "GET", "/api/v1/openapi.json")).json["paths"]
     reading = [path for path, methods in paths.items() if "get" in methods]
     for path in reading:
-        if "{" not in path and path not in _ENDLESS:
+        if "{" not in path and path not in _ENDLESS | _WITHOUT_ROWS:
             answer = await ask(web, "GET", path)
             assert answer.status == 200, (path, answer.body)
     for path in _views(reading):

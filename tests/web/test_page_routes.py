@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from aioflow.api.page import triggers as triggers_page
 from aioflow.api.page.pool_usage import STEP_US, steps_of
+from aioflow.daemon.api_server import PoolSampling
 from aioflow.executors.host_inspection import HostLoad, WatchLoad
-from aioflow.maintenance.pool_sampling import PoolSampling
 from aioflow.model.dag import DagSpec, MapSource, MapSpec, RetryPolicy, ScheduleSpec, TaskSpec
 from aioflow.model.pool_usage import MINUTE_US, PoolUsageRow
 from aioflow.model.triggers import ASSETS, AssetCondition, DagTriggerSpec, TriggerDescription

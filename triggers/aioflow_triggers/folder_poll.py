@@ -1,4 +1,4 @@
-"""One poll of a folder: what is wanted in it, what was found, and the threads that run polls.
+"""One poll of a folder: the names to look for, the files found, and the threads that run polls.
 
 The waits are isolated from each other. If a name cannot be read, or the folder of a pattern cannot
 be listed, only the waits for that name or pattern receive the error.
@@ -103,7 +103,7 @@ class FolderPoll:
 
 
 class NameOrGlob(NamedTuple):
-    """What a wait looks for in a folder: a name, or all names that match a glob."""
+    """The search term of a wait in a folder: a name, or a glob that names match."""
 
     text: str
     is_glob: bool
@@ -262,7 +262,7 @@ class _Polling:
             self._stat(name, os.path.join(self._folder, name))  # noqa: PTH118
 
     def list(self) -> None:
-        """List the folder and find what is wanted. If it cannot be listed, look up the names."""
+        """List the folder and match its names. If it cannot be listed, look up the wanted names."""
         try:
             with os.scandir(self._folder) as entries:
                 names, many, missing = self._names, self._many, self._missing

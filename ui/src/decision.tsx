@@ -74,7 +74,7 @@ export function AskedBy({ decision, isShort }: { decision: Decision; isShort?: b
 interface BoxProps {
   decision: Decision;
   send: Send;
-  /** Is told what came of an answer. */
+  /** Called with the outcome of an answer. */
   done?: (said: string) => void;
   /** Whether to say who asks; in the pane of a task that is plain. */
   hasAsker?: boolean;

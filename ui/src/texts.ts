@@ -716,7 +716,7 @@ export const texts = {
       dead: "Another node has taken over from it.",
       away: "It sends no heartbeats.",
     } as Record<string, string>,
-    isActive: (node: string): string => `${node} is active.`,
+    isActive: (node: string, drains: boolean): string => `${node} is active${drains ? ", and drains" : ""}.`,
     noActive: "No node is active.",
     standbys: (nodes: string[]): string => (nodes.length === 0 ? "No other node could take over." : `${nodes.join(", ")} ${nodes.length === 1 ? "stands" : "stand"} by.`),
     away: (nodes: string[]): string => (nodes.length === 0 ? "" : `${nodes.join(", ")} ${nodes.length === 1 ? "sends" : "send"} no heartbeats.`),

@@ -377,7 +377,7 @@ class Access:
         """Start an admin session for a client that presented the home's token.
 
         The browser sends no cookie with a link from another application, so its earlier session is
-        found by what it says of itself. Only one that has not been used for an hour ends: another
+        found by its user agent. Only one that has not been used for an hour ends: another
         window of the same browser may have a session of its own.
         """
         by = Actor(name=HOME, role=Role.ADMIN, address=address)

@@ -1,4 +1,4 @@
-"""What the first view of the page shows: runs in flight, and DAGs that need attention."""
+"""The home page: runs in flight, and DAGs that need attention."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class HomeView(msgspec.Struct, frozen=True, kw_only=True):
 async def home(
     reader: RunReader, history: History, clock: Clock, pools: list[PoolView]
 ) -> HomeView:
-    """Return what the first view of the page shows."""
+    """Return the content of the home page."""
     live = await reader.store.list_runs(state=RunState.RUNNING, limit=_SHOWN)
     counts = await reader.counts(live)
     usual = await history.slow_after()

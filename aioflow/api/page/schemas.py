@@ -61,7 +61,7 @@ class WaitingView(msgspec.Struct, frozen=True, kw_only=True):
         map_index, round, map_label: Those of the child that has waited longest.
         count: Number of its tasks in this state.
         since: When the longest of these waits began.
-        text: What they wait for, as one sentence without times.
+        text: The target of their waits, as one sentence without times.
     """
 
     run_id: str

@@ -569,7 +569,7 @@ def _first_and_root(causes: Sequence[CauseView]) -> Sequence[CauseView]:
 
 
 def _target(wait: Wait | None) -> TargetView | None:
-    """Return what is waited for: a pool, a run, or what a trigger checks."""
+    """Return the target of a wait: a pool, a run, or the object that a trigger checks."""
     if wait is None:
         return None
     if wait.pool is not None:

@@ -61,7 +61,7 @@ def task_name(task_id: str, map_index: int, round_number: int, label: str | None
 
 
 Say = Callable[[Wait, Sequence[ShareView]], str]
-"""Returns what is waited for, as it follows ``waits`` or ``wait``."""
+"""Returns the target of a wait as a phrase that follows ``waits`` or ``wait``."""
 
 
 def _pool(wait: Wait, shares: Sequence[ShareView]) -> str:
@@ -149,7 +149,7 @@ _WAITS: Mapping[WaitKind, Say] = {
     WaitKind.CLEARING: _detailed("for"),
     WaitKind.DATABASE: _detailed("for the database:"),
 }
-"""What is waited for, by kind. Each text follows ``waits`` or ``wait``."""
+"""The target of a wait by kind, as a phrase that follows ``waits`` or ``wait``."""
 
 _STATES: Mapping[TaskState, str] = {
     TaskState.PENDING: "has not started",

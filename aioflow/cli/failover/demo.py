@@ -24,7 +24,7 @@ import anyio
 import msgspec
 
 from aioflow.cli.embedded_daemon import EXAMPLES
-from aioflow.cli.failover.board import Board, Figures, print_summary
+from aioflow.cli.failover.display import Display, Figures, print_summary
 from aioflow.cli.failover.ledger import Ledger, NotesFile
 from aioflow.cli.failover.local_postgres import find_binaries, local_postgres
 from aioflow.cli.failover.nodes import FAULTS, DemoNode, prepare_nodes
@@ -148,7 +148,7 @@ class _Demo:
         self._active = ""
         self._hurt_node: DemoNode | None = None
         self._takeovers = self._wrong_totals = 0
-        self._board = Board()
+        self._display = Display()
 
     async def run(self) -> Figures | None:
         """Return the figures of the whole demo; ``None`` if it was interrupted."""
@@ -171,9 +171,9 @@ class _Demo:
         await self._start()
         key = await anyio.to_thread.run_sync(Vault.open, self._nodes[0].home / "key")
         async with open_store(self._url, key, exclusive=False) as store:
-            with self._board:
+            with self._display:
                 for node in self._nodes:
-                    self._board.tell(f"The page at node {node.name}: {_address(node)}")
+                    self._display.tell(f"The page at node {node.name}: {_address(node)}")
                 await self._load_and_hurt(store)
                 await self._finish(store)
         return self._figures()
@@ -211,7 +211,7 @@ class _Demo:
         conf = {"ledger": str(self._folder / "waits.txt"), "count": self._waits, "seconds": seconds}
         await self._start_run(_WAITS, _WAITS, conf)
         self._ledger.expect(f"{_WAITS}/wait_once/{number}" for number in range(self._waits))
-        self._board.tell(f"{self._waits:,} waits begin, which use no slot.")
+        self._display.tell(f"{self._waits:,} waits begin, which use no slot.")
 
     async def _keep_settling(self) -> None:
         """Settle one day after the other, as long as the active node is hurt."""
@@ -260,12 +260,12 @@ class _Demo:
     async def _hurt(self, store: Store, active: DemoNode, standby: DemoNode, word: str) -> None:
         began_us, self._hurt_node = self._clock.monotonic_us(), active
         FAULTS[word](active)
-        self._board.tell(f"{self._elapsed():5.1f} s  node {active.name} is {word}")
+        self._display.tell(f"{self._elapsed():5.1f} s  node {active.name} is {word}")
         while await self._find_active(store) != standby.name or not await standby.is_ready():
             await self._clock.sleep(_LOOK_SECONDS)
         took = (self._clock.monotonic_us() - began_us) / 1e6
         self._takeovers += 1
-        self._board.tell(
+        self._display.tell(
             f"{self._elapsed():5.1f} s  node {standby.name} has taken over, {took:.1f} s later"
         )
         active.heal()
@@ -290,14 +290,14 @@ class _Demo:
 
     async def _finish(self, store: Store) -> None:
         """Heal all nodes, and wait until every task has succeeded, or the time is over."""
-        self._board.tell(f"{self._elapsed():5.1f} s  no more faults; the rest of the work is done")
+        self._display.tell(f"{self._elapsed():5.1f} s  no more faults; the work is finished")
         with anyio.move_on_after(_END_SECONDS + self._seconds):
             while not (self._ledger.is_complete and all(s.has_ended for s in self._settlements)):
                 for node in self._nodes:
                     node.heal()
                 await self._clock.sleep(_COUNT_SECONDS)
                 await self._count(store)
-                self._board.show(self._figures())
+                self._display.show(self._figures())
         await self._count(store, is_last=True)
         self._ledger.close()
         self._wrong_totals += sum(not settlement.has_ended for settlement in self._settlements)
@@ -308,7 +308,7 @@ class _Demo:
                 if node is not self._hurt_node:
                     node.launch()  # a daemon that was fenced too often has ended
             await self._count(store)
-            self._board.show(self._figures())
+            self._display.show(self._figures())
             await self._clock.sleep(_COUNT_SECONDS)
 
     async def _count(self, store: Store, *, is_last: bool = False) -> None:
@@ -350,7 +350,7 @@ class _Demo:
             if run.state is RunState.SUCCESS and total == settlement.expected:
                 return
         self._wrong_totals += 1
-        self._board.tell(f"{settlement.run_id} has a wrong total, or failed")
+        self._display.tell(f"{settlement.run_id} has a wrong total, or failed")
 
     def _elapsed(self) -> float:
         return (self._clock.monotonic_us() - self._began_us) / 1e6

@@ -1,7 +1,11 @@
-"""The daemons of the demo: each has a home, a port and a proxy of its own, and may be hurt."""
+"""The daemons of the demo: each has a home, a port and a proxy of its own, and may be hurt.
+
+By the proxy a daemon is cut off from the database.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import os
@@ -9,15 +13,15 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 
+import anyio
 import anyio.to_thread
 
 from aioflow.cli.failover.local_postgres import SOCKET
-from aioflow.cli.failover.proxy import Proxy
 from aioflow.crypto import Vault
 from aioflow.processes.orphans import home_mark, kill_marked
 from aioflow.settings.home import make_home
@@ -36,6 +40,79 @@ url = "file://{shared}/results"
 [log]
 url = "file://{shared}/logs"
 """
+
+
+_PIECE = 64 * 1024
+_CLOSE_SECONDS = 5.0
+
+
+class Proxy:
+    """Forwards connections from one Unix socket to another.
+
+    Attributes:
+        is_cut: Whether connections are refused.
+    """
+
+    def __init__(self, target: Path) -> None:
+        self._target = target
+        self._open: set[asyncio.StreamWriter] = set()
+        self._serving = 0
+        self._is_idle = anyio.Event()
+        self.is_cut = False
+
+    @asynccontextmanager
+    async def listening(self, path: Path) -> AsyncIterator[None]:
+        """Listen on a socket, in a folder that only this user can enter, within the block."""
+        server = await asyncio.start_unix_server(self._serve, path)
+        try:
+            yield
+        finally:
+            server.close()
+            self.cut()
+            # The end of the loop would cancel the rest, and log that as an error.
+            with anyio.move_on_after(_CLOSE_SECONDS, shield=True):
+                while self._serving:
+                    self._is_idle = anyio.Event()
+                    await self._is_idle.wait()
+
+    def cut(self) -> None:
+        """Reset all connections, and refuse new ones."""
+        self.is_cut = True
+        for writer in list(self._open):
+            writer.transport.abort()
+
+    def mend(self) -> None:
+        """Accept connections again."""
+        self.is_cut = False
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        ends = {writer}
+        self._serving += 1
+        try:
+            if self.is_cut:
+                return
+            there_reader, there = await asyncio.open_unix_connection(self._target)
+            ends.add(there)
+            self._open |= ends
+            async with anyio.create_task_group() as copying:
+                copying.start_soon(_copy, reader, there)
+                copying.start_soon(_copy, there_reader, writer)
+        except OSError:
+            pass  # the server is gone, as is the connection then
+        finally:
+            self._open -= ends
+            for end in ends:
+                end.transport.abort()
+            self._serving -= 1
+            self._is_idle.set()
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while data := await reader.read(_PIECE):
+            writer.write(data)
+            await writer.drain()
+    writer.transport.abort()
 
 
 class DemoNode:

@@ -22,7 +22,7 @@ _UNRUN = (TaskState.UPSTREAM_FAILED, TaskState.SKIPPED)
 
 
 def preview(run: Run, chosen: Clearing, tasks: tuple[str, ...] | None) -> Preview:
-    """Return what a selection touches.
+    """Return the tasks that a selection would change.
 
     Args:
         tasks: The tasks that are cleared without those after them, which may stay

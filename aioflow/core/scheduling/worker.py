@@ -35,7 +35,7 @@ class Worker:
     """One worker.
 
     Attributes:
-        spec: What it offers. All tasks in it require exactly this.
+        spec: Its specification. All tasks in it require exactly this.
         location: Where it runs, for display.
         current: The running try.
         claims: Prefetched tries, in the order in which they will start after ``current``.

@@ -34,7 +34,7 @@ PORT_SECONDS = 0.1
 """How often a port is looked at while it is dialled."""
 
 DEATH_SECONDS = 0.5
-"""Time in which the supervisors of a dead Dask worker certainly kill what is left."""
+"""Time within which the supervisors of a dead Dask worker have killed its processes."""
 
 _link_numbers = itertools.count(1)
 """Of this process, and so of one epoch."""

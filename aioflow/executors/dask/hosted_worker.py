@@ -244,7 +244,7 @@ class HostedWorker:
                 on_started(message.pid)
 
     async def _drain(self) -> None:
-        """After the death of the program: wait for the rest of what it sent and printed."""
+        """Wait for the remaining messages and output of a program that has died."""
         with anyio.move_on_after(LINK_GRACE_SECONDS):
             await self._link.closed.wait()
         while not self._output_over.is_set():

@@ -37,12 +37,12 @@ OUTPUT_WINDOW_BYTES = 1024 * 1024
 
 
 class Kind(IntEnum):
-    """What a message is about. Its data is in brackets."""
+    """The type of a message. Its data is in brackets."""
 
     FRAME = 0
     """Bytes of a worker's link, in both directions [the bytes]."""
     OUTPUT = 1
-    """What a worker printed [the bytes]."""
+    """Output of a worker [the bytes]."""
     CONSUMED = 2
     """Bytes of output that are in the logs [decimal number]."""
     STARTED = 3

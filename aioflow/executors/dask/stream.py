@@ -1,9 +1,9 @@
 """A stream of messages that survives its connection: numbered, acknowledged, sent again.
 
 A connection between hosts may break while both ends continue. The workers behind it can then
-continue only if no message is lost or doubled, since they carry the bytes of other streams. So each
-end keeps a message until the other end has acknowledged it. After a reconnection both ends exchange
-how many messages they have received, and each sends again what is missing.
+continue only if no message is lost or duplicated, since they carry the bytes of other streams. So
+each end keeps a message until the other end has acknowledged it. After a reconnection both ends
+exchange the number of messages that they have received, and resend the missing ones.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class Stream:
         return _encode(batch)
 
     def _forget(self, received: int) -> None:
-        """Drop what the other end has received."""
+        """Drop the messages that the other end has received."""
         while self._first < received and self._sent:
             self._bytes -= len(self._sent.popleft()[2])
             self._first += 1

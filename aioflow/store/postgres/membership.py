@@ -117,10 +117,7 @@ class PostgresMembership:
             raise RuntimeError("join() comes before the first heartbeat()")
         own = {"node_no": self._joined.node_no, "of_epoch": self._joined.epoch}
         values = {**own, "of_state": int(NodeState.STANDBY), "heartbeat_at": at}
-        async with self._writer.transaction() as connection:
-            await connection.execute("SET LOCAL synchronous_commit = off")
-            is_recorded = await execute(connection, HEARTBEAT, values)
-        if not is_recorded:
+        if not await self._writer.execute(HEARTBEAT, values):
             raise Fenced("another daemon has the identity of this home, or the node was removed")
 
     async def leave(self) -> None:
@@ -162,6 +159,10 @@ class PostgresMembership:
     async def end_idle_session(self, mark: NodeMark) -> bool:
         """See ``Membership``."""
         return bool(await self._ask(_END_IDLE, session_name(mark.node_no, mark.epoch)))
+
+    async def end_own_session(self) -> None:
+        """See ``Membership``."""
+        await self._writer.close()
 
     async def close(self) -> None:
         """Close the connection at once."""

@@ -81,10 +81,11 @@ class PostgresNodeMessages:
             if is_current
         ]
 
-    async def wait(self, epoch: int, seconds: float) -> None:
+    async def wait(self, epoch: int, seconds: float) -> bool:
         """See ``NodeMessages``."""
         with anyio.move_on_after(seconds):
             await self._arrived.wait()
+        return self._arrived.is_set()
 
     async def close(self) -> None:
         """Close the connection at once."""

@@ -105,28 +105,33 @@ class Writer:
         Raises:
             StoreError: If PostgreSQL reports an error; translated by ``translated_errors``.
         """
+        async with self._statement() as connection, connection.transaction():
+            yield connection
+
+    async def execute(self, statement: Executable, values: Mapping[str, Any]) -> int:
+        """Execute a statement in a transaction of its own; see ``execute``."""
+        async with self._statement() as connection:
+            return await execute(connection, statement, values)
+
+    async def one_row(self, statement: Executable, values: Mapping[str, Any]) -> Values:
+        """Return the only row of a statement in a transaction of its own."""
+        async with self._statement() as connection:
+            return await one_row(connection, statement, values)
+
+    @asynccontextmanager
+    async def _statement(self) -> AsyncIterator[asyncpg.Connection]:
+        """Yield the connection. A single statement is committed by itself, in one round trip."""
         async with self._turn:
             with translated_errors(self._where):
                 connection = await self._connected()
                 is_done = False
                 try:
-                    async with connection.transaction():
-                        yield connection
+                    yield connection
                     is_done = True
                 finally:
                     if not is_done:
                         self._connection = None
                         connection.terminate()
-
-    async def execute(self, statement: Executable, values: Mapping[str, Any]) -> int:
-        """Execute a statement in a transaction of its own; see ``execute``."""
-        async with self.transaction() as connection:
-            return await execute(connection, statement, values)
-
-    async def one_row(self, statement: Executable, values: Mapping[str, Any]) -> Values:
-        """Return the only row of a statement in a transaction of its own."""
-        async with self.transaction() as connection:
-            return await one_row(connection, statement, values)
 
     def rename(self, name: str) -> None:
         """Name the sessions that are opened from now on; see ``claims.session_name``."""

@@ -109,7 +109,7 @@ _PASSED_ON = (Skip, Fail, RetryAfter, NotReady)
 
 
 class Conversation(Protocol):
-    """What the calls of a try need from the program that runs the try."""
+    """The interface of the program that runs a try, as its durable calls use it."""
 
     start: StartTask
     began_at: int

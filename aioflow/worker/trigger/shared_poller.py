@@ -189,7 +189,7 @@ WatchReport: TypeAlias = tuple[tuple[str, int, Timestamp | None], ...]
 
 
 class Finder(Protocol):
-    """What the watches need from the triggerer. The methods never raise."""
+    """The interface of the triggerer, as the watches use it. The methods never raise."""
 
     async def found(self, event: TriggerEvent[object], name: str) -> Callable[[Wait], None]:
         """Return a function that reports the event for a trigger. Call it once per trigger."""

@@ -9,7 +9,7 @@ import dagster as dg
 
 
 @dg.op(out=dg.DynamicOut(int), config_schema={"count": int})
-def numbers(context: Any) -> Iterator[Any]:
+def numbers(context: dg.OpExecutionContext) -> Iterator[Any]:
     for number in range(context.op_config["count"]):
         yield dg.DynamicOutput(number, mapping_key=str(number))
 

@@ -70,6 +70,8 @@ async def _serve(program: Program, write: Callable[[Answer], None]) -> None:
         write(await program.start())
     except BaseException:
         write({"error": traceback.format_exc()})
+        with contextlib.suppress(Exception):
+            await program.stop()  # what has been started already
         raise
     loop = asyncio.get_running_loop()
     while line := await loop.run_in_executor(None, sys.stdin.readline):

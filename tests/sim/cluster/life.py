@@ -16,6 +16,8 @@ import msgspec
 
 from aioflow.clock import Clock
 from aioflow.daemon.node import _Node, _Warm
+from aioflow.daemon.parts import send_heartbeats
+from aioflow.daemon.standby import StatusReader
 from aioflow.errors import StoreUnavailable
 from aioflow.model.batch import Batch
 from aioflow.model.rows import NodeFacts, NodeMark
@@ -234,7 +236,13 @@ class ClusterNode(_Node):
     """See ``daemon.node``."""
 
     def __init__(
-        self, settings: Any, store: Any, vault: Any, traces: Any, about: Any, stopped: Any
+        self,
+        settings: Any,
+        store: Any,
+        vault: Any,
+        traces: Any,
+        about: Any,
+        stopped: Any,
     ) -> None:
         life = self._life = store._life
         fields: Any = self
@@ -242,10 +250,10 @@ class ClusterNode(_Node):
         fields._clock = life.host.slow_clock
         fields.stopped = stopped
         fields._warm = _Warm()
-        fields._standby = fields._standby_server = fields._queries = fields._api_server = None
-        fields._status = SimpleNamespace()
+        fields._standby = fields._queries = fields._api_server = fields._standby_server = None
         life.incarnation = ClusterIncarnation(life, store, about)
-        fields._engine = life.incarnation.engine
+        fields._engine = engine = life.incarnation.engine
+        fields._status = StatusReader(engine, lambda: self.counts)
         fields._deliveries = SimpleNamespace(drain=lambda: None, quiet=_nothing)
         fields._hosts = SimpleNamespace(shut_down=_nothing)
         life.node = self
@@ -260,10 +268,14 @@ class ClusterNode(_Node):
     async def _start_children(self, services: Any) -> None:
         """Start nothing."""
 
+    async def _keep_code(self) -> None:
+        """Keep nothing: no code is run."""
+
     async def start(self, services: Any) -> None:
         """Start the engine, its triggerers, and what the catalog would report."""
         life = self._life
-        services.start_soon(self._send_heartbeats)
+        seconds = self._settings.ha_heartbeat_seconds
+        services.start_soon(send_heartbeats, self._engine, self._clock, seconds)
         await life.incarnation.start(services)
         life.points["served"] += 1
         for spec in life.dags:

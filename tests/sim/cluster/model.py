@@ -288,6 +288,10 @@ class Cluster(LoopNode):
         for host in self.hosts:
             await self._surely(DrainNode(node_no=host.number, is_drained=False))
         await anyio.sleep(2 * lease)
+        for host in self.hosts:  # one that was told to stop hands over when its tasks have ended
+            daemon = host.daemon
+            if daemon is not None and daemon.signals.stopped.is_set():
+                await daemon.ended.wait()
         await self._is_served()
         term = self.judge.terms[-1]
         await anyio.sleep(_STEADY_LEASES * lease)

@@ -63,6 +63,7 @@ class ProtocolRows:
         raw.execute("CREATE TABLE pg_stat_activity (pid, datname, application_name, state)")
         raw.create_function("current_database", 0, lambda: "db")
         raw.create_function("pg_terminate_backend", 1, terminate)
+        raw.create_function("set_config", 3, lambda name, value, is_local: value)
         raw.create_aggregate("bool_or", 1, _Any)  # type: ignore[arg-type]
         self._places = {
             table: ", ".join("?" * len(raw.execute(f"PRAGMA table_info({table})").fetchall()))
@@ -101,6 +102,8 @@ class ProtocolRows:
             cursor = raw.execute(ready, values)
             rows = cursor.fetchall()
             count = cursor.rowcount
+            if count < 0 and not is_reading:  # the driver does not count after WITH
+                ((count,),) = raw.execute("SELECT changes()")
             after = {} if is_reading else self.all()
         finally:
             raw.execute("ROLLBACK TO statement")

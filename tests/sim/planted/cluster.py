@@ -20,7 +20,7 @@ BUGS = (
             ),
             Edit("aioflow.store.changes", "FENCE", "tables.is_active"),
         ),
-        seed=Seed(3, 0),
+        seed=Seed(3, 1),
     ),
     PlantedBug(
         name="dead_node_keeps_its_term",
@@ -77,60 +77,6 @@ BUGS = (
         seed=Seed(3, 0),
     ),
     PlantedBug(
-        name="declaration_expects_nothing",
-        broken="the declaration itself compares neither commit number nor heartbeat",
-        promise="a claim only ever declares the node as it was observed",
-        where="store",
-        needs="a commit between the reads of a claim and its declaration",
-        edits=(
-            Edit(
-                "aioflow.store.postgres.claims",
-                "_declare_dead",
-                "DECLARE_DEAD[plan.expects_silence]",
-                "DECLARE_DEAD[False]",
-            ),
-        ),
-        seed=Seed(3, 0),
-    ),
-    PlantedBug(
-        name="outage_counts_as_silence",
-        broken="an observer counts the time in which it could not poll",
-        promise="a database that is away makes nobody dead",
-        where="core",
-        needs="an outage of the database that is longer than a lease",
-        edits=(
-            Edit(
-                "aioflow.core.observation",
-                "observed",
-                "if poll is None:\n    return None",
-                "if poll is None:\n    return watch",
-            ),
-            Edit(
-                "aioflow.core.observation",
-                "observed",
-                "watch is None or poll.at - watch.polled_at > 2 * timing.heartbeat_us",
-                "watch is None",
-            ),
-        ),
-        seed=Seed(3, 0),
-    ),
-    PlantedBug(
-        name="late_poll_counts_as_silence",
-        broken="an observer counts the time in which it slept, or waited for an answer",
-        promise="an observer that slept makes nobody dead",
-        where="core",
-        needs="a database that stalls for longer than a lease",
-        edits=(
-            Edit(
-                "aioflow.core.observation",
-                "observed",
-                "watch is None or poll.at - watch.polled_at > 2 * timing.heartbeat_us",
-                "watch is None",
-            ),
-        ),
-        seed=Seed(3, 0),
-    ),
-    PlantedBug(
         name="heartbeats_are_not_observed",
         broken="an observer compares commits alone, and no heartbeats",
         promise="a node that is idle is not dead",
@@ -142,31 +88,6 @@ BUGS = (
                 "observed",
                 "watch.mark != poll.mark",
                 "watch.mark[:3] != poll.mark[:3]",
-            ),
-        ),
-        seed=Seed(3, 0),
-    ),
-    PlantedBug(
-        name="rejoin_keeps_the_engine",
-        broken="a node that was fenced joins again with the engine that it had",
-        promise="a node is dropped as a whole when it is fenced",
-        where="engine",
-        needs="a node that is fenced, and takes over again",
-        edits=(
-            Edit(
-                "aioflow.daemon.node",
-                "_Serving.run",
-                """
-                node = _Node(settings, store, self._vault, self._traces, about, signals.stopped)
-                """,
-                """
-                node = _Node(settings, store, self._vault, self._traces, about, signals.stopped)
-                before = getattr(self, "_before", None)
-                self._before = node
-                if before is not None:
-                    node._engine.slots = before._engine.slots
-                    node._engine._inbox = before._engine._inbox
-                """,
             ),
         ),
         seed=Seed(3, 0),
@@ -199,32 +120,7 @@ BUGS = (
                 """,
             ),
         ),
-        seed=Seed(3, 0),
-    ),
-    PlantedBug(
-        name="effects_of_a_late_reply",
-        broken="effects begin without a look whether another node has taken over",
-        promise="effects wait for certainty",
-        where="engine",
-        needs="a reply to a commit that comes after a takeover",
-        edits=(Edit("aioflow.engine.loop", "Engine._commit", "await self._confirm(began)"),),
-        seed=Seed(3, 0),
-    ),
-    PlantedBug(
-        name="lease_counts_from_the_reply",
-        broken="a lease counts from the reply to a commit, not from its beginning",
-        promise="effects wait for certainty",
-        where="engine",
-        needs="a reply to a commit that comes after a takeover",
-        edits=(
-            Edit(
-                "aioflow.engine.loop",
-                "Engine._confirm",
-                "self.confirmed_at = began",
-                "self.confirmed_at = self._clock.monotonic_us()",
-            ),
-        ),
-        seed=Seed(3, 0),
+        seed=Seed(3, 5),
     ),
     PlantedBug(
         name="takeover_reads_nothing",
@@ -276,7 +172,7 @@ BUGS = (
         edits=(
             Edit("aioflow.core.step", "decide", "granting and not memory.is_drained", "granting"),
         ),
-        seed=Seed(3, 0),
+        seed=Seed(3, 6),
     ),
     PlantedBug(
         name="journal_without_its_node",
@@ -308,7 +204,7 @@ BUGS = (
                 "{'name': f'row {self._node_no}', 'count': count}",
             ),
         ),
-        seed=Seed(3, 3),
+        seed=Seed(3, 1),
     ),
     PlantedBug(
         name="standby_counts_as_active",

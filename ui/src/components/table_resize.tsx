@@ -10,7 +10,7 @@ const STEP = 16;
 interface HandleProps {
   /** Of the column. */
   name: string;
-  /** In pixels; none as long as nobody has changed it. */
+  /** In pixels; none until it has been changed. */
   width: number | undefined;
   /** Gets the new width, or none to go back to that of the beginning. */
   onWidth: (width: number | null) => void;

@@ -12,7 +12,7 @@ export function Nodes() {
   const nodes = useItems<Node>("/nodes", { gap: 2000, every: 5000 });
   const overview = useData<Overview>("/overview", { gap: 2000, every: 5000 });
   const rows = nodes.data && [...nodes.data].sort((one, other) => rank(one) - rank(other) || one.node - other.node);
-  const active = rows?.find((node) => node.state === "active");
+  const active = rows?.find((node) => ACTIVE.includes(node.state));
   return (
     <>
       <Head title={texts.places.nodes} name={texts.places.nodes} sentence={rows && rows.length > 1 ? summary(rows) : texts.nodes.sentence} />
@@ -30,7 +30,10 @@ export function Nodes() {
 }
 
 /** The states in their order: the node that works first, those that are gone last. */
-const ORDER = ["active", "standby", "drained", "away", "dead", "left"];
+const ORDER = ["active", "draining", "standby", "joining", "drained", "away", "dead", "left"];
+
+/** A node that drains is active until its tasks have ended. */
+const ACTIVE = ["active", "draining"];
 
 const rank = (node: Node): number => (ORDER.includes(node.state) ? ORDER.indexOf(node.state) : ORDER.length);
 
@@ -39,8 +42,8 @@ const nameOf = (node: Node): string => node.name ?? `${texts.nodes.node} ${node.
 /** Who works, and who could take over. */
 function summary(nodes: Node[]): string {
   const named = (...states: string[]): string[] => nodes.filter((node) => states.includes(node.state)).map(nameOf);
-  const active = named("active")[0];
-  return [active === undefined ? texts.nodes.noActive : texts.nodes.isActive(active), texts.nodes.standbys(named("standby")), texts.nodes.away(named("away")), texts.nodes.dead(named("dead"))].filter(Boolean).join(" ");
+  const active = nodes.find((node) => ACTIVE.includes(node.state));
+  return [active === undefined ? texts.nodes.noActive : texts.nodes.isActive(nameOf(active), active.state === "draining"), texts.nodes.standbys(named("standby")), texts.nodes.away(named("away")), texts.nodes.dead(named("dead"))].filter(Boolean).join(" ");
 }
 
 interface OneProps {

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from aioflow.cli.output import hint, print_json, safe
 
-__all__ = ("Board", "Figures", "print_summary")
+__all__ = ("Display", "Figures", "print_summary")
 
 _LINE_SECONDS = 5.0
 
@@ -54,7 +54,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Board:
+class Display:
     """Shows figures and events on standard error."""
 
     def __init__(self) -> None:
