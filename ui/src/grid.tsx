@@ -362,7 +362,7 @@ function CellState({ counts }: { counts: Counts }) {
   const state = worst(counts);
   if (sum(counts) === 1) return <Glyph state={state} size={14} />;
   const text = failedOf(counts);
-  return <span class="stack">{text !== "" ? <b class={`s-${state}`}>{text}</b> : <Glyph state={state} size={13} />}</span>;
+  return <span class="stack">{text !== "" ? <b class={`s-${state}`} data-text={text} /> : <Glyph state={state} size={13} />}</span>;
 }
 
 /** How long a run took, in one unit. */
