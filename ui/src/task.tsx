@@ -19,7 +19,7 @@ import { TaskCode } from "./task_code";
 import { go, usePlace, withQuery } from "./router";
 import { Bar, Glyph, Legend, State, isLive, named, sum } from "./states";
 import { texts } from "./texts";
-import { Took, When } from "./time";
+import { At, Took, When } from "./time";
 import type { Note, RunGraphTask, Task, TaskShown, Try } from "./types";
 import { Why } from "./why";
 
@@ -294,7 +294,7 @@ function WhyOf({ run, task, map, round, shown }: { run: string; task: string; ma
               <>
                 <dt>{texts.task.deadline}</dt>
                 <dd>
-                  <When at={trigger.deadline} />
+                  <When at={trigger.deadline} /> <span class="soft">(<At at={trigger.deadline} hasZone />)</span>
                 </dd>
               </>
             )}

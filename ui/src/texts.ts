@@ -103,6 +103,7 @@ export const texts = {
     expand: "Expand navigation",
     breadcrumb: "Breadcrumb",
     user: (name: string, role: string): string => `${name} (${role})`,
+    times: (zone: string): string => `Times: ${zone}`,
     groups: { now: "Now", build: "Build", operate: "Operate", admin: "Admin" },
     modes: { off: "Connecting", live: "Live", polling: "Every 3 s", away: "Daemon away" },
     notFound: "Page not found",
@@ -576,7 +577,9 @@ export const texts = {
   grid: {
     label: "Tasks by run",
     noRuns: "No runs yet. Trigger one, or wait for the schedule.",
-    severalChildren: "several children: the worst state is shown",
+    severalChildren: "Mapped task: 1/5 means that 1 of 5 children failed",
+    manual: "Started manually",
+    scale: (full: string): string => `Full bar: ${full}`,
     shown: "What cells show",
     states: "States",
     durations: "Durations",

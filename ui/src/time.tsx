@@ -34,6 +34,20 @@ export function setZone(wanted: Zone): void {
   tick();
 }
 
+/** The zone in which the page shows times. */
+export const zoneName = (): string => (isUtc() ? "UTC" : ownZone());
+
+/** The zone in which the page shows times, also after the reader chose another one. */
+export function useZoneName(): string {
+  const [name, setName] = useState(zoneName);
+  useEffect(() => {
+    const told = () => setName(zoneName());
+    listeners.add(told);
+    return () => void listeners.delete(told);
+  }, []);
+  return name;
+}
+
 /** Now, each second. */
 export function useNow(isTicking = true): number {
   const [now, setNow] = useState(Date.now);
@@ -158,19 +172,22 @@ export function Both({ at, zone }: { at: string; zone: string }) {
   const found = millis(at);
   if (found === null) return null;
   const other = UTC_NAMES.includes(zone) ? ownZone() : zone;
+  const [first, second] = [clock(found, "UTC"), clock(found, other)];
+  const isSameDay = first.slice(0, 10) === second.slice(0, 10);
   return (
     <time dateTime={at}>
-      {clock(found, "UTC")} UTC{!UTC_NAMES.includes(other) && ` (${clock(found, other).slice(11)} ${other})`}
+      {first} UTC{!UTC_NAMES.includes(other) && ` (${isSameDay ? second.slice(11) : second} ${other})`}
     </time>
   );
 }
 
-/** An instant by the clock. */
-export function At({ at, none = "–" }: { at: string | null | undefined; none?: string }) {
+/** An instant by the clock, with the name of the zone where it is read on its own. */
+export function At({ at, none = "–", hasZone }: { at: string | null | undefined; none?: string; hasZone?: boolean }) {
   if (millis(at) === null) return <span class="soft">{none}</span>;
   return (
     <time dateTime={at ?? ""} title={instants(at)}>
       {shortTime(at)}
+      {hasZone && ` ${zoneName()}`}
     </time>
   );
 }

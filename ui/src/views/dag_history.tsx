@@ -4,11 +4,11 @@ import { enc, query } from "../api";
 import { Chart, type Point, durationScale, niceScale, periodName, periods } from "../chart";
 import { type Column, Table } from "../components/table";
 import { ofDag, useData } from "../data";
-import { type DagHistory, type DagPeriod, type Durations, type Period, PeriodChoice, RUN_SERIES, endsOf, percent, seconds, shownSeconds as shown, startOf, usePeriod, zoneName } from "../history";
+import { type DagHistory, type DagPeriod, type Durations, type Period, PeriodChoice, RUN_SERIES, endsOf, percent, seconds, shownSeconds as shown, startOf, usePeriod } from "../history";
 import { Empty, Panel, Shown, number } from "../parts";
 import { sum } from "../states";
 import { texts } from "../texts";
-import { millis } from "../time";
+import { millis, zoneName } from "../time";
 import { ScheduleCalendar } from "./calendar";
 
 interface TaskStats {
