@@ -14,6 +14,7 @@ from aioflow.api.trigger_details import (
     CATALOGUE_SENTENCES,
     CATALOGUE_TARGETS,
     PublicFields,
+    fires_at,
 )
 from aioflow.api.waits.sentences import Waiter, actions, cause_sentence, chain_sentence
 from aioflow.author.codec import encode
@@ -42,6 +43,7 @@ SLEEP = PolledWait(
     checked_by=9,
     target=TargetView(type="time", name="sleep"),
 )
+SENSOR = Wait(kind=WaitKind.INTERVAL, detail="a check every 1 s")
 HELD = [
     ShareView(run_id=run_id, dag_id="fraud", slots=slots)
     for run_id, slots in (("live", 170), ("two", 20), ("three", 6), ("four", 3), ("five", 1))
@@ -108,6 +110,47 @@ HELD = [
         ),
         pytest.param(
             ONE,
+            replace(
+                FILE,
+                detail="for 40m to pass",
+                label="the market's close",
+                target=TargetView(type="time", name="40m"),
+                fires_at=2_400_000_000,
+            ),
+            [],
+            "score[customer 0] waits for the market's close",
+            id="a-labelled-time-has-no-length",
+        ),
+        pytest.param(
+            ONE,
+            SENSOR,
+            [],
+            "score[customer 0] waits for its condition to become true",
+            id="a-sensor",
+        ),
+        pytest.param(
+            replace(ONE, doc="Is the bank's file\n    there? It arrives by a rename."),
+            SENSOR,
+            [],
+            "score[customer 0] waits for its condition: Is the bank's file there?",
+            id="a-sensor-with-a-docstring",
+        ),
+        pytest.param(
+            replace(MANY, doc="Wait for v1.2 of the file."),
+            SENSOR,
+            [],
+            "1,634 of 2,000 children of score wait for their condition: Wait for v1.2 of the file",
+            id="sensors-with-a-docstring",
+        ),
+        pytest.param(
+            replace(ONE, doc="x" * 500),
+            SENSOR,
+            [],
+            f"score[customer 0] waits for its condition: {'x' * 120} ...",
+            id="a-sensor-with-a-long-docstring",
+        ),
+        pytest.param(
+            ONE,
             Wait(kind=WaitKind.RETRY_AT, detail="no route to host"),
             [],
             "score[customer 0] waits to try again after no route to host",
@@ -124,7 +167,7 @@ def test_every_kind_of_wait_has_a_sentence_with_and_without_a_detail(kind):
     for detail in ("", "of what"):
         said = cause_sentence(MANY, TaskState.PENDING, Wait(kind=kind, detail=detail))
         assert said.startswith("1,634 of 2,000 children of score wait ")
-        assert detail in said
+        assert detail in said or kind is WaitKind.INTERVAL  # its detail is how often it is checked
         assert not said.endswith((":", " "))
 
 
@@ -215,6 +258,28 @@ def test_a_field_of_an_event_has_the_value_that_its_trigger_waits_for():
         "size_bytes": {"type": "integer"},
     }
     assert PublicFields(Masks()).payload("mine:Own", kwargs) is None
+
+
+@pytest.mark.parametrize(
+    ("class_path", "fields", "fires"),
+    [
+        ("aioflow_triggers.temporal:TimeDeltaTrigger", {"delta": "40m"}, 2_405_000_000),
+        ("aioflow_triggers.temporal:TimeDeltaTrigger", {"delta": 1.5}, 6_500_000),
+        (
+            "aioflow_triggers.temporal:DateTimeTrigger",
+            {"moment": "1970-01-01T02:00:01+02:00"},
+            1_000_000,
+        ),
+        ("sleep", {}, 9_000_000),
+        ("aioflow_triggers.files:FileTrigger", {"path": "/in"}, None),
+        ("aioflow_triggers.temporal:TimeDeltaTrigger", {"delta": "soon"}, None),
+        ("aioflow_triggers.temporal:DateTimeTrigger", {}, None),
+    ],
+)
+def test_a_wait_for_a_time_says_when_it_ends(class_path, fields, fires):
+    kwargs = encode(fields, "f", 1_000)
+
+    assert fires_at(class_path, kwargs, since=5_000_000, deadline=9_000_000) == fires
 
 
 @pytest.mark.parametrize(

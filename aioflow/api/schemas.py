@@ -101,10 +101,12 @@ class PolledWait(Wait, frozen=True, kw_only=True):
         last_check_at, next_check_at: Times of the last and the next poll, if known.
         label: What the wait is for, in its author's words.
         target: What the trigger checks, for a trigger of the catalogue.
+        fires_at: When a wait for a time ends.
     """
 
     last_check_at: Timestamp | None = None
     next_check_at: Timestamp | None = None
+    fires_at: Timestamp | None = None
     label: str | None = None
     target: TargetView | None = None
 
@@ -116,6 +118,7 @@ class WaitView(msgspec.Struct, frozen=True, kw_only=True):
         trigger_id: The trigger that it waits for, if any.
         last_check_at, next_check_at: Times of the last and the next check, if known.
         label: What the wait is for, in the words of the task's author.
+        fires_at: When a wait for a time ends; ``until`` is its deadline.
     """
 
     kind: str
@@ -126,6 +129,7 @@ class WaitView(msgspec.Struct, frozen=True, kw_only=True):
     trigger_id: int | None = None
     last_check_at: str | None = None
     next_check_at: str | None = None
+    fires_at: str | None = None
 
 
 class ErrorView(msgspec.Struct, frozen=True, kw_only=True):
@@ -225,18 +229,17 @@ def wait_view(wait: Wait | None, state: TaskState | None = None) -> WaitView | N
     is_unknown = wait is not None and wait.kind is WaitKind.DATABASE
     if wait is None or (state is TaskState.RUNNING and is_unknown):
         return None
-    last, following, label = None, None, None
-    if isinstance(wait, PolledWait):
-        last, following, label = wait.last_check_at, wait.next_check_at, wait.label
+    polled = wait if isinstance(wait, PolledWait) else PolledWait(kind=wait.kind)
     return WaitView(
         kind=wait.kind.value,
         detail=wait.detail,
         since=iso(wait.since),
         until=iso(wait.until),
-        label=label,
+        label=polled.label,
         trigger_id=None if wait.kind is WaitKind.INTERVAL else wait.checked_by,
-        last_check_at=iso(last),
-        next_check_at=iso(following),
+        last_check_at=iso(polled.last_check_at),
+        next_check_at=iso(polled.next_check_at),
+        fires_at=iso(polled.fires_at),
     )
 
 
@@ -487,6 +490,7 @@ class TriggerView(msgspec.Struct, frozen=True, kw_only=True):
         shared_with: Number of other triggers that share its watch; ``None`` if unknown.
         next_check_at: Time of its next check, if known.
         last_check_at: Time of its last check, if known.
+        fires_at: When a trigger of one time or duration fires; ``null`` for others.
         label: What the wait is for, in the words of the task's author.
         map_label: The label of the child that waits.
         text: What it waits for in words, such as ``for the file /data/in/bank.csv``.
@@ -510,6 +514,7 @@ class TriggerView(msgspec.Struct, frozen=True, kw_only=True):
     shared_with: int | None
     next_check_at: str | None
     last_check_at: str | None
+    fires_at: str | None = None
     state: str
     events: int | None
     detail: str

@@ -10,11 +10,15 @@ other class, the host of the trigger reports the declaration.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
 
 from aioflow.api.schemas import TargetView, plain_bytes
+from aioflow.author.duration import microseconds
 from aioflow.core.triggers.assignment import RUN, SLEEP
+from aioflow.errors import BadSchedule
 from aioflow.model.decisions import PERSON
+from aioflow.model.timestamps import Timestamp
 from aioflow.model.triggers import TriggerDescription
 from aioflow.protocol.reports import TriggerKind
 from aioflow.redaction import MASK, Masks, masked_url, masked_urls
@@ -26,6 +30,7 @@ __all__ = (
     "CATALOGUE_TARGETS",
     "DETAIL_LENGTH",
     "PublicFields",
+    "fires_at",
     "wait_sentence",
 )
 
@@ -43,6 +48,43 @@ def wait_sentence(class_path: str, fields: Fields) -> str | None:
         return None if say is None else say(fields)
     except (KeyError, TypeError, ValueError):  # fields of another release, or damaged ones
         return None
+
+
+def fires_at(
+    class_path: str, kwargs: bytes | None, *, since: Timestamp, deadline: Timestamp | None
+) -> Timestamp | None:
+    """Return when a trigger of one time or duration fires; ``None`` for others, or if unknown.
+
+    Args:
+        since: When its task began to wait, on the wall clock.
+        deadline: The end of the wait, on the wall clock; that of a sleep is its end.
+    """
+    if class_path == SLEEP:
+        return deadline
+    find = _FIRES.get(class_path)
+    fields = None if find is None else plain_bytes(kwargs)
+    if find is None or not isinstance(fields, dict):
+        return None
+    try:
+        return find(fields, since)
+    except (BadSchedule, KeyError, TypeError, ValueError):  # damaged, or of another release
+        return None
+
+
+def _moment_fires(fields: Fields, since: Timestamp) -> Timestamp:
+    at = datetime.fromisoformat(str(fields["moment"])).astimezone(UTC)
+    return (at - _EPOCH) // timedelta(microseconds=1)
+
+
+def _delta_fires(fields: Fields, since: Timestamp) -> Timestamp:
+    return since + microseconds(fields["delta"], "delta")
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRES: Mapping[str, Callable[[Fields, Timestamp], Timestamp]] = {
+    "aioflow_triggers.temporal:DateTimeTrigger": _moment_fires,
+    "aioflow_triggers.temporal:TimeDeltaTrigger": _delta_fires,
+}
 
 
 def _files_sentence(fields: Fields) -> str:

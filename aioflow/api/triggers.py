@@ -13,7 +13,7 @@ from anyio.lowlevel import checkpoint
 from aioflow.api.decisions import decision_text
 from aioflow.api.queries import PAGE, RunReader
 from aioflow.api.schemas import PolledWait, TargetView, TriggerView, iso
-from aioflow.api.trigger_details import DETAIL_LENGTH
+from aioflow.api.trigger_details import DETAIL_LENGTH, fires_at
 from aioflow.core.state.memory import Memory
 from aioflow.core.state.packed import TaskShape
 from aioflow.core.triggers.assignment import is_stopped
@@ -22,6 +22,7 @@ from aioflow.errors import RequestError
 from aioflow.model.ids import RunNo, TaskNo, TriggerNo
 from aioflow.model.rows import DagRow, RunRow, TriggerRow
 from aioflow.model.states import TriggerState, Wait, WaitKind
+from aioflow.model.timestamps import Timestamp
 from aioflow.model.triggers import (
     DagTriggerRow,
     DagTriggerSpec,
@@ -169,8 +170,9 @@ class TriggerReader:
                 said = _polled(wait, self._in_words(wait, row, watch), watch)
                 fields = self._reader.public_fields
                 target = None if row is None else fields.target(row.class_path, row.kwargs)
+                fires = None if row is None else _fires_at(row, wait.since, wait.until)
                 worded[location] = msgspec.structs.replace(
-                    said, label=labels.get(wait.checked_by), target=target
+                    said, label=labels.get(wait.checked_by), target=target, fires_at=fires
                 )
         return worded
 
@@ -239,6 +241,15 @@ def _polled(wait: Wait, detail: str, watch: TriggerDescription | None) -> Polled
         last_check_at=None if watch is None else watch.last_check_at,
         next_check_at=None if watch is None else watch.next_check_at,
     )
+
+
+def _fires_at(
+    row: TriggerRow, since: Timestamp | None, deadline: Timestamp | None
+) -> Timestamp | None:
+    """Return when the trigger of a wait for a time fires; ``None`` for others, or if unknown."""
+    if since is None:
+        return None
+    return fires_at(row.class_path, row.kwargs, since=since, deadline=deadline)
 
 
 def stored_state(state: str) -> TriggerState:
@@ -324,6 +335,7 @@ def _trigger_view(
         shared_with=None if watch is None else watch.shared_with,
         next_check_at=None if watch is None else iso(watch.next_check_at),
         last_check_at=None if watch is None else iso(watch.last_check_at),
+        fires_at=iso(_fires_at(row, row.since + shift, deadline)),
         state=_trigger_state(row, hosted),
         events=None,
         detail=detail,

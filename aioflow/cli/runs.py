@@ -362,11 +362,15 @@ def _times_text(wait: Mapping[str, Any] | None, timezone: str) -> str:
     """Return since when and until when something waits, and its checks; empty if unknown."""
     if wait is None:
         return ""
+    fires = wait.get("fires_at")
+    times = (("since", wait["since"]), ("ends", fires), ("until", wait["until"]))
     parts = [
-        f"{word} {_time_text(wait[name], timezone)}"
-        for word, name in (("since", "since"), ("until", "until"))
-        if wait[name]
+        f"{word} {_time_text(at, timezone)}"
+        for word, at in times
+        if at and (word != "until" or at != fires)
     ]
+    if wait["kind"] == "interval" and wait["detail"]:
+        parts.append(wait["detail"])
     if checks := checks_text(wait):
         parts.append(checks)
     return "; ".join(parts)

@@ -38,7 +38,9 @@ def test_a_settlement_is_watched_from_its_trigger_to_its_total(browser, daemon, 
         page.confirm("Trigger")
 
         page.see("Why it waits")
-        page.see("a check every", within=".why")
+        page.see("waits for its condition: Is the bank's file of the day there?", within=".why")
+        page.see("times out in", within=".why")
+        page.see("Waiting", within="h1")
         page.page.wait_for_selector("[data-task='npci_file'][data-state='sensing']")
         expected = generate(tmp_path, DAY, merchants=300, transactions=6_000)
 
@@ -226,6 +228,7 @@ def test_a_wait_for_a_time_is_ended_manually(browser, daemon):
         page.go(f"/runs/{run}?task=rests")
         page.see("works.py:", within=".drawer .timeline")
         page.go("/triggers")
+        page.see(" wait", within=".sentence")
         row = page.page.locator(".virtual-row", has_text=run)
         row.get_by_role("button", name="End the wait rests").click()
         page.confirm("End")

@@ -261,6 +261,26 @@ async def test_pending_children_without_rows_are_listed(tmp_path):
     assert {task["state"] for task in pending + rest} == {"pending"}
 
 
+async def test_the_grid_and_the_run_list_parents_before_their_children(tmp_path):
+    tasks = (
+        TaskSpec(task_id="load", parents=(2,)),
+        TaskSpec(task_id="report", parents=(0, 3)),
+        TaskSpec(task_id="ready"),
+        TaskSpec(task_id="rates"),
+    )
+    async with app(tmp_path, DagSpec(dag_id="late", file="late.py", tasks=tasks)) as (n, web):
+        await n.api.trigger("late", run_id="r")
+        grid = await read(web, "/dags/late/grid")
+        graph = await read(web, "/runs/r/graph")
+
+    order = ["ready", "load", "rates", "report"]
+    assert grid["tasks"] == order
+    assert [task["task_id"] for task in graph["tasks"]] == order
+    assert [grid["tasks"][place] for place, *_ in grid["runs"][0]["cells"]] == [
+        task.task_id for task in tasks
+    ]
+
+
 async def test_a_gantt_shows_where_the_time_went_also_of_waits_that_have_ended(tmp_path):
     async with app(tmp_path) as (n, web):
         await n.api.trigger("chain", run_id="r")
@@ -279,6 +299,26 @@ async def test_a_gantt_shows_where_the_time_went_also_of_waits_that_have_ended(t
     assert "waiting" in [span["kind"] for span in over["spans"]]
     assert all(span["to"] is not None for span in over["spans"])
     assert over["task_id"] == "first"
+
+
+async def test_a_gantt_shows_how_long_a_child_was_queued_before_it_ran(tmp_path):
+    source, each, total = FAN.tasks
+    tight = msgspec.structs.replace(each, pool="tight")
+    async with app(tmp_path, msgspec.structs.replace(FAN, tasks=(source, tight, total))) as (
+        n,
+        web,
+    ):
+        await n.api.set_pool("tight", 1)
+        await n.api.trigger("fan", run_id="r")
+        await n.succeed(["a", "b", "c"], width=3)
+        await n.succeed()
+        await n.api.list_pools()
+        parent, _, second, third, _ = await items(web, "/runs/r/gantt")
+
+    assert [span["kind"] for span in second["spans"]] == ["queued", "running"]
+    assert second["spans"][0]["from"] <= parent["spans"][-1]["to"]
+    assert second["spans"][0]["to"] == second["spans"][1]["from"]
+    assert third["spans"] == []
 
 
 async def test_a_task_is_shown_with_inputs_tries_and_its_trigger(tmp_path):

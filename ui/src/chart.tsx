@@ -6,7 +6,7 @@ import { useEffect, useId, useRef, useState } from "preact/hooks";
 import "./styles/chart.css";
 import { go } from "./router";
 import { texts } from "./texts";
-import { HOUR_MS, local } from "./time";
+import { HOUR_MS, local, useZoneName } from "./time";
 
 export interface Series {
   key: string;
@@ -109,6 +109,7 @@ function Figure(props: ChartProps) {
             <i class={`swatch ${one.tone}`} /> {one.name}
           </li>
         ))}
+        <li class="legend-zone">{texts.shell.times(useZoneName())}</li>
       </ul>
       <div ref={box} class="chart-box">
         {width > 0 && <Drawing {...props} width={width} at={at} onAt={setAt} />}

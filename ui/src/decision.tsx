@@ -9,7 +9,7 @@ import { useData } from "./data";
 import { type FormSchema, Input, fieldsOfForm, valuesOf } from "./form";
 import { Json, Shown, childName, dagHref, runHref, taskHref } from "./parts";
 import { sentenceCase, texts } from "./texts";
-import { When, isUtc, local, ownZone } from "./time";
+import { When, local, zoneName } from "./time";
 
 export interface Decision {
   decision_id: number;
@@ -157,7 +157,7 @@ export function DecisionBox({ decision, send: give, done, hasAsker, level = 3 }:
             <dd>
               <When at={decision.deadline} />
               <span class="then break">
-                {texts.decisions.unanswered} {local(decision.deadline).slice(0, 16)} {isUtc() ? "UTC" : ownZone()}: {decision.has_default ? shownAnswer(decision.default, decision.form) : texts.decisions.fails}.
+                {texts.decisions.unanswered} {local(decision.deadline).slice(0, 16)} {zoneName()}: {decision.has_default ? shownAnswer(decision.default, decision.form) : texts.decisions.fails}.
               </span>
             </dd>
           </>

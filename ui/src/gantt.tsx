@@ -15,6 +15,12 @@ export const SPAN_NAMES: Record<string, string> = {
   retrying: texts.gantt.retrying,
 };
 
+const LEGEND: [string, string][] = [
+  ...Object.entries(SPAN_NAMES).map(([kind, text]): [string, string] => [`g-${kind}`, text]),
+  ["g-running g-done", stateName("success")],
+  ["g-running g-failed", stateName("failed")],
+];
+
 const MOST_TICKS = 7;
 const STEPS_MS = [10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 3e4, 6e4, 12e4, 3e5, 6e5, 12e5, 18e5, 36e5, 72e5, 108e5, 216e5, 432e5, 864e5];
 
@@ -39,6 +45,7 @@ interface Props {
 
 export function Gantt({ rows: all, run, from: begun, to: over, onRange }: Props) {
   const rows = all.filter((row) => row !== undefined);
+  const shown = rows.length === all.length ? byStart(rows) : all;
   const isGoingOn = rows.some((row) => row.spans.some((one) => one.to === null));
   const now = useNow(isGoingOn);
   const starts = rows.flatMap((row) => row.spans.map((one) => millis(one.from) ?? now));
@@ -48,24 +55,19 @@ export function Gantt({ rows: all, run, from: begun, to: over, onRange }: Props)
   const to = Math.max(from + 100, ends.reduce((most, one) => Math.max(most, one), millis(over) ?? 0));
   const share = (at: number) => (100 * (at - from)) / (to - from);
   const ticks = ticksOf(to - from);
+  const looks = new Set(rows.flatMap((row) => row.spans.map((_, index) => lookOf(row, index))));
   return (
     <>
       <ul class="legend">
-        {Object.entries(SPAN_NAMES).map(([kind, text]) => (
-          <li key={kind}>
-            <i class={`swatch g-${kind}`} /> {text}
+        {LEGEND.filter(([look]) => looks.has(look)).map(([look, text]) => (
+          <li key={look}>
+            <i class={`swatch ${look}`} /> {text}
           </li>
         ))}
-        <li>
-          <i class="swatch g-running g-done" /> {stateName("success")}
-        </li>
-        <li>
-          <i class="swatch g-running g-failed" /> {stateName("failed")}
-        </li>
       </ul>
       <VirtualList
         class="gantt"
-        items={all}
+        items={shown}
         height={26}
         label={texts.gantt.label}
         keyOf={(_, index) => index}
@@ -73,7 +75,7 @@ export function Gantt({ rows: all, run, from: begun, to: over, onRange }: Props)
         head={
           <div class="gantt-row axis" title={`${texts.gantt.from} ${instants(new Date(from).toISOString())}`}>
             <span class="soft cut">
-              {texts.gantt.from} <At at={new Date(from).toISOString()} />
+              {texts.gantt.from} <At at={new Date(from).toISOString()} hasZone />
             </span>
             <span class="track">
               {ticks.map((tick, index) => (
@@ -96,7 +98,7 @@ export function Gantt({ rows: all, run, from: begun, to: over, onRange }: Props)
                 return (
                   <i
                     key={index}
-                    class={`g-${one.kind} ${one.kind === "running" ? outcomeOf(row, index) : ""}`}
+                    class={lookOf(row, index)}
                     title={`${SPAN_NAMES[one.kind] ?? one.kind} ${span(over - begun)}, from ${local(one.from)}`}
                     style={{ left: `${share(begun)}%`, width: `max(2px, ${share(over) - share(begun)}%)` }}
                   />
@@ -110,10 +112,23 @@ export function Gantt({ rows: all, run, from: begun, to: over, onRange }: Props)
   );
 }
 
-/** How a span of running ended: the last one as the task did, one with a retry after it in an error. */
+/** In the order in which the tasks began; those that have not begun come last, in the order of the DAG. */
+export const byStart = (rows: readonly GanttRow[]): GanttRow[] => {
+  const start = (row: GanttRow): number => millis(row.spans[0]?.from) ?? Infinity;
+  return [...rows].sort((one, other) => (start(one) === start(other) ? 0 : start(one) - start(other)));
+};
+
+/** The classes of a span. */
+const lookOf = (row: GanttRow, index: number): string => {
+  const { kind } = row.spans[index]!;
+  return `g-${kind} ${kind === "running" ? outcomeOf(row, index) : ""}`.trim();
+};
+
+/** How a span of running ended: as its task did, and in an error if a retry follows; "" while the task is under way. */
 function outcomeOf(row: GanttRow, index: number): string {
   const next = row.spans[index + 1];
   if (next?.kind === "retrying") return "g-failed";
-  if (row.spans.slice(index + 1).some((one) => one.kind === "running") || row.spans[index]!.to === null) return "";
-  return row.state === "failed" ? "g-failed" : row.state === "success" ? "g-done" : "";
+  if (row.state === "success") return "g-done";
+  const isLast = !row.spans.slice(index + 1).some((one) => one.kind === "running");
+  return row.state !== "failed" ? "" : isLast ? "g-failed" : "g-done";
 }

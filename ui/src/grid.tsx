@@ -13,7 +13,7 @@ import type { Counts, Grid } from "./types";
 
 import "./styles/grid_tools.css";
 
-const TALL = 44;
+const TALL = 32;
 /** Of the head, and of the padding with a scroll bar. */
 const HEAD = 102;
 const SPARE = 30;
@@ -22,15 +22,36 @@ const ROW = 26;
 const MANY = 60;
 const STEPS = 6;
 
-/** How long a run took, as the height of a bar between 3 and ``most``. */
-export function heights(runs: { started_at: string | null; ended_at: string | null }[], most: number): number[] {
+type Timed = { started_at: string | null; ended_at: string | null };
+
+/** How long a run took, or has taken so far. */
+function lengthOfRun(run: Timed, now: number): number {
+  const begun = millis(run.started_at);
+  return begun === null ? 0 : Math.max(0, (millis(run.ended_at) ?? now) - begun);
+}
+
+/** The full height: the 95th percentile of the runs that have ended, so that one long run does not flatten the others. */
+export function fullScale(runs: readonly Timed[]): number {
   const now = Date.now();
-  const long = runs.map((run) => {
-    const begun = millis(run.started_at);
-    return begun === null ? 0 : Math.max(0, (millis(run.ended_at) ?? now) - begun);
+  const done = runs.filter((run) => run.ended_at !== null);
+  const long = (done.length > 0 ? done : runs).map((run) => lengthOfRun(run, now)).sort((one, other) => one - other);
+  return Math.max(1, long[Math.max(0, Math.ceil(0.95 * long.length) - 1)] ?? 1);
+}
+
+/** A bar between 3 and ``most`` pixels tall; one that would be taller is cut off there. */
+interface BarHeight {
+  height: number;
+  isCut: boolean;
+}
+
+/** How long each run took, as the height of a bar. */
+export function heights(runs: readonly Timed[], most: number): BarHeight[] {
+  const now = Date.now();
+  const full = fullScale(runs);
+  return runs.map((run) => {
+    const share = lengthOfRun(run, now) / full;
+    return { height: Math.max(3, Math.round(most * Math.min(1, share))), isCut: share > 1.001 };
   });
-  const longest = Math.max(1, ...long);
-  return long.map((one) => Math.max(3, Math.round((most * one) / longest)));
 }
 
 /** The first run of a day has its date, and the first day of a month the name of the month. */
@@ -207,7 +228,10 @@ export function GridView({ grid }: { grid: Grid }) {
         keyOf={(row) => row.key}
         head={
           <div class="grid-row grid-head" style={columns}>
-            <span class="soft">{texts.task.name}</span>
+            <span class="soft">
+              <small class="grid-scale cut">{texts.grid.scale(span(fullScale(runs)))}</small>
+              {texts.task.name}
+            </span>
             {runs.map((run, index) => (
               <a key={run.run_id} data-box="" tabIndex={index === runs.length - 1 ? 0 : -1} href={runHref(run.run_id)} title={runTitle(run)} aria-label={`${days[index] ? `${days[index].text}, ` : ""}${runTitle(run)}`} class={days[index] ? "is-new-day" : ""}>
                 {days[index] && (
@@ -215,7 +239,15 @@ export function GridView({ grid }: { grid: Grid }) {
                     <span>{days[index].month}</span> {days[index].day}
                   </small>
                 )}
-                <i class={`column b-${run.state}`} style={{ height: `${tall[index]}px` }} />
+                {!days[index] && run.cause === "manual" && (
+                  <small class="grid-day" aria-hidden="true">
+                    <Icon name="play" size={10} />
+                  </small>
+                )}
+                <small class="grid-mark" aria-hidden="true">
+                  {tall[index]!.isCut ? briefly(run) : days[index] && run.cause === "manual" && <Icon name="play" size={10} />}
+                </small>
+                <i class={`column b-${run.state} ${tall[index]!.isCut ? "is-cut" : ""}`} style={{ height: `${tall[index]!.height}px` }} />
                 <Glyph state={run.state} size={12} />
               </a>
             ))}
@@ -226,7 +258,12 @@ export function GridView({ grid }: { grid: Grid }) {
       <Legend counts={allOf(grid)} isBare>
         {hasMany && (
           <li>
-            <b aria-hidden="true">×</b> {texts.grid.severalChildren}
+            <i class="stack" aria-hidden="true" /> {texts.grid.severalChildren}
+          </li>
+        )}
+        {runs.some((run) => run.cause === "manual") && (
+          <li>
+            <Icon name="play" size={10} /> {texts.grid.manual}
           </li>
         )}
       </Legend>
@@ -278,10 +315,7 @@ function GridRow({ row, name, runs, cells, columns, isHeat, isFolded, toggle, pi
           isHeat && length !== null ? (
             <i class={`heat heat-${Math.min(STEPS, Math.ceil((length / longest) * STEPS) || 1)}`} />
           ) : (
-            <>
-              <Glyph state={worst(cell.counts)} size={14} />
-              {sum(cell.counts) > 1 && <sup aria-hidden="true">×</sup>}
-            </>
+            <CellState counts={cell.counts} />
           );
         if (row.task === null) {
           return (
@@ -313,6 +347,27 @@ function GridRow({ row, name, runs, cells, columns, isHeat, isFolded, toggle, pi
   );
 }
 
+/** The longest text of a cell. */
+const CELL_CHARS = 4;
+
+/** "1/5" where one of five children failed; empty for none, or where there is no room for it. */
+function failedOf(counts: Counts): string {
+  const [state, all] = [worst(counts), sum(counts)];
+  const text = `${counts[state]}/${all}`;
+  return all > 1 && (state === "failed" || state === "upstream_failed") && text.length <= CELL_CHARS ? text : "";
+}
+
+/** One glyph; several children lie behind each other, and failures are counted. */
+function CellState({ counts }: { counts: Counts }) {
+  const state = worst(counts);
+  if (sum(counts) === 1) return <Glyph state={state} size={14} />;
+  const text = failedOf(counts);
+  return <span class="stack">{text !== "" ? <b class={`s-${state}`} data-text={text} /> : <Glyph state={state} size={13} />}</span>;
+}
+
+/** How long a run took, in one unit. */
+const briefly = (run: Timed): string => span(lengthOfRun(run, Date.now())).replace(/^(\d+[dhm]).*|^([\d.]+) (m?s)$/, "$1$2$3");
+
 /** Which states there are at all. */
 function allOf(grid: Grid): Counts {
   const found: Counts = {};
@@ -324,7 +379,8 @@ function allOf(grid: Grid): Counts {
 }
 
 function runTitle(run: Grid["runs"][number]): string {
-  return `${run.run_id}: ${named(run.state)}${run.logical_date ? `, for ${shortTime(run.logical_date)}` : ""}`;
+  const took = run.started_at === null ? "" : `, ${span(lengthOfRun(run, Date.now()))}`;
+  return `${run.run_id}: ${named(run.state)}${run.logical_date ? `, for ${shortTime(run.logical_date)}` : ""}${took}${run.cause === "manual" ? `, ${texts.grid.manual.toLowerCase()}` : ""}`;
 }
 
 function cellTitle(task: string, counts: Counts, from: string | null, to: string | null, run: string): string {
@@ -333,5 +389,6 @@ function cellTitle(task: string, counts: Counts, from: string | null, to: string
   const took = begun !== null && over !== null ? `, ${span(over - begun)}` : begun !== null ? `, since ${local(from)}` : "";
   const all = sum(counts);
   const states = ordered(counts).map(([state, count]) => (all > 1 ? `${count} ${named(state)}` : named(state)));
-  return `${task} in ${run}: ${states.join(", ")}${took}`;
+  const failed = failedOf(counts);
+  return `${task} in ${run}: ${states.join(", ")}${failed === "" ? "" : ` (${failed})`}${took}`;
 }

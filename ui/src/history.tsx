@@ -7,7 +7,7 @@ import { Chart, type Point, type Series, type Step, periodName, periods } from "
 import { never, ofDag, useData, useItems } from "./data";
 import { Panel, Shown, number } from "./parts";
 import { stateName, texts } from "./texts";
-import { HOUR_MS, instant, isUtc, millis, ownZone, span, useNow } from "./time";
+import { HOUR_MS, instant, millis, span, useNow, zoneName } from "./time";
 import type { RunSummary } from "./types";
 
 export interface Ends {
@@ -34,8 +34,6 @@ export const PERIODS: Period[] = [
   { key: "7d", hours: 168, step: 6 },
   { key: "30d", hours: 720, step: 24 },
 ];
-
-export const zoneName = (): string => (isUtc() ? "UTC" : ownZone());
 
 export const RUN_SERIES: Series[] = ["success", "partial", "failed", "cancelled"].map((key) => ({ key, name: stateName(key), tone: `h-${key}` }));
 

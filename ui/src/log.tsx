@@ -10,12 +10,13 @@ import { enc, query } from "./api";
 import { never, useData } from "./data";
 import { type Anchor, type Filter, LineWindow, type Loaded, type LogLine, NO_FILTER, type Printed, RunSource, type Source, TaskSource, isFiltered } from "./log/lines";
 import { RowList } from "./log/list";
-import { type Row, rowsOf } from "./log/rows";
+import { type Row, rowsOf, seriousOf } from "./log/rows";
 import { LineText, expressionOf } from "./log/text";
 import { texts } from "./log/texts";
+import { texts as shared } from "./texts";
 import { childName, taskHref } from "./parts";
 import { here, usePlace } from "./router";
-import { HOUR_MS, instants, isUtc, local, millis } from "./time";
+import { HOUR_MS, instants, isUtc, local, millis, useZoneName } from "./time";
 import { useTyped } from "./typed";
 import type { Run } from "./types";
 
@@ -37,8 +38,9 @@ const KEY = "aioflow.log";
 const LINK_ROW = 24;
 const PHONE = "(max-width: 720px)";
 
-function storedView(): View {
-  const usual: View = matchMedia(PHONE).matches ? { wrap: true, numbers: false, time: "none" } : { wrap: false, numbers: true, time: "clock" };
+/** The log of a task is narrow, beside its run: its lines wrap unless the reader chose otherwise. */
+function storedView(isOfRun: boolean): View {
+  const usual: View = matchMedia(PHONE).matches ? { wrap: true, numbers: false, time: "none" } : { wrap: !isOfRun, numbers: true, time: "clock" };
   try {
     return { ...usual, ...(JSON.parse(localStorage.getItem(KEY) ?? "{}") as Partial<View>) };
   } catch {
@@ -112,7 +114,7 @@ interface LinesProps {
 
 function Lines({ source, run, isGoingOn, hasTries, tasks }: LinesProps) {
   const isOfRun = tasks !== undefined;
-  const [view, setView] = useState(storedView);
+  const [view, setView] = useState(() => storedView(isOfRun));
   const [search, setSearch] = useState("");
   const [options, setOptions] = useState({ regex: false, case: false, isOnly: false });
   const [level, setLevel] = useState("");
@@ -128,6 +130,9 @@ function Lines({ source, run, isGoingOn, hasTries, tasks }: LinesProps) {
   const [hit, setHit] = useState<{ line: LogLine | null; isWrapped: boolean; isBusy: boolean } | null>(null);
   const [wanted, setWanted] = useState<{ key: string; wish: number } | undefined>();
   const [isFull, setFull] = useState(false);
+  const [pointed, setPointed] = useState<string | null>(null);
+  const hasOpened = useRef(false);
+  const zone = useZoneName();
   const [typed, setTyped] = useTyped(search, TYPING_MS);
   const lines = useRef<LineWindow | undefined>(undefined);
   const finding = useRef<AbortController | undefined>(undefined);
@@ -159,6 +164,7 @@ function Lines({ source, run, isGoingOn, hasTries, tasks }: LinesProps) {
 
   const all = loaded?.lines ?? [];
   const rows = useMemo(() => rowsOf(all, open, hasTries && !isFiltered(filter)), [all, open, hasTries, filter]);
+  const serious = useSerious(source, loaded, rows, filter, isGoingOn);
   const needsDag = useMemo(() => all.some((line) => line.text.includes('/code/')), [all]);
   const dag = useData<Run>(needsDag ? query(`/runs/${enc(run)}`, { limit: 1 }) : null, { on: never }).data?.dag_id;
   const begun = millis(all[0]?.at);
@@ -194,6 +200,24 @@ function Lines({ source, run, isGoingOn, hasTries, tasks }: LinesProps) {
       if (!control.signal.aborted) setHit({ line: null, isWrapped: false, isBusy: false });
     }
   }
+  /** Bring the next error or warning into view, after the one that was shown last. */
+  function jump(level: "error" | "warning"): void {
+    const found = serious[level];
+    const row = found[(found.findIndex((one) => one.key === pointed) + 1) % found.length];
+    if (row) point(row, level);
+  }
+  function point(row: Row, level: "error" | "warning"): void {
+    const line = row.kind === "fold" ? row.lines[0]! : row.kind === "line" ? row.line : undefined;
+    setFollows(false);
+    setPointed(row.key);
+    if (rows.some((one) => one.key === row.key)) {
+      if (row.kind === "fold" && !isOfRun) setOpen(new Set([...open, row.lines[0]!.key]));
+    } else if (typeof line?.line === "number" && !isOfRun) {
+      if (row.kind === "fold") setOpen(new Set([...open, line.key]));
+      setAnchor({ at: "line", line: line.line });
+    } else setLevel(level);
+    setWanted({ key: row.key, wish: Date.now() });
+  }
   function inContext(line: LogLine): void {
     setOptions({ ...options, isOnly: false });
     setLevel("");
@@ -218,12 +242,22 @@ function Lines({ source, run, isGoingOn, hasTries, tasks }: LinesProps) {
     if (line) show(line);
   }, [all]);
 
+  // The log of what has ended opens at its first error.
+  const firstError = serious.error[0];
+  useEffect(() => {
+    hasOpened.current ||= isGoingOn;
+    if (hasOpened.current || loaded === null || !firstError) return;
+    hasOpened.current = true;
+    const isLoaded = rows.some((one) => one.key === firstError.key);
+    if (marked === null && !isFiltered(filter) && (isLoaded || !isOfRun)) point(firstError, "error");
+  }, [loaded, firstError?.key]);
+
   const number = Math.max(3, String(all.at(-1)?.line ?? all.length).length);
   const [heightOf, probe, onWidth] = useHeights(view, isOfRun, number);
 
   const menu: (MenuItem | "line")[] = [
     { name: texts.wrap, isOn: view.wrap, act: () => change({ wrap: !view.wrap }) },
-    ...(isOfRun ? [] : [{ name: texts.numbers, isOn: view.numbers, act: () => change({ numbers: !view.numbers }) }]),
+    { name: texts.numbers, isOn: view.numbers, act: () => change({ numbers: !view.numbers }) },
     "line",
     ...(["none", "clock", "date", "elapsed"] as const).map((time) => ({ name: texts.time[time]!, isOn: view.time === time, act: () => change({ time }) })),
   ];
@@ -270,6 +304,16 @@ function Lines({ source, run, isGoingOn, hasTries, tasks }: LinesProps) {
             ))}
           </select>
         )}
+        {(["error", "warning"] as const).map((one) => {
+          const found = serious[one];
+          return (
+            found.length > 0 && (
+              <button key={one} type="button" class="log-jump small" data-level={one} title={texts.jump[one]} onClick={() => jump(one)}>
+                {texts.serious[one](found.length, serious.isPart)}
+              </button>
+            )
+          );
+        })}
         <span class="log-count soft" role="status">
           {word}
           {loaded?.isLive && (
@@ -279,11 +323,14 @@ function Lines({ source, run, isGoingOn, hasTries, tasks }: LinesProps) {
             </>
           )}
         </span>
+        {(view.time === "clock" || view.time === "date") && <small class="log-zone soft">{shared.shell.times(zone)}</small>}
         <span class="log-tools">
-          <label class="check" title={texts.toEnd}>
-            <input type="checkbox" checked={follows} onChange={(event) => (event.currentTarget.checked ? toEnd() : setFollows(false))} />
-            <span>{texts.follow}</span>
-          </label>
+          {(isGoingOn || loaded?.isLive) && (
+            <label class="check" title={texts.toEnd}>
+              <input type="checkbox" checked={follows} onChange={(event) => (event.currentTarget.checked ? toEnd() : setFollows(false))} />
+              <span>{texts.follow}</span>
+            </label>
+          )}
           <Menu label={texts.view} icon="settings" isBare items={menu} />
           <CopyButton label={texts.copy} text={() => all.map((line) => line.text).join("\n")} />
           <a class="button plain icon-only" href={source.download()} download aria-label={texts.download} title={texts.download}>
@@ -325,7 +372,7 @@ function Lines({ source, run, isGoingOn, hasTries, tasks }: LinesProps) {
             if (row.kind === "fold") {
               const key = row.lines[0]!.key;
               return (
-                <div class="log-line fold" data-level="error">
+                <div class={`log-line fold ${row.key === pointed ? "hit" : ""}`} data-level="error">
                   <Marks view={view} line={row.lines[0]!} begun={begun} run={run} isOfRun={isOfRun} onLink={link} />
                   <button
                     type="button"
@@ -346,7 +393,7 @@ function Lines({ source, run, isGoingOn, hasTries, tasks }: LinesProps) {
             }
             const { line } = row;
             const isMarked = marked !== null && line.line === marked;
-            const isHit = hit?.line?.key === line.key;
+            const isHit = hit?.line?.key === line.key || row.key === pointed;
             return (
               <div class={`log-line ${isMarked ? "marked" : ""} ${isHit ? "hit" : ""}`} data-level={line.level ?? undefined} data-stream={line.stream === "stderr" ? "stderr" : undefined}>
                 <Marks view={view} line={line} begun={begun} run={run} isOfRun={isOfRun} onLink={link} />
@@ -387,6 +434,32 @@ function Lines({ source, run, isGoingOn, hasTries, tasks }: LinesProps) {
   );
 }
 
+interface Serious {
+  error: Row[];
+  warning: Row[];
+  /** Whether there may be more than these. */
+  isPart: boolean;
+}
+
+/** The errors and warnings of a log; of one that is too long to load, those of its first page by level. */
+function useSerious(source: Source, loaded: Loaded | null, rows: readonly Row[], filter: Filter, isGoingOn: boolean): Serious {
+  const [found, setFound] = useState<Serious | null>(null);
+  const isPart = loaded !== null && (loaded.hasBefore || loaded.hasAfter);
+  const isAsked = isPart && !isGoingOn && !isFiltered(filter);
+  useEffect(() => {
+    if (!isAsked || found !== null) return undefined;
+    const control = new AbortController();
+    source
+      .first({ at: "begin" }, { ...NO_FILTER, level: "warning" }, control.signal)
+      .then((page) => setFound({ ...seriousOf(rowsOf(page.lines, new Set(), false)), isPart: page.after !== null }))
+      // The lines themselves say what is wrong; the counts are an addition.
+      .catch(() => control.signal.aborted || setFound({ error: [], warning: [], isPart: false }));
+    return () => control.abort();
+  }, [source, isAsked]);
+  const own = useMemo(() => seriousOf(rows), [rows]);
+  return isPart && found !== null ? found : { ...own, isPart };
+}
+
 function hitText(hit: { line: LogLine | null; isWrapped: boolean; isBusy: boolean } | null, filter: Filter, looked: Filter, count: number, loaded: Loaded | null): string {
   if (hit?.isBusy) return texts.searching;
   const isOnly = filter.search !== "";
@@ -420,7 +493,7 @@ function Marks({ view, line, begun, run, isOfRun, onLink }: MarksProps) {
   const number = line.line;
   return (
     <>
-      {view.numbers && !isOfRun && (
+      {view.numbers && (
         <span class="log-number">
           {typeof number === "number" && (
             <a
@@ -438,6 +511,9 @@ function Marks({ view, line, begun, run, isOfRun, onLink }: MarksProps) {
           )}
         </span>
       )}
+      <span class="log-level" title={line.level === null ? undefined : texts.levelNames[line.level]}>
+        {line.level === null ? "" : (texts.marks[line.level] ?? "")}
+      </span>
       {view.time !== "none" && (
         <time class="log-time" dateTime={line.at ?? ""} title={instants(line.at)}>
           {timeText(line.at, view.time, begun)}
@@ -472,6 +548,10 @@ function timeText(at: string | null, how: View["time"], begun: number | null): s
 }
 
 const TIME_CHARS: Record<View["time"], number> = { none: 0, clock: 13, date: 25, elapsed: 13 };
+/** The mark of the level, the paddings and the border. */
+const AROUND_PX = 38;
+/** The icon before the last line of a traceback, in characters. */
+const FOLD_CHARS = 4;
 const TASK_PX = { phone: 72, other: 176 };
 
 /** The height of each row: with wrapped lines, that of as many lines as its text fills. */
@@ -484,17 +564,16 @@ function useHeights(view: View, isOfRun: boolean, number: number): [(row: Row) =
     measure();
     void document.fonts?.ready.then(measure);
   }, []);
-  const before = (view.numbers && !isOfRun ? (number + 2) * character : 0) + TIME_CHARS[view.time] * character + (isOfRun ? TASK_PX[matchMedia(PHONE).matches ? "phone" : "other"] : 0);
-  const columns = Math.max(12, Math.floor((width - before - 28) / character));
+  const before = (view.numbers ? (number + 2) * character : 0) + TIME_CHARS[view.time] * character + (isOfRun ? TASK_PX[matchMedia(PHONE).matches ? "phone" : "other"] : 0);
+  const columns = Math.max(12, Math.floor((width - before - AROUND_PX) / character));
   const isWrapped = view.wrap && width > 0;
   const heightOf = useCallback(
     (row: Row): number => {
       if (row.kind === "try") return BORDER;
-      if (row.kind === "fold") return 26;
-      const height = isOfRun ? LINK_ROW : ROW;
-      if (!isWrapped) return height;
       const cells = row.text.length + (/[^\u0000-\u10ff]/.test(row.text) ? (row.text.match(WIDE)?.length ?? 0) : 0);
-      return height * Math.max(1, Math.ceil(cells / columns));
+      const height = isOfRun ? LINK_ROW : ROW;
+      if (row.kind === "fold") return isWrapped ? 6 + height * Math.max(1, Math.ceil(cells / (columns - FOLD_CHARS))) : 26;
+      return isWrapped ? height * Math.max(1, Math.ceil(cells / columns)) : height;
     },
     [isWrapped, columns, isOfRun],
   );

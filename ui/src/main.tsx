@@ -21,6 +21,7 @@ import { Empty, Head } from "./parts";
 import { entryId, followLinks, storeScroll, storedScroll, usePlace } from "./router";
 import { texts } from "./texts";
 import { applyTheme, isDark, setTheme } from "./theme";
+import { useZoneName } from "./time";
 import type { Me, Overview } from "./types";
 import { Access } from "./views/access";
 import { DagPage } from "./views/dag";
@@ -170,6 +171,7 @@ interface RailProps {
 function Rail({ at, me, broken, asked, fold, isFolded, help, search }: RailProps) {
   const [isOpen, setOpen] = useState(false);
   const mode = useMode();
+  const zone = useZoneName();
   const [dark, setDark] = useState(isDark);
   useEffect(() => setOpen(false), [at]);
   function change(): void {
@@ -217,6 +219,9 @@ function Rail({ at, me, broken, asked, fold, isFolded, help, search }: RailProps
           <i aria-hidden="true" />
           <span>{texts.shell.modes[mode]}</span>
         </span>
+        <a class="zone cut" href="/settings" title={texts.shell.times(zone)}>
+          {texts.shell.times(zone)}
+        </a>
         {me && (
           <a class="who" href="/settings" title={texts.shell.user(me.name, me.role)}>
             <span class="cut">{me.name}</span> <span class="soft">{me.role}</span>

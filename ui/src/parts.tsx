@@ -9,10 +9,8 @@ import { Icon } from "./components/icons";
 import { Skeleton } from "./components/skeleton";
 import { reason } from "./messages";
 import { here, usePlace } from "./router";
-import { named } from "./states";
 import { texts } from "./texts";
-import { Next, When } from "./time";
-import type { Dag, Wait } from "./types";
+import type { Dag } from "./types";
 
 interface PanelProps {
   title?: ComponentChildren;
@@ -187,54 +185,6 @@ export function Shown<T>({ of, children, none, optional }: ShownProps<T>) {
   }
   if (of.problem) return optional && of.problem.isAbsent ? null : <Trouble problem={of.problem} again={of.reload} />;
   return <Skeleton />;
-}
-
-const NEXT_LOOK = "the next check";
-
-export function Waits({ wait }: { wait: Wait | null | undefined }) {
-  if (!wait) return null;
-  if (wait.kind === "retry_at") {
-    return (
-      <span class="wait">
-        Next try <When at={wait.until} none="soon" /> {wait.detail && <span class="soft">after: {wait.detail}</span>}
-      </span>
-    );
-  }
-  // Of a sensor that no host has, `until` is no deadline.
-  const isNext = wait.kind === "interval" && wait.detail === NEXT_LOOK;
-  return (
-    <span class="wait">
-      {wait.label ? <b>{wait.label}</b> : <span class="tag">{named(wait.kind)}</span>}
-      {wait.detail && <span title={wait.detail}> {wait.detail.replace(/[\w.]+:(\w+)/g, "$1")}</span>}
-      {wait.until && (
-        <span class="soft">
-          {isNext ? " " : " until "}
-          {isNext ? <Next at={wait.until} /> : <When at={wait.until} />}
-        </span>
-      )}
-    </span>
-  );
-}
-
-/** When what is waited for was looked at last, and is next. */
-export function Checks({ wait }: { wait: Wait }) {
-  const { last_check_at: last, next_check_at: next } = wait;
-  if (!last && !next) return null;
-  return (
-    <span class="checks soft">
-      {last && (
-        <>
-          {texts.why.checked} <When at={last} />
-        </>
-      )}
-      {last && next && ", "}
-      {next && (
-        <>
-          {texts.why.nextCheck} <Next at={next} />
-        </>
-      )}
-    </span>
-  );
 }
 
 /** As many digits of a version as tell it from others. */

@@ -26,6 +26,12 @@ export const isLive = (state: string): boolean => LIVE.has(state);
 
 export const named = (state: string): string => state.replaceAll("_", " ");
 
+/** A run as the page names it: "running" only if a task of it runs, or is about to. */
+export function shownState(state: string, counts: Counts | undefined): string {
+  if (state !== "running" || !counts || counts["running"] || counts["queued"]) return state;
+  return counts["sensing"] || counts["deferred"] || counts["retrying"] ? "waiting" : state;
+}
+
 const fill = (d: string) => <path d={d} fill="currentColor" stroke="none" />;
 const cut = (d: string) => <path d={d} stroke="var(--surface)" stroke-width="1.8" />;
 const ring = (dash?: string) => <circle cx="8" cy="8" r="5.6" stroke-dasharray={dash} />;
@@ -42,6 +48,7 @@ const SHAPES: Record<string, () => ComponentChildren> = {
   running: () => [ring(), fill("M6.2 5 11.4 8 6.2 11z")],
   sensing: () => [<path d="M1.4 8C3.6 4.2 12.4 4.2 14.6 8 12.4 11.8 3.6 11.8 1.4 8z" />, <circle cx="8" cy="8" r="2.1" fill="currentColor" stroke="none" />],
   deferred: () => [<path d="M4 1.8h8M4 14.2h8M4.8 2c0 3.4 2.4 4.4 3.2 6 .8-1.6 3.2-2.6 3.2-6M4.8 14c0-3.4 2.4-4.4 3.2-6 .8 1.6 3.2 2.6 3.2 6" />],
+  waiting: () => SHAPES["deferred"]!(),
   retrying: () => [<path d="M13.2 8a5.2 5.2 0 1 1-1.7-3.9" />, fill("M13.9 1.4v4.4H9.5z")],
   queued: () => [ring(), <path d="M8 5v3.2l2.2 1.4" />],
   pending: () => [ring("1.6 2.2")],
@@ -73,9 +80,9 @@ export function Glyph({ state, size = 14 }: { state: string; size?: number }) {
   );
 }
 
-export function State({ state, name }: { state: string; name?: string }) {
+export function State({ state, name, meaning }: { state: string; name?: string; meaning?: string }) {
   return (
-    <span class={`state s-${state}`} title={texts.meanings[state]}>
+    <span class={`state s-${state}`} title={meaning ?? texts.meanings[state]}>
       <Glyph state={state} />
       <span>{name ?? stateName(state)}</span>
     </span>

@@ -19,7 +19,7 @@ import { TaskCode } from "./task_code";
 import { go, usePlace, withQuery } from "./router";
 import { Bar, Glyph, Legend, State, isLive, named, sum } from "./states";
 import { texts } from "./texts";
-import { Took, When } from "./time";
+import { At, Took, When } from "./time";
 import type { Note, RunGraphTask, Task, TaskShown, Try } from "./types";
 import { Why } from "./why";
 
@@ -278,15 +278,23 @@ function WhyOf({ run, task, map, round, shown }: { run: string; task: string; ma
             </dd>
             <dt>{texts.task.state}</dt>
             <dd>{named(trigger.state)}</dd>
-            <dt>{texts.task.since}</dt>
+            <dt>{texts.triggers.waited}</dt>
             <dd>
-              <When at={trigger.since} />
+              <Took from={trigger.since} to={null} />
             </dd>
-            {trigger.deadline && (
+            {trigger.fires_at && (
+              <>
+                <dt>{texts.triggers.ends}</dt>
+                <dd>
+                  <When at={trigger.fires_at} />
+                </dd>
+              </>
+            )}
+            {trigger.deadline && trigger.deadline !== trigger.fires_at && (
               <>
                 <dt>{texts.task.deadline}</dt>
                 <dd>
-                  <When at={trigger.deadline} />
+                  <When at={trigger.deadline} /> <span class="soft">(<At at={trigger.deadline} hasZone />)</span>
                 </dd>
               </>
             )}

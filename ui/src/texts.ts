@@ -5,6 +5,19 @@
 export const count = (value: number): string => value.toLocaleString("en");
 const many = (value: number, one: string, other = `${one}s`): string => `${count(value)} ${value === 1 ? one : other}`;
 
+/** What the kinds of triggers wait for. */
+const triggerKinds: Record<string, string> = {
+  person: "a person",
+  file: "a file",
+  time: "a time",
+  event: "an event",
+  run: "another run",
+  http: "a web service",
+  object: "an object",
+  condition: "a condition",
+  sleep: "a time",
+};
+
 export const texts = {
   product: "aioflow",
 
@@ -90,6 +103,7 @@ export const texts = {
     expand: "Expand navigation",
     breadcrumb: "Breadcrumb",
     user: (name: string, role: string): string => `${name} (${role})`,
+    times: (zone: string): string => `Times: ${zone}`,
     groups: { now: "Now", build: "Build", operate: "Operate", admin: "Admin" },
     modes: { off: "Connecting", live: "Live", polling: "Every 3 s", away: "Daemon away" },
     notFound: "Page not found",
@@ -147,10 +161,14 @@ export const texts = {
     failed: "Why it failed",
     showMore: (hidden: number): string => `Show ${count(hidden)} more`,
     more: (others: number): string => `and ${count(others)} more`,
-    since: "since",
+    lasts: "for",
+    ends: "ends",
+    fails: "times out",
     until: "until",
     deadline: "deadline",
-    nextTry: "next",
+    nextTry: "next try",
+    /** What it waits for, where the scheduler's word for it says little. */
+    kinds: { interval: "its condition", trigger_capacity: "the triggerer", retry_at: "retry" } as Record<string, string>,
     checked: "checked",
     nextCheck: "next check",
     resumeDag: "Resume DAG",
@@ -328,7 +346,7 @@ export const texts = {
 
   runs: {
     sentence: (total: number, isFiltered: boolean, isComplete: boolean, states: Record<string, number>): string => {
-      const parts = ["running", "queued", "failed", "partial"].flatMap((state) => (states[state] ? [`${count(states[state])} ${state}`] : []));
+      const parts = ["running", "queued", "failed", "partial"].flatMap((state) => (states[state] ? [`${count(states[state])} ${state === "running" ? "in flight" : state}`] : []));
       const all = `${isComplete ? "" : "More than "}${many(total, "run")}${isFiltered ? (total === 1 ? " matches" : " match") : ""}`;
       return parts.length > 0 && total > 1 ? `${all}: ${parts.join(", ")}.` : `${all}.`;
     },
@@ -343,6 +361,7 @@ export const texts = {
     startedBy: "Started by",
     started: "Started",
     duration: "Duration",
+    waits: "Waits for",
     none: "No runs yet.",
     startOne: "Start one",
     views: "Views",
@@ -403,8 +422,8 @@ export const texts = {
     filterTask: "Filter by task id",
     allStates: "All states",
     queued: "Queued. It starts when its DAG has room for another run.",
-    underWay: (done: number, all: number, running: number, waiting: number, failed: number): string =>
-      [`${count(done)} of ${many(all, "task")} done`, running ? `${count(running)} running` : "", waiting ? `${count(waiting)} waiting` : "", failed ? `${count(failed)} failed` : ""].filter(Boolean).join(", ") + ".",
+    underWay: (done: number, all: number, tasks: number | undefined, running: number, waiting: number, failed: number): string =>
+      [tasks !== undefined && tasks < all ? `${count(done)} of ${count(all)} task instances (${many(tasks, "task")}) done` : `${count(done)} of ${many(all, "task")} done`, running ? `${count(running)} running` : "", waiting ? `${count(waiting)} waiting` : "", failed ? `${count(failed)} failed` : ""].filter(Boolean).join(", ") + ".",
     failed: (failed: number, blocked: number, took: string | null): string =>
       `${many(failed, "task")} failed${blocked ? `, and ${count(blocked)} after ${failed === 1 ? "it" : "them"} did not start` : ""}${took ? `, after ${took}` : ""}.`,
     success: (all: number, took: string | null): string => `${many(all, "task")} done${took ? ` in ${took}` : ""}.`,
@@ -474,7 +493,7 @@ export const texts = {
     percentiles: "Percentiles are accurate to 9 %. A run that is cleared counts each time it ends.",
     success: "Success rate",
     median: "Median duration",
-    slowest: "95 % within",
+    slowest: "95th percentile",
     ofDays: "last 30 days",
     noTasks: "No tasks ended in this period.",
     timeline: "Timeline",
@@ -557,7 +576,7 @@ export const texts = {
     large: (tasks: number): string => `A graph of ${many(tasks, "task")} takes a while to draw. The list of tasks shows the same.`,
     draw: "Draw it",
     region: "Graph of tasks",
-    unexpanded: "Not expanded",
+    unexpanded: "Size unknown",
   },
 
   form: {
@@ -580,7 +599,9 @@ export const texts = {
   grid: {
     label: "Tasks by run",
     noRuns: "No runs yet. Trigger one, or wait for the schedule.",
-    severalChildren: "several children: the worst state is shown",
+    severalChildren: "Mapped task: 1/5 means that 1 of 5 children failed",
+    manual: "Started manually",
+    scale: (full: string): string => `Full bar: ${full}`,
     shown: "What cells show",
     states: "States",
     durations: "Durations",
@@ -589,11 +610,22 @@ export const texts = {
 
   triggers: {
     sentence: "What waits for a file, a time, an event, a person or another run. It holds no slots.",
+    waiting: (kinds: [string, number][]): string => {
+      const all = kinds.reduce((sum, [, some]) => sum + some, 0);
+      const parts = kinds.map(([kind, some]) => `${kinds.length > 1 ? `${count(some)} ` : ""}for ${triggerKinds[kind] ?? kind}`);
+      return all === 0 ? "" : `${many(all, "task")} wait${all === 1 ? "s" : ""}${parts.length > 1 ? ":" : ""} ${parts.join(", ")}.`;
+    },
+    queued: (pools: [string, number][], others: number): string => {
+      const parts = [...pools.map(([name, some]) => `${count(some)} for pool ${name}`), ...(others > 0 ? [`${count(others)} for a worker`] : [])];
+      return parts.length === 0 ? "" : `Queued: ${parts.join(", ")}.`;
+    },
     kind: "Kind",
     allKinds: "All kinds",
     run: "Run",
     byCause: "By cause, the longest first",
     waits: "Waiting",
+    waited: "Time so far",
+    ends: "Ends",
     health: "Loop health",
     views: "Views of what waits",
     hosts: "Trigger hosts",
@@ -835,6 +867,7 @@ export const texts = {
     partial: "Partial",
     upstream_failed: "Upstream failed",
     running: "Running",
+    waiting: "Waiting",
     sensing: "Sensing",
     deferred: "Deferred",
     retrying: "Retrying",
@@ -853,6 +886,7 @@ export const texts = {
     partial: "The run ended, and some of its tasks failed",
     upstream_failed: "Did not start, because a task before it failed",
     running: "Runs now, and holds a slot",
+    waiting: "Runs no task now: those that have begun wait for a file, a time, an event, a person or another run",
     sensing: "Checks at intervals whether a condition holds",
     deferred: "Waits for a trigger, and holds no slot",
     retrying: "Failed, and starts again after a delay",

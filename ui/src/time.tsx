@@ -34,6 +34,20 @@ export function setZone(wanted: Zone): void {
   tick();
 }
 
+/** The zone in which the page shows times. */
+export const zoneName = (): string => (isUtc() ? "UTC" : ownZone());
+
+/** The zone in which the page shows times, also after the reader chose another one. */
+export function useZoneName(): string {
+  const [name, setName] = useState(zoneName);
+  useEffect(() => {
+    const told = () => setName(zoneName());
+    listeners.add(told);
+    return () => void listeners.delete(told);
+  }, []);
+  return name;
+}
+
 /** Now, each second. */
 export function useNow(isTicking = true): number {
   const [now, setNow] = useState(Date.now);
@@ -61,12 +75,12 @@ const UNITS: [number, string][] = [
   [60, "m"],
 ];
 
-/** 75 s as "1m 15s": two units at most. */
+/** 75 seconds as "1m 15s": two units at most. */
 export function span(ms: number): string {
   const seconds = Math.abs(ms) / 1000;
-  if (seconds < 0.0995) return `${Math.round(seconds * 1000)} ms`;
-  if (seconds < 9.95) return `${seconds.toFixed(1)} s`;
-  if (seconds < 60) return `${Math.floor(seconds)} s`;
+  if (seconds < 0.0995) return `${Math.round(seconds * 1000)}ms`;
+  if (seconds < 9.95) return `${seconds.toFixed(1)}s`;
+  if (seconds < 60) return `${Math.floor(seconds)}s`;
   for (const [index, [size, unit]] of UNITS.entries()) {
     if (seconds < size) continue;
     const count = Math.floor(seconds / size);
@@ -80,7 +94,7 @@ export function span(ms: number): string {
 /** What is counted as it grows: in whole seconds, so that it does not flicker. */
 export function whole(ms: number): string {
   const seconds = Math.floor(Math.max(0, ms) / 1000);
-  return seconds < 60 ? `${seconds} s` : span(seconds * 1000);
+  return seconds < 60 ? `${seconds}s` : span(seconds * 1000);
 }
 
 const ROUGH_MS = 600_000;
@@ -158,19 +172,22 @@ export function Both({ at, zone }: { at: string; zone: string }) {
   const found = millis(at);
   if (found === null) return null;
   const other = UTC_NAMES.includes(zone) ? ownZone() : zone;
+  const [first, second] = [clock(found, "UTC"), clock(found, other)];
+  const isSameDay = first.slice(0, 10) === second.slice(0, 10);
   return (
     <time dateTime={at}>
-      {clock(found, "UTC")} UTC{!UTC_NAMES.includes(other) && ` (${clock(found, other).slice(11)} ${other})`}
+      {first} UTC{!UTC_NAMES.includes(other) && ` (${isSameDay ? second.slice(11) : second} ${other})`}
     </time>
   );
 }
 
-/** An instant by the clock. */
-export function At({ at, none = "–" }: { at: string | null | undefined; none?: string }) {
+/** An instant by the clock, with the name of the zone where it is read on its own. */
+export function At({ at, none = "–", hasZone }: { at: string | null | undefined; none?: string; hasZone?: boolean }) {
   if (millis(at) === null) return <span class="soft">{none}</span>;
   return (
     <time dateTime={at ?? ""} title={instants(at)}>
       {shortTime(at)}
+      {hasZone && ` ${zoneName()}`}
     </time>
   );
 }

@@ -13,6 +13,8 @@ export interface Wait {
   /** When it is looked at, where that is known. */
   last_check_at?: string | null;
   next_check_at?: string | null;
+  /** When a wait for a time ends; `until` is its deadline. */
+  fires_at?: string | null;
 }
 
 export interface TaskError {
@@ -184,6 +186,8 @@ export interface Trigger {
   round: number;
   since: string;
   deadline: string | null;
+  /** When a trigger of one time or duration fires. */
+  fires_at?: string | null;
   node: number | null;
   shared_with: number | null;
   state: string;

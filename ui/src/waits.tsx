@@ -4,8 +4,8 @@ import { Empty, childrenHref, taskHref } from "./parts";
 import { Glyph } from "./states";
 import "./styles/why.css";
 import { texts } from "./texts";
-import { When } from "./time";
 import type { Overview } from "./types";
+import { WaitTimes } from "./wait_times";
 
 type Row = Overview["waiting_longest"][number];
 
@@ -26,7 +26,8 @@ function causesOf(rows: Row[]): Cause[] {
   return [...causes.values()];
 }
 
-export function Waiting({ rows }: { rows: Overview["waiting_longest"] }) {
+/** `isShort`: where there is no room for both of its times, only when it ends. */
+export function Waiting({ rows, isShort }: { rows: Overview["waiting_longest"]; isShort?: boolean }) {
   if (rows.length === 0) return <Empty>{texts.home.nothingWaits}</Empty>;
   return (
     <ul class="rows waits">
@@ -40,7 +41,7 @@ export function Waiting({ rows }: { rows: Overview["waiting_longest"] }) {
             <Glyph state={row.state} />
             <span class="why-text">{row.text}</span>
             <span class="end">
-              <When at={row.since} />
+              <WaitTimes wait={row.waiting_on} since={row.since} isShort={isShort} />
             </span>
             <span class="second">
               {runs > 1 && <span class="num">{texts.home.inRuns(runs)}</span>}

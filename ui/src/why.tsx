@@ -7,12 +7,13 @@ import { clear, mark, pause, setPool } from "./actions";
 import { enc, query } from "./api";
 import { never, ofRun, useData, useItems } from "./data";
 import { fire } from "./fire";
-import { Checks, childName, childrenHref, dagHref, runHref, taskHref } from "./parts";
+import { childName, childrenHref, dagHref, runHref, taskHref } from "./parts";
 import { Glyph } from "./states";
 import "./styles/why.css";
 import { texts } from "./texts";
-import { Both, When, millis } from "./time";
+import { millis } from "./time";
 import type { Cause, Chain, Pool, Target } from "./types";
+import { WaitTimes, endOf } from "./wait_times";
 
 interface WhyProps {
   run: string;
@@ -27,6 +28,8 @@ const BAD = new Set(["failed", "upstream_failed", "cancelled"]);
 /** Causes that are listed, and those that are visible before the others are asked for. */
 const LINKS = 60;
 const FIRST = 3;
+/** The word in the sentence about a sensor that leads to its code. */
+const CONDITION = "condition";
 const SLOWEST_MS = 5000;
 const FASTEST_MS = 2000;
 
@@ -91,6 +94,7 @@ function Sentence({ cause, run }: { cause: Cause; run: string }) {
   const links: [string, string][] = cause.shares.map((share) => [share.run_id, runHref(share.run_id)]);
   const target = cause.target && targetHref(cause.target);
   if (cause.target && target) links.unshift([cause.target.name, target]);
+  if (cause.waiting_on?.kind === "interval") links.unshift([CONDITION, `${href}&tab=code`]);
   const starts = cause.text.startsWith(who);
   return (
     <>
@@ -133,23 +137,9 @@ export function linked(text: string, links: [name: string, href: string][]): Com
 
 function Times({ cause, zone }: { cause: Cause; zone: string }) {
   const wait = cause.waiting_on;
-  if (!wait) return null;
-  const isNext = wait.kind === "retry_at";
-  const isDeadline = wait.kind === "interval";
-  return (
+  return wait && (wait.since ?? endOf(wait)) && (
     <p class="why-times soft">
-      {wait.since && (
-        <span>
-          {texts.why.since} <When at={wait.since} />
-        </span>
-      )}
-      {wait.until && (
-        <span>
-          {isNext ? texts.why.nextTry : isDeadline ? texts.why.deadline : texts.why.until}{" "}
-          <Both at={wait.until} zone={zone} />, <When at={wait.until} />
-        </span>
-      )}
-      <Checks wait={wait} />
+      <WaitTimes wait={wait} zone={zone} />
     </p>
   );
 }

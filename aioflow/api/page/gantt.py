@@ -11,12 +11,14 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import TypeAlias
 
+import msgspec
+
 from aioflow._threads import in_thread
 from aioflow.api.page.schemas import SpannedView, SpanView
 from aioflow.api.paging import Page, decode_cursor, page_of
 from aioflow.api.queries import RunReader
 from aioflow.api.schemas import TaskView, instant, iso
-from aioflow.api.task_instances import TaskLocation
+from aioflow.api.task_instances import RunLayout, TaskLocation
 from aioflow.model.batch import JournalRow
 from aioflow.model.ids import TaskNo
 from aioflow.model.rows import RunRow, TaskRow, TryRow
@@ -151,11 +153,59 @@ async def gantt(
     steps = await read_state_changes(
         reader.store, run, {location.task_no for location in locations}
     )
+    ready_at = await _children_ready_at(reader, run, layout, locations)
     spanned = [
-        _spanned(view, location, rows, tries.get(location.task_no, []), steps)
+        _with_queue(
+            _spanned(view, location, rows, tries.get(location.task_no, []), steps),
+            ready_at.get(location.task_index),
+        )
         for view, location in zip(views, locations, strict=True)
     ]
     return Page(spanned, page.next)
+
+
+async def _children_ready_at(
+    reader: RunReader, run: RunRow, layout: RunLayout, locations: Sequence[TaskLocation]
+) -> dict[int, Timestamp]:
+    """Return for mapped tasks when their last parent ended: no child waits for more than that.
+
+    Children have no row before they start, so that nothing else tells how long they were queued.
+    Tasks with mapped parents or ``depends_on_past`` are left out: their children become ready
+    one by one.
+    """
+    tasks = layout.spec.tasks
+    mapped = {
+        index
+        for index in {one.task_index for one in locations if one.map_index >= 0}
+        if not tasks[index].depends_on_past
+        and not layout.is_in_loop(index)
+        and all(tasks[parent].mapped is None for parent in tasks[index].parents)
+    }
+    parents = {parent for index in mapped for parent in tasks[index].parents}
+    found = [one for parent in sorted(parents) if (one := layout.locate(parent, -1)) is not None]
+    views = await reader.tasks_at(run, layout, found)
+    ended = {
+        one.task_index: instant(view.ended_at, "ended_at")
+        for one, view in zip(found, views, strict=True)
+        if view.ended_at is not None
+    }
+    return {
+        index: max(ended[parent] for parent in tasks[index].parents)
+        for index in mapped
+        if tasks[index].parents and ended.keys() >= set(tasks[index].parents)
+    }
+
+
+def _with_queue(spanned: SpannedView, ready_at: Timestamp | None) -> SpannedView:
+    """Add the time in the queue before the first span, unless a span tells of it."""
+    first = spanned.spans[0] if spanned.spans else None
+    if ready_at is None or first is None or first.kind == "queued" or first.start is None:
+        return spanned
+    began = instant(first.start, "from")
+    if ready_at >= began:
+        return spanned
+    spans = [_span("queued", ready_at, began), *spanned.spans]
+    return msgspec.structs.replace(spanned, spans=spans)
 
 
 def _spanned(

@@ -173,6 +173,25 @@ def _groups(names: Iterable[str]) -> list[GroupView]:
     return [GroupView(group_id=group_id, parent=parent) for group_id, parent in known.items()]
 
 
+def _execution_order(tasks: Sequence[TaskSpec]) -> list[int]:
+    """Return the indexes of tasks, parents first, otherwise as the DAG file defines them."""
+    order: list[int] = []
+    entered: set[int] = set()
+    for index in range(len(tasks)):
+        path = [] if index in entered else [(index, iter(tasks[index].parents))]
+        entered.add(index)
+        while path:
+            child, parents = path[-1]
+            parent = next((one for one in parents if one not in entered), None)
+            if parent is None:
+                order.append(child)
+                path.pop()
+            else:
+                entered.add(parent)
+                path.append((parent, iter(tasks[parent].parents)))
+    return order
+
+
 GRID_RUNS = 100
 """Maximum number of columns in a grid."""
 
@@ -213,22 +232,21 @@ class RunStateCounts:
         run = await self._reader.run(run_id)
         layout = await self._reader.layout(run)
         tallies = await self._tallies(run, layout)
+        tasks = layout.spec.tasks
         (shown,) = await self._reader.summaries([run])
         return RunGraphView(
             run=shown,
             version=run.version,
             tasks=[
                 RunTaskView(
-                    task_id=task.task_id,
-                    counts=tally.counts,
+                    task_id=tasks[task_index].task_id,
+                    counts=tallies[task_index].counts,
                     width=layout.width(task_index) if layout.is_expanded(task_index) else None,
                     is_open=layout.is_open(task_index),
-                    started_at=iso(tally.started_at),
-                    ended_at=iso(tally.ended_at),
+                    started_at=iso(tallies[task_index].started_at),
+                    ended_at=iso(tallies[task_index].ended_at),
                 )
-                for task_index, (task, tally) in enumerate(
-                    zip(layout.spec.tasks, tallies, strict=True)
-                )
+                for task_index in _execution_order(tasks)
             ],
         )
 
@@ -240,7 +258,8 @@ class RunStateCounts:
         before = number_after("grid", cursor)
         found = await reader.store.list_runs(dag_id=dag_id, limit=limit + 1, before=before)
         page = page_of("grid", found, limit, lambda run: (run.run_no,))
-        places = {task.task_id: place for place, task in enumerate(newest.tasks)}
+        order = _execution_order(newest.tasks)
+        places = {newest.tasks[index].task_id: place for place, index in enumerate(order)}
         until = self._clock.monotonic_us() + _GRID_US
         columns = []
         for run, shown in zip(page.items, await reader.summaries(page.items), strict=True):

@@ -172,9 +172,10 @@ class GridRunView(RunSummary, frozen=True, kw_only=True):
 
 
 class GridView(msgspec.Struct, frozen=True, kw_only=True):
-    """A grid of a DAG's tasks and runs. Tasks of the newest version come first.
+    """A grid of a DAG's tasks and runs.
 
     Attributes:
+        tasks: Those of the newest version first; parents before children.
         next: The cursor of older runs; ``None`` if there are none.
     """
 
@@ -218,7 +219,10 @@ class RunTaskView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunGraphView(msgspec.Struct, frozen=True, kw_only=True):
-    """The state counts of a run's tasks. The graph of ``version`` has their nodes and edges."""
+    """The state counts of a run's tasks, parents before children.
+
+    The graph of ``version`` has their nodes and edges.
+    """
 
     run: RunSummary
     version: str

@@ -405,6 +405,7 @@ class Chain:
             task_id=task_id,
             count=self._stand_for.get(link.location, 1),
             width=self._layout.width(link.location.task_index) if is_mapped else None,
+            doc=self._layout.spec.tasks[link.location.task_index].doc,
         )
         error = error_view(row.failure) if row is not None and state in _BAD else None
         shown = shown_state(state, self._run.state, wait)

@@ -162,6 +162,7 @@ def _view(one: _Oldest, count: int, wait: Wait | None, label: str | None) -> Wai
         task_id=task_id,
         count=count if is_mapped else 1,
         width=one.layout.width(one.location.task_index) if is_mapped else None,
+        doc=one.layout.spec.tasks[one.location.task_index].doc,
     )
     return WaitingView(
         run_id=one.run.run_id,

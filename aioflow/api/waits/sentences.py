@@ -6,6 +6,7 @@ their own time zone, and ages that grow.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
@@ -29,6 +30,11 @@ _SHARES_NAMED = 3
 _MESSAGE_LENGTH = 200
 """Maximum number of characters of an error in a sentence."""
 
+_DOC_LENGTH = 120
+"""Maximum number of characters of a docstring in a sentence."""
+
+_FIRST_SENTENCE = re.compile(r".+?(?:[.?!](?= |$)|$)")
+
 
 class Waiter(msgspec.Struct, frozen=True, kw_only=True):
     """Who waits: one task, or several children of one mapped task.
@@ -38,12 +44,14 @@ class Waiter(msgspec.Struct, frozen=True, kw_only=True):
         task_id: The task alone.
         count: Number of children; 1 for a single task.
         width: Number of all children of the mapped task; ``None`` if it is none.
+        doc: The docstring of the task: what a sensor waits for.
     """
 
     name: str
     task_id: str
     count: int = 1
     width: int | None = None
+    doc: str = ""
 
     @property
     def text(self) -> str:
@@ -93,6 +101,8 @@ def _trigger(wait: Wait, shares: Sequence[ShareView]) -> str:
     target = wait.target if isinstance(wait, PolledWait) else None
     if target is not None and target.name in HOSTLESS and target.type == "time":
         return f"for {label}" if label else "for its sleep to end"
+    if label and isinstance(wait, PolledWait) and wait.fires_at is not None:
+        return f"for {label}"  # a length would be mistaken for what remains of it
     detail = wait.detail.removeprefix("for ") or "its trigger"
     if target is not None and target.type == "run" and target.all:
         done = 100 * (target.used or 0) // target.all
@@ -109,8 +119,16 @@ def _triggers(wait: Wait) -> str:
     return f"for {label}, such as {detail}" if label else f"for triggers, such as {detail}"
 
 
-def _sensor(wait: Wait, shares: Sequence[ShareView]) -> str:
-    return f"for its condition: {wait.detail}" if wait.detail else "for its condition"
+def _condition(who: Waiter) -> str:
+    """Return the condition of a sensor: by the first sentence of its docstring, if it has one."""
+    whose = "their" if who.count > 1 else "its"
+    first = _FIRST_SENTENCE.match(" ".join(who.doc.split()))
+    if first is None:
+        return f"for {whose} condition to become true"
+    text = first[0].removesuffix(".")
+    if len(text) > _DOC_LENGTH:
+        text = f"{text[:_DOC_LENGTH]} ..."
+    return f"for {whose} condition: {text}"
 
 
 def _detailed(text: str, alone: str = "") -> Say:
@@ -131,7 +149,6 @@ _WAITS: Mapping[WaitKind, Say] = {
     WaitKind.SLOT: _pool,
     WaitKind.LIMIT: _detailed("for a limit:"),
     WaitKind.RETRY_AT: _detailed("to try again after", "to try again"),
-    WaitKind.INTERVAL: _sensor,
     WaitKind.TRIGGER: _trigger,
     WaitKind.EVENT: _detailed("for an event:"),
     WaitKind.DECISION: _detailed("for a decision:"),
@@ -149,7 +166,7 @@ _WAITS: Mapping[WaitKind, Say] = {
     WaitKind.CLEARING: _detailed("for"),
     WaitKind.DATABASE: _detailed("for the database:"),
 }
-"""The target of a wait by kind, as a phrase that follows ``waits`` or ``wait``."""
+"""The target of a wait by kind, as a phrase after ``waits`` or ``wait``; see ``_condition``."""
 
 _STATES: Mapping[TaskState, str] = {
     TaskState.PENDING: "has not started",
@@ -188,6 +205,8 @@ def cause_sentence(
         if is_many and wait.kind is WaitKind.TRIGGER:
             return f"{who.text} wait {_triggers(wait)}"
         verb = "wait" if is_many else "waits"
+        if wait.kind is WaitKind.INTERVAL:
+            return f"{who.text} {verb} {_condition(who)}"
         return f"{who.text} {verb} {_WAITS[wait.kind](wait, shares)}"
     said = _STATES[state]
     if is_many:

@@ -5,8 +5,8 @@ import { span } from "../time";
 
 export const childrenText = (value: number): string => texts.common.many(value, "child", "children");
 
-/** Limits are round numbers: "2 s", not "2.0 s". */
-const limit = (seconds: number): string => span(seconds * 1000).replace(".0 ", " ");
+/** Limits are round numbers: "2s", not "2.0s". */
+const limit = (seconds: number): string => span(seconds * 1000).replace(/\.0(?=m?s$)/, "");
 
 export const fanOut = {
   children: "Children",

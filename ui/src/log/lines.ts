@@ -362,12 +362,18 @@ export class LineWindow {
     });
   }
 
+  /** The lines of a run have no numbers of their own: count them where all from the first on are loaded. */
+  private numbered(): LogLine[] {
+    if (this.before !== null || isFiltered(this.filter)) return this.lines;
+    return this.lines.map((line, index) => (line.offset === undefined ? { ...line, line: index + 1 } : line));
+  }
+
   private tell(): void {
     this.telling ??= setTimeout(() => {
       this.telling = undefined;
       this.toldAt = performance.now();
       this.show({
-        lines: this.lines,
+        lines: this.numbered(),
         hasBefore: this.before !== null,
         hasAfter: this.after !== null,
         isLive: this.isLive,

@@ -53,6 +53,22 @@ export function rowsOf(lines: readonly LogLine[], open: ReadonlySet<number>, has
   return rows;
 }
 
+/** The rows that are errors, and those that are warnings; a traceback is one error. */
+export function seriousOf(rows: readonly Row[]): { error: Row[]; warning: Row[] } {
+  const found: { error: Row[]; warning: Row[] } = { error: [], warning: [] };
+  let inside = new Set<LogLine>();
+  for (const row of rows) {
+    if (row.kind === "fold") {
+      inside = new Set(row.lines);
+      found.error.push(row);
+    } else if (row.kind === "line" && !inside.has(row.line)) {
+      if (row.line.level === "error" || row.line.level === "critical") found.error.push(row);
+      else if (row.line.level === "warning") found.warning.push(row);
+    }
+  }
+  return found;
+}
+
 function rowOf(line: LogLine, styles: Map<string, Style>): Row {
   const source = sourceOf(line);
   const style = styles.get(source) ?? PLAIN;

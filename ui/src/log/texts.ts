@@ -26,6 +26,13 @@ export const texts = {
   copy: "Copy lines",
   download: "Download",
   live: "live",
+  serious: {
+    error: (found: number, isPart: boolean): string => `${count(found)}${isPart ? "+" : ""} ${found === 1 && !isPart ? "error" : "errors"}`,
+    warning: (found: number, isPart: boolean): string => `${count(found)}${isPart ? "+" : ""} ${found === 1 && !isPart ? "warning" : "warnings"}`,
+  },
+  jump: { error: "Show the next error", warning: "Show the next warning" },
+  marks: { warning: "W", error: "E", critical: "C" } as Record<string, string>,
+  levelNames: { debug: "Debug", info: "Info", warning: "Warning", error: "Error", critical: "Critical" } as Record<string, string>,
   lines: (shown: number, isPart = false): string => `${count(shown)}${isPart ? "+" : ""} ${shown === 1 ? "line" : "lines"}`,
   matches: (shown: number, isAll: boolean): string => `${count(shown)}${isAll ? "" : "+"} ${shown === 1 && isAll ? "match" : "matches"}`,
   atLine: (line: number): string => `Match in line ${count(line)}`,

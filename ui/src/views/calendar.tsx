@@ -2,11 +2,10 @@
 
 import { enc, query } from "../api";
 import { ofDag, useData } from "../data";
-import { zoneName } from "../history";
 import { Panel, number } from "../parts";
 import "../styles/calendar.css";
 import { texts } from "../texts";
-import { DAY_MS, HOUR_MS, instant, local, millis } from "../time";
+import { DAY_MS, HOUR_MS, instant, local, millis, zoneName } from "../time";
 
 interface FireDay {
   start: string;

@@ -7,11 +7,11 @@ import { Chart, type Point, durationScale, niceScale, periodName, periods } from
 import { Icon } from "../components/icons";
 import { type Column, Table } from "../components/table";
 import { ofDag, useData } from "../data";
-import { type DagHistory, type DagPeriod, type Durations, type Period, PeriodChoice, RUN_SERIES, endsOf, percent, seconds, shownSeconds as shown, startOf, usePeriod, zoneName } from "../history";
+import { type DagHistory, type DagPeriod, type Durations, type Period, PeriodChoice, RUN_SERIES, endsOf, percent, seconds, shownSeconds as shown, startOf, usePeriod } from "../history";
 import { Empty, Panel, Shown, number } from "../parts";
 import { sum } from "../states";
 import { texts } from "../texts";
-import { HOUR_MS, instant, millis } from "../time";
+import { HOUR_MS, instant, millis, zoneName } from "../time";
 import { ScheduleCalendar } from "./calendar";
 
 interface TaskStats {

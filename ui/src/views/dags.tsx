@@ -263,7 +263,7 @@ function Recent({ dag, runs }: { dag: string; runs: RecentRun[] }) {
   return (
     <a class="recent" href={`${dagHref(dag)}/runs`} title={text} aria-label={text}>
       {oldest.map((run, index) => (
-        <i key={run.run_id} class={`column b-${run.state}`} style={{ height: `${tall[index]}px` }} />
+        <i key={run.run_id} class={`column b-${run.state} ${tall[index]!.isCut ? "is-cut" : ""}`} style={{ height: `${tall[index]!.height}px` }} />
       ))}
     </a>
   );

@@ -3,7 +3,7 @@ import { type Data, useData, useItems } from "../data";
 import type { Decision } from "../decision";
 import { useMode } from "../live";
 import { RunsChart, SlowMark } from "../history";
-import { Bar, Glyph, UsageBar, ended, sum } from "../states";
+import { Bar, Glyph, UsageBar, ended, shownState, sum } from "../states";
 import { sentenceCase, stateName, texts } from "../texts";
 import { Took, When, whole } from "../time";
 import type { Overview, Pool, RunSummary, TaskError } from "../types";
@@ -67,7 +67,7 @@ export function Home({ overview }: { overview: Data<Overview> }) {
           <Shown of={home}>{(data) => <InFlightList runs={data.in_flight} />}</Shown>
         </Panel>
         <Panel title={texts.home.waiting} actions={<a href="/triggers">{texts.common.showAll}</a>}>
-          <Shown of={overview}>{(shown) => <Waiting rows={shown.waiting_longest} />}</Shown>
+          <Shown of={overview}>{(shown) => <Waiting rows={shown.waiting_longest} isShort />}</Shown>
         </Panel>
       </div>
     </>
@@ -289,7 +289,7 @@ function InFlightList({ runs }: { runs: InFlight[] }) {
       {runs.map(({ run, counts, slow_after_seconds }) => (
         <li key={run.run_id}>
           <a class="home-row" data-row href={runHref(run.run_id)}>
-            <Glyph state="running" />
+            <Glyph state={shownState(run.state, counts)} />
             <span class="cut mono" title={run.run_id}>
               {run.run_id}
             </span>

@@ -10,16 +10,17 @@ import { SplitPane } from "../components/split";
 import { Gantt } from "../gantt";
 import { GraphView, graphOf } from "../graph";
 import { RunLog } from "../log";
-import { NoteBox, NoteMark } from "../note";
-import { Empty, Fact, Filter, Head, NoMatches, Panel, Shown, Trouble, Waits, childName, dagHref, number, runHref, shortVersion, taskHref } from "../parts";
+import { NoteBox, NoteMark, writeNote } from "../note";
+import { Empty, Fact, Filter, Head, NoMatches, Panel, Shown, Trouble, childName, dagHref, number, runHref, shortVersion, taskHref } from "../parts";
 import { RunParameters } from "../run_parameters";
 import { go, usePlace, withQuery } from "../router";
-import { Bar, Glyph, Legend, State, TASK_ORDER, ended, isLive, sum, worst } from "../states";
+import { Bar, Glyph, Legend, State, TASK_ORDER, ended, isLive, shownState, sum, worst } from "../states";
 import { TaskPane } from "../task";
 import { stateName, texts } from "../texts";
 import { SlowMark, useUsual } from "../history";
 import { At, Took, When, millis, span } from "../time";
 import type { Counts, DagDetail, GanttRow, Graph, Note, Run, RunGraph, RunGraphTask, Task } from "../types";
+import { Waits } from "../wait_times";
 import { Why } from "../why";
 
 const PAGE = 500;
@@ -45,9 +46,9 @@ export function RunPage({ id, view }: { id: string; view: string }) {
       <Shown of={run}>
         {(data) => (
           <>
-            <RunHead run={data} view={view} />
+            <RunHead run={data} view={view} hasNoNote={notes.data !== undefined && !notes.data.some((one) => one.task_id === null)} />
             <SplitPane name="task" side={pane} isFull={place.query.has("full")}>
-              <Top run={data} cause={graph.data?.run.cause} note={notes.data && (notes.data.find((one) => one.task_id === null) ?? null)} isBrief={view !== ""} />
+              <Top run={data} tasks={graph.data?.tasks.length} cause={graph.data?.run.cause} note={notes.data && (notes.data.find((one) => one.task_id === null) ?? null)} isBrief={view !== ""} />
               <View run={data} view={view} tasks={graph.data?.tasks} notes={notes.data ?? []} isOld={graph.problem?.isAbsent === true} picked={task} />
             </SplitPane>
           </>
@@ -57,7 +58,7 @@ export function RunPage({ id, view }: { id: string; view: string }) {
   );
 }
 
-function RunHead({ run, view }: { run: Run; view: string }) {
+function RunHead({ run, view, hasNoNote }: { run: Run; view: string; hasNoNote: boolean }) {
   const base = runHref(run.run_id);
   const live = isGoingOn(run);
   const hasFailed = FAILED.has(run.state);
@@ -69,7 +70,7 @@ function RunHead({ run, view }: { run: Run; view: string }) {
       name={run.run_id}
       title={
         <>
-          <State state={run.state} /> <span class="cut">{run.run_id}</span>
+          <State state={shownState(run.state, run.counts)} /> <span class="cut">{run.run_id}</span>
         </>
       }
       tabs={
@@ -86,6 +87,11 @@ function RunHead({ run, view }: { run: Run; view: string }) {
         />
       }
     >
+      {hasNoNote && (
+        <button type="button" data-needs="operator" class="plain" onClick={() => writeNote({ run: run.run_id })}>
+          {texts.notes.add}
+        </button>
+      )}
       {live && (
         <button type="button" data-needs="operator" class="grave" onClick={() => cancel(run.run_id)}>
           {texts.actions.cancel}
@@ -112,7 +118,7 @@ function RunHead({ run, view }: { run: Run; view: string }) {
 }
 
 /** What one comes to a run for: how it went, or how far it is. */
-export function sentenceOf(run: Run): string {
+export function sentenceOf(run: Run, tasks?: number): string {
   const { counts } = run;
   const count = (...states: string[]) => states.reduce((all, state) => all + (counts[state] ?? 0), 0);
   const [begun, over] = [millis(run.started_at), millis(run.ended_at)];
@@ -120,7 +126,7 @@ export function sentenceOf(run: Run): string {
   const all = sum(counts);
   if (isGoingOn(run)) {
     if (run.state === "queued") return texts.run.queued;
-    return texts.run.underWay(ended(counts), all, count("running"), count("queued", "sensing", "deferred", "retrying"), count("failed", "upstream_failed"));
+    return texts.run.underWay(ended(counts), all, tasks, count("running"), count("queued", "sensing", "deferred", "retrying"), count("failed", "upstream_failed"));
   }
   if (FAILED.has(run.state)) return texts.run.failed(count("failed"), count("upstream_failed"), took);
   if (run.state === "success") return texts.run.success(all, took);
@@ -128,15 +134,16 @@ export function sentenceOf(run: Run): string {
 }
 
 /** In the overview every fact of the run; in the other views, which need the room, its progress only. */
-function Top({ run, cause, note, isBrief }: { run: Run; cause?: string; note: Note | null | undefined; isBrief: boolean }) {
+function Top({ run, tasks, cause, note, isBrief }: { run: Run; tasks?: number; cause?: string; note: Note | null | undefined; isBrief: boolean }) {
   const live = isGoingOn(run);
   const usual = useUsual();
   const hasCause = live || FAILED.has(run.state);
   const newest = useData<DagDetail>(isBrief ? null : `/dags/${enc(run.dag_id)}`, { on: ofDag(run.dag_id), gap: 5000 }).data?.version;
   return (
     <>
-      <p class="sentence">
-        {sentenceOf(run)}
+      {!isBrief && hasCause && <Why run={run.run_id} isGoingOn={live} />}
+      <p class={isBrief || !hasCause ? "sentence" : "sentence about"}>
+        {sentenceOf(run, tasks)}
         {isBrief && hasCause && (
           <>
             {" "}
@@ -144,7 +151,7 @@ function Top({ run, cause, note, isBrief }: { run: Run; cause?: string; note: No
           </>
         )}
       </p>
-      {(isBrief ? note : note !== undefined) && <NoteBox of={{ run: run.run_id }} note={note} />}
+      {note && <NoteBox of={{ run: run.run_id }} note={note} />}
       <div class="run-top">
         {!isBrief && <dl class="facts inline">
           <Fact name={texts.run.dag}>
@@ -175,7 +182,6 @@ function Top({ run, cause, note, isBrief }: { run: Run; cause?: string; note: No
         <Bar counts={run.counts} label={texts.run.tasks} />
         <Legend counts={run.counts} hrefOf={(state) => `${runHref(run.run_id)}/tasks?state=${state}`} />
       </div>
-      {!isBrief && hasCause && <Why run={run.run_id} isGoingOn={live} />}
     </>
   );
 }
@@ -264,7 +270,7 @@ const noteOf = (notes: Note[], task: string): string => notes.filter((note) => n
 const byTask = (notes: Note[]): Column<RunGraphTask>[] => [
   { id: "state", title: "", width: "20px", phone: "lead", isFixed: true, cell: (task) => <Glyph state={worst(task.counts)} /> },
   { id: "task", title: texts.task.name, width: "minmax(140px, 1.4fr)", phone: "title", isFixed: true, isMono: true, cell: (task) => <Noted name={task.task_id} note={noteOf(notes, task.task_id)} />, sort: (one, other) => one.task_id.localeCompare(other.task_id) },
-  { id: "progress", title: texts.run.progress, width: "minmax(100px, 1fr)", phone: "second", cell: (task) => <Bar counts={task.counts} label={task.task_id} /> },
+  { id: "progress", title: texts.run.progress, width: "minmax(100px, 1fr)", phone: "second", cell: Progress },
   { id: "done", title: texts.run.done, width: "110px", isNumber: true, phone: "second-end", cell: (task) => texts.common.of(ended(task.counts), sum(task.counts)), sort: (one, other) => sum(one.counts) - sum(other.counts) },
   {
     id: "duration",
@@ -276,6 +282,11 @@ const byTask = (notes: Note[]): Column<RunGraphTask>[] => [
     sort: (one, other) => lasted(one) - lasted(other),
   },
 ];
+
+/** A bar for many; of one, its state says the same. */
+function Progress(task: RunGraphTask) {
+  return sum(task.counts) > 1 ? <Bar counts={task.counts} label={task.task_id} /> : <span class="soft">{stateName(worst(task.counts))}</span>;
+}
 
 const lasted = (task: RunGraphTask): number => (millis(task.ended_at) ?? Date.now()) - (millis(task.started_at) ?? Date.now());
 

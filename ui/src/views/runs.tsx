@@ -11,11 +11,11 @@ import { SlowMark, useUsual } from "../history";
 import { Empty, Filter, Head, NoMatches, Shown, dagHref, runHref } from "../parts";
 import { go, usePlace } from "../router";
 import { CAUSES, type Choices, STATES, asAsked, changed, deleteView, filterOf, rangeOf, runsHref, saveView, savedViews, toggled, withFilter } from "../run_filters";
-import { State } from "../states";
+import { State, shownState } from "../states";
 import "../styles/runs.css";
 import { count, stateName, texts } from "../texts";
 import { At, Took, When } from "../time";
-import type { RunSummary } from "../types";
+import type { Counts, Overview, RunSummary } from "../types";
 
 const PAGE = 200;
 
@@ -125,10 +125,32 @@ const RunName = ({ run }: { run: RunSummary }) => (
   </>
 );
 
+interface Flight {
+  counts: ReadonlyMap<string, Counts>;
+  /** What the run that waits longest for it waits for. */
+  waits: ReadonlyMap<string, string>;
+}
+
+/** The daemon counts the tasks of so many runs in flight; of further ones it is not known whether they only wait. */
+const MOST_COUNTED = 12;
+
+function useFlight(): Flight {
+  const home = useData<{ in_flight: { run: RunSummary; counts: Counts }[] }>("/home", { on: ofRuns, gap: 5000 }).data?.in_flight;
+  const longest = useData<Overview>("/overview", { gap: 1000, every: 10_000 }).data?.waiting_longest;
+  return useMemo(() => {
+    const counted = home && home.length < MOST_COUNTED ? home : [];
+    const counts = new Map(counted.map((one) => [one.run.run_id, one.counts]));
+    const waits = new Map<string, string>();
+    for (const row of longest ?? []) if (!waits.has(row.run_id)) waits.set(row.run_id, row.text);
+    return { counts, waits };
+  }, [home, longest]);
+}
+
 const COLUMNS: Column<RunSummary>[] = [
   { id: "state", title: texts.runs.state, width: "104px", phone: "lead", isFixed: true, cell: (run) => <State state={run.state} /> },
   { id: "run", title: texts.runs.run, width: "minmax(180px, 2fr)", phone: "title", isFixed: true, isMono: true, cell: (run) => <RunName run={run} /> },
   { id: "dag", title: texts.runs.dag, width: "minmax(96px, 1fr)", phone: "second", isMono: true, cell: (run) => <a href={dagHref(run.dag_id)}>{run.dag_id}</a> },
+  { id: "why", title: texts.runs.waits, width: "minmax(160px, 1.4fr)", isWideOnly: true, isOptional: true, cell: () => null },
   { id: "date", title: texts.runs.logicalDate, width: "124px", isWideOnly: true, cell: (run) => <At at={run.logical_date} none="" /> },
   { id: "cause", title: texts.runs.startedBy, width: "80px", isWideOnly: true, cell: (run) => nameOf("cause", run.cause) },
   { id: "started", title: texts.runs.started, width: "92px", isNumber: true, phone: "end", cell: (run) => <When at={run.started_at ?? run.created_at} /> },
@@ -154,14 +176,20 @@ export function RunList({ filter, total, toolbar, isOfOne = false }: RunListProp
   };
   useEffect(clear, [text]);
   const usual = useUsual();
+  const flight = useFlight();
   const columns = useMemo(() => {
     const took = (run: RunSummary) => (
       <>
         <SlowMark run={run} after={usual.get(run.dag_id)} /> <Took from={run.started_at} to={run.ended_at} />
       </>
     );
-    return COLUMNS.filter((column) => !isOfOne || column.id !== "dag").map((column) => (column.id === "took" && usual.size > 0 ? { ...column, width: "188px", cell: took } : column));
-  }, [usual, isOfOne]);
+    const cells: Record<string, Partial<Column<RunSummary>>> = {
+      state: { cell: (run) => <State state={shownState(run.state, flight.counts.get(run.run_id))} meaning={flight.waits.get(run.run_id)} /> },
+      why: { cell: (run) => <span title={flight.waits.get(run.run_id)}>{flight.waits.get(run.run_id)}</span> },
+      ...(usual.size > 0 && { took: { width: "188px", cell: took } }),
+    };
+    return COLUMNS.filter((column) => !isOfOne || column.id !== "dag").map((column) => ({ ...column, ...cells[column.id] }));
+  }, [usual, flight, isOfOne]);
   const bar = keys.size > 0 && (
     <span class="bulk-bar" role="group" aria-label={texts.bulk.label}>
       <b>{isAll && total !== undefined ? texts.bulk.allSelected(total) : texts.table.selected(keys.size)}</b>

@@ -9,7 +9,7 @@ import { ticksOf } from "../gantt";
 import { Empty, Panel, Shown, dagHref, runHref } from "../parts";
 import { State } from "../states";
 import { stateName, texts } from "../texts";
-import { At, HOUR_MS, instant, instants, local, millis, span, useNow } from "../time";
+import { At, HOUR_MS, instant, instants, local, millis, span, useNow, zoneName } from "../time";
 
 interface RunSpan {
   run_id: string;
@@ -131,7 +131,7 @@ function Lanes({ runs, past, due, from, to, now }: LanesProps) {
   return (
     <div class="timeline" role="group" aria-label={texts.history.timeline}>
       <div class="timeline-row" aria-hidden="true">
-        <span />
+        <small class="soft cut">{texts.shell.times(zoneName())}</small>
         <span class="track">
           {ticks.map((tick) => (
             <small key={tick} style={{ left: `${share(tick)}%` }}>

@@ -11,8 +11,9 @@ import { go, usePlace, withQuery } from "../router";
 import { eventName } from "../schedule";
 import { Glyph, named } from "../states";
 import { sentenceCase, texts } from "../texts";
-import { Next, When, span } from "../time";
-import type { Overview, Slow, Trigger, TriggerSummary } from "../types";
+import { Next, Took, When, span } from "../time";
+import type { Overview, Pool, Slow, Trigger, TriggerSummary } from "../types";
+import { endOf } from "../wait_times";
 import { Waiting } from "../waits";
 
 const PAGE = 200;
@@ -33,7 +34,7 @@ export function Triggers() {
   ];
   return (
     <>
-      <Head title={texts.places.triggers} name={texts.places.triggers} sentence={texts.triggers.sentence} />
+      <Head title={texts.places.triggers} name={texts.places.triggers} sentence={isHealth && texts.triggers.sentence} />
       <TabBar label={texts.triggers.views} at={isHealth ? "health" : "waits"} tabs={tabs} replace />
       {isHealth ? <Health summary={summary} /> : <Waits summary={summary} />}
     </>
@@ -47,16 +48,16 @@ function Waits({ summary }: { summary: Data<TriggerSummary> }) {
   const dag = place.query.get("dag") ?? "";
   const overview = useData<Overview>("/overview", { gap: 1000, every: 10_000 });
   const kinds: [string, string][] = (summary.data?.kinds ?? []).map((one) => [one.kind, sentenceCase(one.kind)]);
+  const queued = overview.data?.states["queued"] ?? 0;
+  const pools = useItems<Pool>(queued > 0 ? "/pools" : null, { gap: 1000, every: 10_000 });
   return (
     <>
+      {overview.data && <Sentence now={overview.data} pools={pools.data ?? []} />}
       {overview.data && overview.data.waiting_longest.length > 0 && (
         <Panel title={texts.triggers.byCause}>
           <Waiting rows={overview.data.waiting_longest} />
         </Panel>
       )}
-      <Shown of={summary} optional>
-        {(data) => (data.kinds.length > 0 || data.waiting_for_capacity > 0) && <Summary data={data} />}
-      </Shown>
       <List
         kind={kind}
         state={state}
@@ -75,6 +76,18 @@ function Waits({ summary }: { summary: Data<TriggerSummary> }) {
   );
 }
 
+/** How many wait, and for what: those that hold no slot first. */
+function Sentence({ now, pools }: { now: Overview; pools: Pool[] }) {
+  const sensing = now.states["sensing"] ?? 0;
+  const kinds = Object.entries(now.deferred).filter(([, some]) => some > 0);
+  if (sensing > 0) kinds.push(["condition", sensing]);
+  kinds.sort((one, other) => other[1] - one[1]);
+  const pooled = pools.flatMap((pool): [string, number][] => (pool.queued ? [[pool.name, pool.queued]] : []));
+  const slots = Math.max(0, (now.states["queued"] ?? 0) - pooled.reduce((all, [, some]) => all + some, 0));
+  const said = [texts.triggers.waiting(kinds), texts.triggers.queued(pooled, slots)].filter(Boolean).join(" ");
+  return said ? <p class="sentence">{said}</p> : null;
+}
+
 /** What held up the event loop, what is in quarantine for that, and the processes that run triggers. */
 function Health({ summary }: { summary: Data<TriggerSummary> }) {
   return (
@@ -83,6 +96,7 @@ function Health({ summary }: { summary: Data<TriggerSummary> }) {
       <Shown of={summary} optional>
         {(data) => (
           <>
+            {(data.kinds.length > 0 || data.waiting_for_capacity > 0) && <Summary data={data} />}
             {data.quarantined.length > 0 && <Quarantined paths={data.quarantined} />}
             <Panel title={texts.triggers.hosts}>
               <Hosts hosts={data.hosts} />
@@ -171,6 +185,18 @@ const nameOf = (row: Trigger): string => (row.task_id === null ? texts.triggers.
 
 const hrefOf = (row: Trigger): string => (row.run_id !== null && row.task_id !== null ? taskHref(row.run_id, row.task_id, row.map_index, row.round) : dagHref(row.dag_id));
 
+/** When it ends by itself, or may take no longer; without either, it lasts until it is met. */
+function Ends(row: Trigger) {
+  const end = endOf({ kind: row.kind === "person" ? "decision" : "trigger", detail: "", until: row.deadline, fires_at: row.fires_at });
+  return (
+    end && (
+      <>
+        {!row.fires_at && <span class="soft">{end.name}</span>} <When at={end.at} />
+      </>
+    )
+  );
+}
+
 const COLUMNS: Column<Trigger>[] = [
   { id: "glyph", title: "", width: "20px", phone: "lead", isFixed: true, cell: () => <Glyph state="deferred" /> },
   { id: "task", title: texts.task.name, width: "minmax(140px, 1.2fr)", phone: "title", isFixed: true, isMono: true, cell: nameOf },
@@ -181,16 +207,16 @@ const COLUMNS: Column<Trigger>[] = [
     phone: "second",
     cell: (row) => (
       <>
-        {row.label && <b>{row.label}: </b>}
-        {eventName(row.text ?? row.detail) ?? (row.text ?? row.detail).replace(/^for /, "")} {row.state !== "waiting" && <span class="soft">{named(row.state)}</span>}
+        {row.label && <b>{row.fires_at ? row.label : `${row.label}: `}</b>}
+        {!(row.label && row.fires_at) && (eventName(row.text ?? row.detail) ?? (row.text ?? row.detail).replace(/^for /, ""))} {row.state !== "waiting" && <span class="soft">{named(row.state)}</span>}
         {row.shared_with !== null && row.shared_with > 0 && <span class="tag">{texts.triggers.shared(row.shared_with + 1)}</span>}
       </>
     ),
   },
   { id: "kind", title: texts.triggers.kind, width: "96px", isWideOnly: true, cell: (row) => <span class="soft">{sentenceCase(row.kind)}</span> },
   { id: "run", title: texts.triggers.run, width: "minmax(110px, 1fr)", isMono: true, isWideOnly: true, cell: (row) => <span class="soft">{row.run_id ?? row.dag_id}</span> },
-  { id: "deadline", title: texts.task.deadline, width: "96px", isNumber: true, isWideOnly: true, cell: (row) => <When at={row.deadline} none="" /> },
-  { id: "since", title: texts.task.since, width: "92px", isNumber: true, phone: "end", cell: (row) => <When at={row.since} /> },
+  { id: "since", title: texts.triggers.waited, width: "92px", isNumber: true, phone: "end", cell: (row) => <Took from={row.since} to={null} /> },
+  { id: "end", title: texts.triggers.ends, width: "148px", isNumber: true, phone: "second-end", cell: Ends },
   {
     id: "fire",
     title: "",
@@ -211,12 +237,16 @@ const COLUMNS: Column<Trigger>[] = [
   },
 ];
 
+/** Of so few, the list shows how long each has waited. */
+const FEW = 20;
+
 function Summary({ data }: { data: TriggerSummary }) {
   const deferred = data.kinds.reduce((all, kind) => all + kind.count, 0);
+  const hasAges = deferred > FEW;
   // A logarithmic axis: one old wait is to be seen beside thousands of young ones.
   const most = Math.log(1 + Math.max(1, ...data.ages.map((age) => age.count)));
   return (
-    <div class="columns">
+    <div class={hasAges ? "columns" : undefined}>
       <Panel title={texts.triggers.deferredOf(deferred, data.capacity)}>
         {data.waiting_for_capacity > 0 && (
           <p class="wrong">
@@ -265,7 +295,7 @@ function Summary({ data }: { data: TriggerSummary }) {
         </div>
         {data.kinds.length === 0 && <Empty>{texts.home.nothingWaits}</Empty>}
       </Panel>
-      <Panel title={texts.triggers.ages}>
+      {hasAges && <Panel title={texts.triggers.ages}>
         <table class="ages">
           <tbody>
             {data.ages.map((age, index) => (
@@ -279,7 +309,7 @@ function Summary({ data }: { data: TriggerSummary }) {
             ))}
           </tbody>
         </table>
-      </Panel>
+      </Panel>}
     </div>
   );
 }
