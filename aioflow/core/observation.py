@@ -56,7 +56,6 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True):
         has_shown_sessions: A session of this node was seen at some time, so its absence is a sign.
         due: When it will have been silent for too long, as far as is known.
         absences: Number of polls in a row without a session.
-        is_dead: It has been silent for too long.
     """
 
     mark: NodeMark
@@ -65,7 +64,11 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True):
     has_shown_sessions: bool
     due: int
     absences: int = 0
-    is_dead: bool = False
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether it has been silent for too long."""
+        return self.polled_at >= self.due
 
 
 _POLLS_PER_HEARTBEAT = 2
@@ -87,24 +90,17 @@ def observed(watch: Watch | None, poll: Poll | None, timing: Timing) -> Watch | 
     has_shown = poll.has_sessions or (watch is not None and is_same and watch.has_shown_sessions)
     is_late = watch is None or poll.at - watch.polled_at > 2 * timing.heartbeat_us
     if watch is None or watch.mark != poll.mark or is_late:
-        return Watch(
-            mark=poll.mark,
-            since=poll.answered_at,  # it may have been read only then
-            polled_at=poll.at,
-            has_shown_sessions=has_shown,
-            due=poll.answered_at + _patience_us(poll, timing, is_gone=False),
-        )
-    absences = 0 if poll.has_sessions else watch.absences + 1
+        since, absences = poll.answered_at, 0  # the mark may have been read only then
+    else:
+        since, absences = watch.since, 0 if poll.has_sessions else watch.absences + 1
     is_gone = has_shown and absences >= _POLLS_WITHOUT_SESSIONS
-    due = watch.since + _patience_us(poll, timing, is_gone=is_gone)
     return Watch(
         mark=poll.mark,
-        since=watch.since,
+        since=since,
         polled_at=poll.at,
         has_shown_sessions=has_shown,
-        due=due,
+        due=since + _patience_us(poll, timing, is_gone=is_gone),
         absences=absences,
-        is_dead=poll.at >= due,
     )
 
 

@@ -357,7 +357,7 @@ def _observed_or_not(watch: Watch | None, poll: Any, timing: Timing) -> Watch | 
     if found is None or world.is_honest or not world.faults.happens("claims too early"):
         return found
     world.points["claims too early"] += 1
-    return msgspec.structs.replace(found, is_dead=True)
+    return msgspec.structs.replace(found, due=found.polled_at)
 
 
 @contextmanager
