@@ -32,6 +32,7 @@ from aioflow.api.queries import RunReader
 from aioflow.api.schemas import iso
 from aioflow.api.task_instances import RunLayout, absent_state
 from aioflow.clock import Clock
+from aioflow.core.state.graph import children_of, topological_order
 from aioflow.errors import UnknownDag, UnknownVersion
 from aioflow.model.dag import Chooses, DagSpec, TaskSpec
 from aioflow.model.ids import RunNo, TaskNo
@@ -173,23 +174,8 @@ def _groups(names: Iterable[str]) -> list[GroupView]:
     return [GroupView(group_id=group_id, parent=parent) for group_id, parent in known.items()]
 
 
-def _execution_order(tasks: Sequence[TaskSpec]) -> list[int]:
-    """Return the indexes of tasks, parents first, otherwise as the DAG file defines them."""
-    order: list[int] = []
-    entered: set[int] = set()
-    for index in range(len(tasks)):
-        path = [] if index in entered else [(index, iter(tasks[index].parents))]
-        entered.add(index)
-        while path:
-            child, parents = path[-1]
-            parent = next((one for one in parents if one not in entered), None)
-            if parent is None:
-                order.append(child)
-                path.pop()
-            else:
-                entered.add(parent)
-                path.append((parent, iter(tasks[parent].parents)))
-    return order
+def _execution_order(tasks: Sequence[TaskSpec]) -> tuple[int, ...]:
+    return topological_order(tasks, children_of(tasks))
 
 
 GRID_RUNS = 100

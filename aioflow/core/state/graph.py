@@ -43,6 +43,7 @@ __all__ = (
     "own_parents",
     "reached",
     "scope_groups",
+    "topological_order",
 )
 
 _WAITS_FOR_ALL = frozenset({TriggerRule.ALL_DONE, TriggerRule.ALL_DONE_SETUP_SUCCESS})
@@ -200,7 +201,7 @@ class Graph:
         self.children = children_of(tasks)
         self.roots = tuple(p for p, parents in enumerate(self.parents) if not parents)
         self.leaves = _leaves(tasks, self.children)
-        self.order = _order(tasks, self.children)
+        self.order = topological_order(tasks, self.children)
         self.index_of = {task.task_id: task_index for task_index, task in enumerate(tasks)}
         self.has_remote = any(task.executor != LOCAL for task in tasks)
         self.past = frozenset(p for p, task in enumerate(tasks) if task.depends_on_past)
@@ -342,7 +343,14 @@ def _counted(
     return tuple(map(tuple, tallies)), tuple(map(tuple, evaluators))
 
 
-def _order(tasks: Sequence[TaskSpec], children: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
+def topological_order(
+    tasks: Sequence[TaskSpec], children: tuple[tuple[int, ...], ...]
+) -> tuple[int, ...]:
+    """Return the indexes of tasks, parents first, otherwise in the order of definition.
+
+    Raises:
+        CycleError: If the tasks cannot be ordered.
+    """
     missing = [len(task.parents) for task in tasks]
     # A heap: of several tasks that could be next, the one defined first is chosen.
     ready = [task_index for task_index, count in enumerate(missing) if count == 0]
