@@ -91,21 +91,22 @@ async def _attention(reader: RunReader, since: Timestamp) -> list[AttentionView]
     for run in await newest_failures(reader.store, per_state=_LOOKED_AT):
         if run.ended_at is not None and run.ended_at >= since:
             found[run.dag_id].append(run)
-    views = []
-    last = await reader.summaries([runs[0] for runs in found.values()])
-    # By their last failure, the latest first.
-    for (dag_id, runs), newest_failed in zip(found.items(), last, strict=True):
+    groups = []
+    for dag_id, runs in found.items():  # by their last failure, the latest first
         newest = await reader.store.newest_ended_run(dag_id)
-        views.append(
-            AttentionView(
-                dag_id=dag_id,
-                count=len(runs),
-                state=run_state_name(runs[0]),
-                last=newest_failed,
-                error=await reader.first_error(runs[0]),
-                since=iso(runs[-1].ended_at),
-                is_recovered=newest is not None and newest.state is RunState.SUCCESS,
-            )
+        groups.append((newest is not None and newest.state is RunState.SUCCESS, runs))
+    groups.sort(key=lambda group: group[0])
+    del groups[_SHOWN:]
+    last = await reader.summaries([runs[0] for _, runs in groups])
+    return [
+        AttentionView(
+            dag_id=runs[0].dag_id,
+            count=len(runs),
+            state=run_state_name(runs[0]),
+            last=summary,
+            error=await reader.first_error(runs[0]),
+            since=iso(runs[-1].ended_at),
+            is_recovered=is_recovered,
         )
-    views.sort(key=lambda view: view.is_recovered)
-    return views[:_SHOWN]
+        for (is_recovered, runs), summary in zip(groups, last, strict=True)
+    ]
