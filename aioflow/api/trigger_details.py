@@ -10,7 +10,7 @@ other class, the host of the trigger reports the declaration.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 from aioflow.api.schemas import TargetView, plain_bytes
@@ -18,7 +18,7 @@ from aioflow.author.duration import microseconds
 from aioflow.core.triggers.assignment import RUN, SLEEP
 from aioflow.errors import BadSchedule
 from aioflow.model.decisions import PERSON
-from aioflow.model.timestamps import Timestamp
+from aioflow.model.timestamps import Timestamp, to_timestamp
 from aioflow.model.triggers import TriggerDescription
 from aioflow.protocol.reports import TriggerKind
 from aioflow.redaction import MASK, Masks, masked_url, masked_urls
@@ -72,15 +72,13 @@ def fires_at(
 
 
 def _moment_fires(fields: Fields, since: Timestamp) -> Timestamp:
-    at = datetime.fromisoformat(str(fields["moment"])).astimezone(UTC)
-    return (at - _EPOCH) // timedelta(microseconds=1)
+    return to_timestamp(datetime.fromisoformat(str(fields["moment"])).astimezone(UTC))
 
 
 def _delta_fires(fields: Fields, since: Timestamp) -> Timestamp:
     return since + microseconds(fields["delta"], "delta")
 
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRES: Mapping[str, Callable[[Fields, Timestamp], Timestamp]] = {
     "aioflow_triggers.temporal:DateTimeTrigger": _moment_fires,
     "aioflow_triggers.temporal:TimeDeltaTrigger": _delta_fires,
