@@ -18,6 +18,7 @@ from aioflow._threads import in_thread
 from aioflow.api import Api
 from aioflow.api.dags import HostedTimetables
 from aioflow.api.node_queries import NodeQueries
+from aioflow.api.page.pool_usage import MOST_HOURS
 from aioflow.api.page.schemas import PoolView
 from aioflow.api.schemas import CleanedView
 from aioflow.api.task_instances import CopyResult
@@ -32,7 +33,7 @@ from aioflow.errors import AioflowError, StoreUnavailable
 from aioflow.executors.host_pool import HostPool
 from aioflow.maintenance.retention import Cleaning, RetentionDays
 from aioflow.model.batch import Batch
-from aioflow.model.history import DAY_US, HOUR_US
+from aioflow.model.history import HOUR_US
 from aioflow.model.ids import RunNo
 from aioflow.model.nodes import ReadNodeStatus, is_alone
 from aioflow.model.pool_usage import MINUTE_US
@@ -48,7 +49,7 @@ from aioflow.telemetry.task_log import TaskLog
 
 __all__ = ("ApiServer", "PoolSampling")
 
-_RETENTION_US = DAY_US + HOUR_US
+_RETENTION_US = (MOST_HOURS + 1) * HOUR_US
 _EXPIRED_AT_ONCE = 2_000
 
 _log = Logger(__name__)
@@ -186,9 +187,8 @@ def _retention_days(settings: Settings) -> RetentionDays:
 class PoolSampling:
     """The service that samples how full the pools are, once a minute.
 
-    A sample is a request to the engine like any other change. While no pool is used, there is none,
-    so a daemon without work writes nothing. Samples older than a day are deleted by the same
-    request.
+    A sample is a request to the engine like any other change. While no pool is used, the engine
+    commits nothing. Expired samples are deleted by the same request.
 
     Args:
         pools: Returns the pools as they are now.
@@ -227,9 +227,7 @@ class PoolSampling:
         pools = tuple(
             PoolSample(pool.name, pool.slots, pool.used or 0, pool.queued or 0)
             for pool in await self._pools()
-            if pool.used or pool.queued
         )
         before = self._clock.now() - _RETENTION_US
         expired = await self._store.list_old_pool_usage(before=before, limit=_EXPIRED_AT_ONCE)
-        if pools or expired:
-            await self._engine.ask(RecordPoolUsage(pools=pools, expired=tuple(expired)))
+        await self._engine.ask(RecordPoolUsage(pools=pools, expired=tuple(expired)))
