@@ -136,7 +136,6 @@ class Engine(FailedTurns):
         dispatcher: Handlers of effects and subscribers of durable batches. The node must register
             its own before ``run``.
         turned_at: When the last turn ended, in monotonic microseconds.
-        lease_us: Silence after which another node takes over; ``None`` without other nodes.
         confirmed_at: When the last commit or heartbeat that succeeded began, in monotonic
             microseconds: until then, no other node had taken over.
     """
@@ -164,7 +163,6 @@ class Engine(FailedTurns):
         self._about = about
         self._claimed: Claim | None = None
         self._timing = timing
-        self.lease_us = None if timing is None else timing.lease_us
         self.confirmed_at = clock.monotonic_us()
         self._longest_delay = _LONGEST_DELAY
         if timing is not None:
@@ -386,12 +384,13 @@ class Engine(FailedTurns):
     @property
     def is_cut_off(self) -> bool:
         """Whether another node may have taken over, as far as this node knows."""
-        return self.lease_us is not None and self.lease_age_us > _SAFE_PART * self.lease_us
+        timing = self._timing
+        return timing is not None and self.lease_age_us > _SAFE_PART * timing.lease_us
 
     @property
     def lease_age_us(self) -> int:
         """Time since the last commit or heartbeat that succeeded; 0 without other nodes."""
-        if self.lease_us is None:
+        if self._timing is None:
             return 0
         return self._clock.monotonic_us() - self.confirmed_at
 
