@@ -43,7 +43,7 @@ class JournalFollower:
 
     Args:
         reader: Reads the rows that a commit has changed.
-        read_status: Returns what this node knows about the active one.
+        read_status: Returns the status of this node.
 
     Attributes:
         active_node: Tells clients of the live stream whether the active node answers.
@@ -186,7 +186,7 @@ def _read(rows: Sequence[JournalRow]) -> list[Moved | None]:
 
 
 class ActiveNodeNews:
-    """Tells all clients of the live stream when the active node is silent, and when it is back.
+    """Sends all clients of the live stream each change in the state of the active node.
 
     Args:
         read_status: Returns the status of this node.
@@ -199,7 +199,7 @@ class ActiveNodeNews:
 
     @property
     def state(self) -> ActiveState:
-        """What this standby knows about the active node.
+        """The state of the active node, as far as this standby knows.
 
         Once this node has taken over, there is none until its own server answers.
         """
@@ -216,11 +216,11 @@ class ActiveNodeNews:
         return frame("active_node", {"state": str(self.state)})
 
     async def run(self) -> None:
-        """Tell each change until cancelled. A new client gets the state when it connects."""
-        told = self.message()
+        """Send each change until cancelled. A new client gets the state when it connects."""
+        sent = self.message()
         while True:
             await self._clock.sleep(_POLL_SECONDS)
             now = self.message()
-            if now != told:
-                told = now
-                self._commits.tell_all(now)
+            if now != sent:
+                sent = now
+                self._commits.send_all(now)

@@ -408,7 +408,7 @@ class Commits:
             await anyio.lowlevel.checkpoint()
             self._put(parts.encoded(wanted), followers)
 
-    def tell_all(self, message: bytes) -> None:
+    def send_all(self, message: bytes) -> None:
         """Send a message to all clients, whatever they subscribed to."""
         self._put(message, list(self._followers))
 

@@ -210,7 +210,7 @@ class NodeMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """The metrics that a node has in every role.
 
     Attributes:
-        status: Its role, and what it knows about the active node.
+        status: Its role, and the state of the active node.
         follower_lag_seconds: The time since it knew of all commits; 0 for the active node.
         hosts: Load of each shared host.
     """

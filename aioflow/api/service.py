@@ -135,7 +135,7 @@ class Api(Explaining):
         connection_tests: Tests connections; ``None`` without a daemon.
         node_queries: Queries to and from other nodes. With them and without an engine this is the
             API of a standby.
-        node_status: Returns the role of this node, and what it knows about the active one.
+        node_status: Returns the role of this node, and the state of the active one.
 
     Attributes:
         actor: The actor of changes, for the audit; ``None`` for the daemon itself.

@@ -172,7 +172,7 @@ class _Serving:
     """Serves with one node after the other: each that is fenced is followed by a new one.
 
     Attributes:
-        counts: What happened to these nodes.
+        counts: Their takeovers and fences.
     """
 
     def __init__(
@@ -287,7 +287,7 @@ class _Node:
     """The parts of one node, and their connections.
 
     Attributes:
-        counts: What happened to the nodes of this daemon, of which this is the last.
+        counts: Takeovers and fences of the nodes of this daemon, of which this is the last.
         stopped: Set when the node is to stop.
     """
 

@@ -109,7 +109,7 @@ class Standby:
 
     @property
     def active_state(self) -> ActiveState:
-        """What the last poll said about the active node."""
+        """The state of the active node at the last poll."""
         if self._is_away:
             return ActiveState.UNKNOWN
         if self.active is None:
@@ -266,7 +266,7 @@ class Rejoins:
 
 
 class NodeCounts(msgspec.Struct):
-    """What happened to the nodes of one daemon, which follow each other.
+    """Numbers of takeovers and fences of the nodes of one daemon, which follow each other.
 
     Attributes:
         takeovers: How often it has taken over from a node that was silent.

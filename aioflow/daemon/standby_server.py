@@ -44,7 +44,7 @@ class StandbyServer:
     Args:
         queries: Queries to the active node.
         hosts: Returns the load of the shared hosts, which have been started already.
-        node_status: Returns the role of this node, and what it knows about the active one.
+        node_status: Returns the role of this node, and the state of the active one.
         listening: The task group in which the address is served. It outlives the cancellation, so
             that the server of the active node can follow without a gap.
 

@@ -1,4 +1,4 @@
-"""What the engine of an active node does: it starts, works, or is being drained."""
+"""The role of an active node: it starts, works, or is being drained."""
 
 from __future__ import annotations
 

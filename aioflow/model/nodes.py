@@ -1,4 +1,4 @@
-"""What a node is among those of its database, as it knows itself."""
+"""The role and status of a node among those of its database."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ __all__ = ("ActiveState", "NodeRole", "NodeStatus", "ReadNodeStatus", "is_alone"
 
 
 class NodeRole(StrEnum):
-    """What a node does."""
+    """The role of a node."""
 
     JOINING = "joining"
     """It does not answer requests yet, or has claimed the database and reads unfinished work."""
     STANDBY = "standby"
     ACTIVE = "active"
     DRAINING = "draining"
-    """It is active, starts nothing more, and waits for the end of what runs."""
+    """It is active, starts nothing more, and waits until its running tasks have ended."""
     DRAINED = "drained"
-    """It is active, starts nothing more, and nothing runs."""
+    """It is active, starts nothing more, and no task runs."""
 
 
 class ActiveState(StrEnum):
-    """What a node knows about the active node, which may be itself."""
+    """The state of the active node, which may be the node itself, as far as the node knows."""
 
     ALIVE = "alive"
     SILENT = "silent"
@@ -41,7 +41,7 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         term: The term under which it is active or stands by; 0 before it has one.
-        active: What it knows about the active node.
+        active: The state of the active node.
         silent_seconds: How long it has seen no sign of life of the active node.
         takeovers: How often its daemon has taken over from a node that was silent.
         fenced: How often its daemon found that another node had taken over.

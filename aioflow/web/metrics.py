@@ -73,7 +73,7 @@ def _node(now: NodeMetrics) -> Iterable[Metric]:
     roles = {str(role): int(role is status.role) for role in NodeRole}
     yield _gauges("node_state", "1 for the state of this node", "state", roles)
     states = {str(state): int(state is status.active) for state in ActiveState}
-    yield _gauges("active_node", "1 for what it knows about the active node", "state", states)
+    yield _gauges("active_node", "1 for the state of the active node", "state", states)
     yield _gauge("node_term", "The term of this node", status.term)
     text = "Time since this node saw a sign of life of the active one"
     yield _gauge("active_silent_seconds", text, status.silent_seconds)

@@ -169,7 +169,7 @@ async def _children_ready_at(
 ) -> dict[int, Timestamp]:
     """Return for mapped tasks when their last parent ended: no child waits for more than that.
 
-    Children have no row before they start, so that nothing else tells how long they were queued.
+    Children have no row before they start, so the time in the queue is derived from their parents.
     Tasks with mapped parents or ``depends_on_past`` are left out: their children become ready
     one by one.
     """
@@ -197,7 +197,7 @@ async def _children_ready_at(
 
 
 def _with_queue(spanned: SpannedView, ready_at: Timestamp | None) -> SpannedView:
-    """Add the time in the queue before the first span, unless a span tells of it."""
+    """Add the time in the queue before the first span, unless there is a span of it."""
     first = spanned.spans[0] if spanned.spans else None
     if ready_at is None or first is None or first.kind == "queued" or first.start is None:
         return spanned
