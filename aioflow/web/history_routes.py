@@ -8,9 +8,9 @@ from fastapi import Query, Response
 
 from aioflow.api import instant
 from aioflow.api.page.history import Span, Step
-from aioflow.api.page.home import home
+from aioflow.api.page.home import NAMED, home
 from aioflow.api.past_fire_times import fire_days, past_fire_times
-from aioflow.web.permissions import viewer
+from aioflow.web.permissions import Acting, viewer
 from aioflow.web.routing import Json, NodeApi, api_router
 
 __all__ = ("router",)
@@ -29,9 +29,19 @@ def _span(api: NodeApi, since: str | None, until: str | None, step: Step, zone: 
 
 
 @router.get("/home", dependencies=[viewer()])
-async def show_home(api: NodeApi) -> Response:
-    """List the runs in flight, and the DAGs with failures of the last 24 hours."""
-    return Json(await home(api, api.history, api.clock, await api.list_pools()))
+async def show_home(api: NodeApi, acting: Acting) -> Response:
+    """List the runs in flight, and what needs attention: failures, decisions, broken files."""
+    asked = await acting.decisions.page(limit=NAMED)
+    broken = await api.reads.import_errors()
+    found = await home(
+        api,
+        api.history,
+        api.clock,
+        pools=await api.list_pools(),
+        decisions=asked.items,
+        import_errors=broken[:NAMED],
+    )
+    return Json(found)
 
 
 @router.get("/history/runs", dependencies=[viewer()])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 import msgspec
 
+from aioflow.api.decisions import DecisionView
 from aioflow.api.page.history import History
-from aioflow.api.page.schemas import PoolView
+from aioflow.api.page.schemas import ImportErrorView, PoolView
 from aioflow.api.queries import RunReader
 from aioflow.api.schemas import ErrorView, RunSummary, iso, run_state_name
 from aioflow.api.waits.longest import newest_failures
@@ -17,9 +19,12 @@ from aioflow.model.rows import RunRow
 from aioflow.model.states import RunState
 from aioflow.model.timestamps import Timestamp
 
-__all__ = ("AttentionView", "HomeView", "InFlightView", "home")
+__all__ = ("NAMED", "AttentionView", "HomeView", "InFlightView", "home")
 
 _SHOWN = 12
+NAMED = 3
+"""Maximum number of decisions and broken files."""
+
 _LOOKED_AT = 200
 """Newest unsuccessful runs of each state that are grouped by DAG."""
 
@@ -58,15 +63,28 @@ class AttentionView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HomeView(msgspec.Struct, frozen=True, kw_only=True):
-    """Runs in flight, the newest first, and DAGs that need attention, the latest failure first."""
+    """Runs in flight, the newest first, and DAGs that need attention, the latest failure first.
+
+    Attributes:
+        decisions: The newest open ones, at most ``NAMED``.
+        import_errors: The first files that cannot be imported, at most ``NAMED``.
+    """
 
     in_flight: list[InFlightView]
     attention: list[AttentionView]
     pools: list[PoolView]
+    decisions: Sequence[DecisionView]
+    import_errors: Sequence[ImportErrorView]
 
 
 async def home(
-    reader: RunReader, history: History, clock: Clock, pools: list[PoolView]
+    reader: RunReader,
+    history: History,
+    clock: Clock,
+    *,
+    pools: list[PoolView],
+    decisions: Sequence[DecisionView],
+    import_errors: Sequence[ImportErrorView],
 ) -> HomeView:
     """Return the content of the home page."""
     live = await reader.store.list_runs(state=RunState.RUNNING, limit=_SHOWN)
@@ -83,6 +101,8 @@ async def home(
         ],
         attention=await _attention(reader, clock.now() - DAY_US),
         pools=pools,
+        decisions=decisions,
+        import_errors=import_errors,
     )
 
 

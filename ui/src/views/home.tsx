@@ -1,5 +1,5 @@
 import { Empty, Head, Panel, Shown, number, runHref } from "../parts";
-import { type Data, useData, useItems } from "../data";
+import { type Data, useData } from "../data";
 import type { Decision } from "../decision";
 import { useMode } from "../live";
 import { RunsChart, SlowMark } from "../history";
@@ -30,6 +30,8 @@ interface HomeData {
   in_flight: InFlight[];
   attention: Attention[];
   pools: Pool[];
+  decisions: Decision[];
+  import_errors: Broken[];
 }
 
 interface Broken {
@@ -37,19 +39,17 @@ interface Broken {
   message: string;
 }
 
-/** Decisions and files that the list names; of others it gives the number. */
+/** DAGs that the sentence names; of others it gives the number. */
 const NAMED = 3;
 
-/** Few requests in all: the overview, which the shell shows too, the runs with the pools, and the history. */
+/** Few requests in all: the overview, which the shell shows too, what needs attention with the pools, and the history. */
 export function Home({ overview }: { overview: Data<Overview> }) {
   const home = useData<HomeData>("/home", { gap: 1000, every: 60_000 });
   const now = overview.data;
-  const asked = useItems<Decision>(now && now.decisions > 0 ? `/decisions?limit=${NAMED}` : null, { gap: 1000 });
-  const broken = useItems<Broken>(now && now.import_errors > 0 ? `/import-errors?limit=${NAMED}` : null, { on: (change) => change.dags.size > 0, gap: 1000 });
   return (
     <>
       <Head title={texts.places.home} name={texts.places.home} />
-      {now && home.data && <Status now={now} home={home.data} broken={broken.data ?? []} />}
+      {now && home.data && <Status now={now} home={home.data} />}
       {(now?.damaged ?? []).length > 0 && (
         <Panel title={texts.home.damaged}>
           <Damaged rows={now?.damaged ?? []} />
@@ -61,7 +61,7 @@ export function Home({ overview }: { overview: Data<Overview> }) {
       </div>
       <div class="home-lists">
         <Panel title={texts.home.attention} actions={<a href="/runs?state=failed">{texts.common.showAll}</a>}>
-          <Shown of={home}>{(data) => <AttentionList groups={data.attention} now={now} asked={asked.data ?? []} broken={broken.data ?? []} />}</Shown>
+          <Shown of={home}>{(data) => <AttentionList groups={data.attention} now={now} asked={data.decisions} broken={data.import_errors} />}</Shown>
         </Panel>
         <Panel title={texts.home.inFlight} actions={<a href="/runs?state=running">{texts.common.showAll}</a>}>
           <Shown of={home}>{(data) => <InFlightList runs={data.in_flight} />}</Shown>
@@ -75,7 +75,7 @@ export function Home({ overview }: { overview: Data<Overview> }) {
 }
 
 /** What one came for, in a sentence. */
-function Status({ now, home, broken }: { now: Overview; home: HomeData; broken: Broken[] }) {
+function Status({ now, home }: { now: Overview; home: HomeData }) {
   const open = home.attention.filter((one) => !one.is_recovered);
   const needed = open.reduce((all, one) => all + one.count, 0);
   const named = open.slice(0, NAMED);
@@ -104,7 +104,7 @@ function Status({ now, home, broken }: { now: Overview; home: HomeData; broken: 
       )}
       {now.import_errors > 0 && (
         <>
-          <a href="/errors">{now.import_errors === 1 && broken[0] ? texts.home.notImported(broken[0].file) : texts.home.importErrors(now.import_errors)}</a>{" "}
+          <a href="/errors">{now.import_errors === 1 && home.import_errors[0] ? texts.home.notImported(home.import_errors[0].file) : texts.home.importErrors(now.import_errors)}</a>{" "}
         </>
       )}
       <span class="soft">{texts.home.load(now.live_runs, now.states["running"] ?? 0, now.states["queued"] ?? 0, waiting(now))}</span>
