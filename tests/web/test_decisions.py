@@ -239,6 +239,7 @@ async def test_decisions_come_in_pages_and_a_token_of_another_dag_sees_none(tmp_
         odd = await ask(home, "GET", f"/api/v1/decisions?cursor={asked.number}")
         others = await ask(home, "GET", "/api/v1/decisions?dag=fan")
         overview = await ask(home, "GET", "/api/v1/overview")
+        shown = await ask(home, "GET", "/api/v1/home")
         made = await asked.n.api.access.create_token(BY, "fan", "admin", scopes=["fan"])
         headers = {"authorization": f"Bearer {made['token']}", **JSON}
         shut = await asked.answer(True, headers)
@@ -248,6 +249,7 @@ async def test_decisions_come_in_pages_and_a_token_of_another_dag_sees_none(tmp_
     assert rest.json == {"items": [], "next": None}
     assert others.json["items"] == []
     assert overview.json["decisions"] == 1
+    assert shown.json["decisions"] == page.json["items"]
     assert shut.status == 403
 
 

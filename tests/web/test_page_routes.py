@@ -575,9 +575,11 @@ async def test_files_that_cannot_be_read_say_why(tmp_path):
         n.break_file("chain.py")
         await n.api.list_pools()
         (broken,) = await items(web, "/import-errors")
+        home = await read(web, "/home")
 
     assert (broken["file"], broken["last_good_version"]) == ("chain.py", "v-chain")
     assert (broken["reason"], broken["message"]) == ("syntax_error", "line 3: what")
+    assert home["import_errors"] == [broken]
 
 
 async def test_a_drained_node_starts_nothing_until_it_takes_work_again(tmp_path):
