@@ -23,7 +23,7 @@ from pathlib import Path
 import anyio
 import msgspec
 
-from aioflow.cli.embedded_daemon import EXAMPLES
+from aioflow.cli.embedded_daemon import DEMO_DAG, EXAMPLES, generate_file
 from aioflow.cli.failover.display import Display, Figures, print_summary
 from aioflow.cli.failover.ledger import Ledger, NotesFile
 from aioflow.cli.failover.local_postgres import find_binaries, local_postgres
@@ -50,17 +50,6 @@ _END_SECONDS = 180.0
 _ROWS = 20_000
 _LONGEST_FOLDER = 60
 _INTERRUPTED = 130
-
-_GENERATE_FILE = """
-import sys
-from datetime import date
-from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-from settlement_data import generate
-folder, day, merchants, transactions = sys.argv[2:]
-sizes = {"merchants": int(merchants), "transactions": int(transactions)}
-print(generate(Path(folder), date.fromisoformat(day), **sizes))
-"""
 
 
 def run_failover(arguments: argparse.Namespace) -> int:
@@ -223,16 +212,17 @@ class _Demo:
     async def _settle(self) -> None:
         number, data = len(self._settlements), self._folder / "data"
         day, run_id = _FIRST_DAY + timedelta(days=number), f"settlement-{number + 1}"
-        sizes = [str(self._merchants), str(self._merchants * _TRANSACTIONS_EACH)]
-        where = [str(EXAMPLES), str(data), day.isoformat()]
-        done = await anyio.run_process([sys.executable, "-c", _GENERATE_FILE, *where, *sizes])
+        sizes = {
+            "merchants": self._merchants,
+            "transactions": self._merchants * _TRANSACTIONS_EACH,
+        }
         settlement = _Settlement(
             run_id=run_id,
             day=day,
-            expected=Decimal(done.stdout.decode().strip()),
+            expected=await generate_file(data, day.isoformat(), **sizes),
             notes=NotesFile(data / "ledger" / f"{day.isoformat()}.txt"),
         )
-        await self._start_run("settlements", run_id, {"day": day.isoformat(), "folder": str(data)})
+        await self._start_run(DEMO_DAG, run_id, {"day": day.isoformat(), "folder": str(data)})
         self._ledger.expect(f"{run_id}/settle/{number}" for number in range(self._merchants))
         self._settlements.append(settlement)
 
