@@ -1,4 +1,4 @@
-"""The demo: it loads two daemons with waits and settlements, hurts the active one, and counts.
+"""The failover demo: runs waits and settlements under faults, and checks that none is lost.
 
 Every few seconds the active daemon is killed, frozen or cut off from the database. Meanwhile the
 ledger is compared with the records of the database. In the end every task must have succeeded.
@@ -135,7 +135,7 @@ class _Demo:
         self._notes = NotesFile(folder / "waits.txt")
         self._settlements: list[_Settlement] = []
         self._active = ""
-        self._hurt_node: DemoNode | None = None
+        self._faulty_node: DemoNode | None = None
         self._takeovers = self._wrong_totals = 0
         self._display = Display()
 
@@ -163,11 +163,11 @@ class _Demo:
             with self._display:
                 for node in self._nodes:
                     self._display.tell(f"The page at node {node.name}: {_address(node)}")
-                await self._load_and_hurt(store)
+                await self._run_under_faults(store)
                 await self._finish(store)
         return self._figures()
 
-    async def _load_and_hurt(self, store: Store) -> None:
+    async def _run_under_faults(self, store: Store) -> None:
         await self._find_active(store)
         self._began_us = self._clock.monotonic_us()
         async with anyio.create_task_group() as group:
@@ -175,7 +175,7 @@ class _Demo:
             await self._begin_waits()
             async with anyio.create_task_group() as playing:
                 playing.start_soon(self._keep_settling)
-                await self._keep_hurting(store)
+                await self._keep_injecting(store)
             group.cancel_scope.cancel()
 
     async def _start(self) -> None:
@@ -203,7 +203,7 @@ class _Demo:
         self._display.tell(f"{self._waits:,} waits begin, which use no slot.")
 
     async def _keep_settling(self) -> None:
-        """Settle one day after the other, as long as the active node is hurt."""
+        """Settle one day after the other, as long as faults are injected."""
         while self._elapsed() < self._seconds:
             await self._settle()
             while not self._settlements[-1].has_ended:
@@ -236,21 +236,21 @@ class _Demo:
 
     # ── the faults ──────────────────────────────────────────────────────────────────────
 
-    async def _keep_hurting(self, store: Store) -> None:
-        """Hurt the active node again and again until the time is over, at least once."""
-        words: list[str] = []
+    async def _keep_injecting(self, store: Store) -> None:
+        """Inject faults into the active node until the time is over, at least one."""
+        faults: list[str] = []
         while True:
             await self._clock.sleep(self._chance.uniform(*_PAUSE_SECONDS))
             active, standby = await self._wait_for_both(store)
-            words = words or self._chance.sample(sorted(FAULTS), len(FAULTS))
-            await self._hurt(store, active, standby, words.pop())
+            faults = faults or self._chance.sample(sorted(FAULTS), len(FAULTS))
+            await self._inject(store, active, standby, faults.pop())
             if self._elapsed() >= self._seconds:
                 return
 
-    async def _hurt(self, store: Store, active: DemoNode, standby: DemoNode, word: str) -> None:
-        began_us, self._hurt_node = self._clock.monotonic_us(), active
-        FAULTS[word](active)
-        self._display.tell(f"{self._elapsed():5.1f} s  node {active.name} is {word}")
+    async def _inject(self, store: Store, active: DemoNode, standby: DemoNode, fault: str) -> None:
+        began_us, self._faulty_node = self._clock.monotonic_us(), active
+        FAULTS[fault](active)
+        self._display.tell(f"{self._elapsed():5.1f} s  node {active.name} is {fault}")
         while await self._find_active(store) != standby.name or not await standby.is_ready():
             await self._clock.sleep(_LOOK_SECONDS)
         took = (self._clock.monotonic_us() - began_us) / 1e6
@@ -259,7 +259,7 @@ class _Demo:
             f"{self._elapsed():5.1f} s  node {standby.name} has taken over, {took:.1f} s later"
         )
         active.heal()
-        self._hurt_node = None
+        self._faulty_node = None
 
     async def _wait_for_both(self, store: Store) -> tuple[DemoNode, DemoNode]:
         """Wait until one node is active and the other is ready to take over; return both."""
@@ -295,7 +295,7 @@ class _Demo:
     async def _keep_counting(self, store: Store) -> None:
         while True:
             for node in self._nodes:
-                if node is not self._hurt_node:
+                if node is not self._faulty_node:
                     node.launch()  # a daemon that was fenced too often has ended
             await self._count(store)
             self._display.show(self._figures())
@@ -362,7 +362,7 @@ class _Demo:
 
 
 def _address(node: DemoNode) -> str:
-    """Return the address of a page; its token is shown on a terminal only."""
+    """Return the URL of the web page of a node, with its token on a terminal only."""
     if sys.stderr.isatty():
         return f"{node.page}?token={node.token}"
     return f"{node.page} (the token is in {node.home / 'token'})"

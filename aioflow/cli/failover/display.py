@@ -1,4 +1,4 @@
-"""What the demo shows: a table on a terminal, lines elsewhere, and the summary."""
+"""Output of the failover demo: a table on a terminal, lines elsewhere, and the summary."""
 
 from __future__ import annotations
 

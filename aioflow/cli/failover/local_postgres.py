@@ -1,4 +1,4 @@
-"""A PostgreSQL server of the demo's own, in a temporary folder, reached over a Unix socket only."""
+"""The PostgreSQL server of the failover demo: in its folder, with a Unix socket only."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def _has_all(folder: Path) -> bool:
 
 def _version(folder: Path) -> int:
     """Return the major version of a server."""
-    told = subprocess.run(
+    done = subprocess.run(
         [folder / "postgres", "--version"], capture_output=True, text=True, check=False
     )
-    number = told.stdout.rpartition(") ")[2].strip().split(".")[0]
+    number = done.stdout.rpartition(") ")[2].strip().split(".")[0]
     return int(number) if number.isdecimal() else 0
 
 
@@ -117,7 +117,7 @@ def server_account() -> dict[str, Any]:
 
 
 def _run(*command: str | Path, home: Path, account: dict[str, Any], may_fail: bool = False) -> None:
-    """Run a program in a session of its own, so that a Ctrl-C in the terminal is not for it."""
+    """Run a program in a session of its own, so that a Ctrl-C in the terminal does not reach it."""
     try:
         done = subprocess.run(
             command,

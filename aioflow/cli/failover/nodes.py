@@ -1,6 +1,6 @@
-"""The daemons of the demo: each has a home, a port and a proxy of its own, and may be hurt.
+"""The daemons of the failover demo, and the faults that are injected into them.
 
-By the proxy a daemon is cut off from the database.
+Each daemon has a home, a port, and a proxy that can cut it off from the database.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class DemoNode:
         self._process: subprocess.Popen[bytes] | None = None
 
     def launch(self) -> None:
-        """Start the daemon, unless it runs. A Ctrl-C in the terminal is not for it."""
+        """Start the daemon, unless it runs. A Ctrl-C in the terminal does not reach it."""
         if self.is_alive:
             return
         with self._log.open("ab") as log:
