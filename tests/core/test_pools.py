@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 
 from aioflow.core import rollback
-from aioflow.core.quarantine import quarantine_run
 from aioflow.core.why import still_waits
 from aioflow.model.dag import Body, DagSpec, RetryPolicy, SensorSpec, TaskSpec
 from aioflow.model.states import CODE_MISSING, Failure, TaskState, WaitKind
 from aioflow.protocol.effects import AssignTrigger, StartTry
-from aioflow.protocol.inputs import ContinueRun, HostLost, HostUp, RequestReceived, Restarted
+from aioflow.protocol.inputs import HostLost, HostUp, RequestReceived, Restarted
 from aioflow.protocol.reports import (
     Awaiting,
     Deferred,
@@ -22,6 +21,7 @@ from aioflow.protocol.reports import (
     TriggerFired,
 )
 from aioflow.protocol.requests import CancelRun, ClearTasks, Explain, Mark, SetPool, ShowPools
+from tests.core.test_quarantine import quarantine
 from tests.core.world import SECOND, World
 
 ONCE = RetryPolicy(tries=1)
@@ -305,12 +305,6 @@ def test_a_resumed_sensor_of_a_quarantined_run_takes_no_pool_slot_from_others_at
     assert used(world) == 1
 
 
-def hold_still(world: World, run_no: int) -> None:
-    """Quarantine a run as the engine does."""
-    world.aside(lambda tx: quarantine_run(world.memory.runs[run_no], "refused", tx))
-    world.turn(ContinueRun(run_no))
-
-
 def a_deferred_task_before_another_run(world: World) -> tuple[int, AssignTrigger, int]:
     """A task keeps the one slot of its pool while it is deferred; another run waits for it."""
     a_pool(world)
@@ -327,7 +321,7 @@ def a_deferred_task_before_another_run(world: World) -> tuple[int, AssignTrigger
 def test_a_wait_that_ends_in_a_quarantined_run_releases_its_pool_slot(is_restarted):
     world = World()
     held, hosted, waits = a_deferred_task_before_another_run(world)
-    hold_still(world, held)
+    quarantine(world, held)
     assert (used(world), world.state(waits, "next")) == (1, "queued")
     if is_restarted:
         restart(world)
@@ -349,7 +343,7 @@ def test_a_resumed_task_releases_its_pool_slot_when_its_run_is_quarantined():
     fire(world, hosted)
     assert (world.state(held, "looks"), used(world)) == ("queued", 1)
 
-    hold_still(world, held)
+    quarantine(world, held)
     world.succeed("b")
 
     assert world.state(waits, "next") == "running"
@@ -359,7 +353,7 @@ def test_a_quarantined_run_that_is_cleared_gets_its_pool_slot_again():
     world = World()
     held, hosted, waits = a_deferred_task_before_another_run(world)
     run_id = world.rows.runs[held].run_id
-    hold_still(world, held)
+    quarantine(world, held)
     fire(world, hosted)
     world.ask(CancelRun(run_id=run_id))
     assert (world.state(waits, "next"), used(world)) == ("running", 1)

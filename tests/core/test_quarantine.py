@@ -121,7 +121,7 @@ def test_an_input_that_concerns_all_runs_is_decided_without_those_on_which_it_fa
 # ── what a quarantined run leaves to others ─────────────────────────────────────────────
 
 
-def hold_still(world: World, run_no: int, *, is_isolated: bool = False) -> None:
+def quarantine(world: World, run_no: int, *, is_isolated: bool = False) -> None:
     """Quarantine a run as the engine does; isolated, it is kept out of memory as well."""
     run = world.memory.runs[run_no]
     world.aside(lambda tx: quarantine_run(run, "refused", tx))
@@ -138,7 +138,7 @@ def test_a_queued_run_begins_when_the_active_one_is_quarantined(is_isolated):
     held = world.begin(A, max_active_runs=1)
     waits, last = world.trigger(), world.trigger()
 
-    hold_still(world, held, is_isolated=is_isolated)
+    quarantine(world, held, is_isolated=is_isolated)
 
     assert [world.run_state(run) for run in (held, waits, last)] == ["running", "running", "queued"]
     world.restart()
@@ -150,8 +150,8 @@ def test_a_quarantined_run_that_is_cancelled_and_cleared_queues_among_the_others
     world = World()
     held = world.begin(A, max_active_runs=1)
     waits = world.trigger()
-    hold_still(world, held)
-    hold_still(world, held)  # another input fails
+    quarantine(world, held)
+    quarantine(world, held)  # another input fails
     run_id = world.rows.runs[held].run_id
 
     world.ask(CancelRun(run_id=run_id))
@@ -167,7 +167,7 @@ def test_a_quarantined_run_that_is_cancelled_and_cleared_queues_among_the_others
 def test_a_quarantined_run_whose_last_task_ends_does_not_count_as_another_that_ended():
     world = World()
     held = world.begin(A, max_active_runs=1)
-    hold_still(world, held)
+    quarantine(world, held)
     waits, last = world.trigger(), world.trigger()
 
     report = next(e for e in world.starts.values() if e.info.run_no == held).start
@@ -180,7 +180,7 @@ def test_a_queued_run_in_quarantine_never_begins_and_others_do_instead():
     world = World()
     first = world.begin(A, max_active_runs=1)
     held, waits = world.trigger(), world.trigger()
-    hold_still(world, held)
+    quarantine(world, held)
 
     world.finish_all()
 
@@ -197,7 +197,7 @@ def test_the_oldest_run_does_not_begin_past_the_limit_while_it_is_in_quarantine(
     world.load(DagSpec(dag_id="dag", file="dag.py", tasks=(A, load), max_active_runs=1))
     dates = (3, 2, None)
     third, second, undated = [world.trigger(logical_date=date) for date in dates]
-    hold_still(world, second)
+    quarantine(world, second)
 
     world.succeed("a")
 
@@ -212,7 +212,7 @@ def test_a_backfill_continues_beside_its_quarantined_run():
     world.ask(StartBackfill(dag_id="dag", first=100, last=120, max_active=1))
     held = next(no for no, row in world.rows.runs.items() if row.backfill is not None)
 
-    hold_still(world, held)
+    quarantine(world, held)
 
     made = [row for row in world.rows.runs.values() if row.backfill is not None]
     assert [row.state.label for row in made] == ["running", "running"]
@@ -225,7 +225,7 @@ def test_a_continuous_dag_continues_beside_its_quarantined_run():
     world.pass_time(2)
     (held,) = world.rows.runs
 
-    hold_still(world, held)
+    quarantine(world, held)
     world.pass_time(2)
 
     assert len(world.rows.runs) == 2

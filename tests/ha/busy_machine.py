@@ -1,4 +1,4 @@
-"""Two daemons on a machine that is too busy: nobody may take over."""
+"""Two daemons on an overloaded machine, where the standby must not take over."""
 
 from __future__ import annotations
 

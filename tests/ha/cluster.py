@@ -50,7 +50,7 @@ class Follower:
     """A page that is open at a node: it reads the live stream, and looks for it when it is cut.
 
     Attributes:
-        tasks: The last state that was told of each child of ``square``, by run.
+        tasks: The last state of each child of ``square`` in the stream, by run.
         cuts: How often the stream was cut.
     """
 

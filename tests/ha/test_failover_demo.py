@@ -37,14 +37,15 @@ def start(folder: Path, *words: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "aioflow", "demo", "--failover", "--json", "--waits", "80"]
     command += ["--postgres", str(server_programs(folder)), *words]
     (folder / "tmp").mkdir(mode=0o755)
-    return subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=(folder / "told").open("w"),
-        text=True,
-        env={**os.environ, "TMPDIR": str(folder / "tmp")},
-    )
+    with (folder / "told").open("w") as told:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=told,
+            text=True,
+            env={**os.environ, "TMPDIR": str(folder / "tmp")},
+        )
 
 
 def left_behind(folder: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""Four defects that the recovery of other products had, as cases of a takeover.
+"""Four known defects of the recovery of other products, as cases of a takeover.
 
 Samples without daemons are in ``tests/test_standby.py``, ``tests/test_engine.py`` and
 ``tests/store/test_nodes.py``.
@@ -25,7 +25,7 @@ pytestmark = [
 ]
 
 DAGS = Path(__file__).parent / "dags"
-_SHORT_OF_A_LEASE = 0.8  # seconds of silence after which nobody has taken over
+_SHORT_OF_A_LEASE = 0.8  # seconds of silence, too few for a takeover
 
 
 def commits_of(nodes: Cluster, node: Node) -> int:
@@ -66,7 +66,7 @@ def test_the_database_restarts_in_the_middle_of_a_takeover(tmp_path: Path) -> No
 
 
 def test_a_stale_read_of_who_owns(tmp_path: Path) -> None:
-    """A standby saw the silence of the dead node, and stands still until another took over."""
+    """A standby saw the silence of the dead node, and is frozen until another has taken over."""
     with cluster(tmp_path, ("a", "b", "c")) as nodes:
         nodes.start()
         dead, owner, late = nodes.nodes
@@ -100,7 +100,7 @@ def test_the_old_daemon_drains_while_its_successor_begins(tmp_path: Path) -> Non
         active, standby = nodes.start()
         run_id = started(nodes, active)
         active.stand_still()
-        active.process.terminate()  # it drains as soon as it goes on
+        active.process.terminate()  # it drains as soon as it is resumed
         nodes.wait_for_active(standby)
         active.go_on()
         assert active.process.wait(180) == 0
@@ -140,7 +140,7 @@ def test_a_task_that_is_stuck_between_two_durable_steps(tmp_path: Path) -> None:
 
 
 def marks(nodes: Cluster) -> Counter[tuple[str, str]]:
-    """Return how often each step of each run left its mark."""
+    """Return how often each step of each run was executed."""
     lines = nodes.ledger.read_text().splitlines()
     return Counter((step, run) for step, run in (line.split() for line in lines))
 
@@ -151,11 +151,9 @@ def test_a_successor_that_dies_between_its_claim_and_its_first_commit(tmp_path: 
         active, standby = nodes.start()
         run_id = started(nodes, active)
         active.kill()
-        eventually(
-            lambda: nodes.active_name() == standby.name, 180.0, nodes.words, look_seconds=0.01
-        )
+        wait_for_claim(nodes, standby)
         standby.kill(whole_tree=True)
-        commits = nodes.ask("SELECT commit_no FROM node WHERE name = $1", standby.name)
+        commits = commits_of(nodes, standby)
         active.launch()
         nodes.wait_for_active(active)
         print("commits of the successor:", commits)

@@ -37,12 +37,12 @@ new MutationObserver(() => {
 
 
 def kill(node: Node) -> None:
-    """The daemon dies, and all of its processes."""
+    """Kill the daemon and all of its processes."""
     node.kill(whole_tree=True)
 
 
 def stop(node: Node) -> None:
-    """The daemon stands still."""
+    """Freeze the daemon."""
     node.stand_still()
 
 

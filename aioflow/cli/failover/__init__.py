@@ -1,1 +1,1 @@
-"""``aioflow demo --failover``: two daemons on one database, of which the active one keeps dying."""
+"""``aioflow demo --failover``: two daemons on one database, and faults of the active one."""

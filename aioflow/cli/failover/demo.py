@@ -1,4 +1,4 @@
-"""The demo: it loads two daemons with waits and settlements, hurts the active one, and counts.
+"""The failover demo: runs waits and settlements under faults, and checks that none is lost.
 
 Every few seconds the active daemon is killed, frozen or cut off from the database. Meanwhile the
 ledger is compared with the records of the database. In the end every task must have succeeded.
@@ -23,7 +23,7 @@ from pathlib import Path
 import anyio
 import msgspec
 
-from aioflow.cli.embedded_daemon import EXAMPLES
+from aioflow.cli.embedded_daemon import DEMO_DAG, EXAMPLES, generate_file
 from aioflow.cli.failover.display import Display, Figures, print_summary
 from aioflow.cli.failover.ledger import Ledger, NotesFile
 from aioflow.cli.failover.local_postgres import find_binaries, local_postgres
@@ -50,17 +50,6 @@ _END_SECONDS = 180.0
 _ROWS = 20_000
 _LONGEST_FOLDER = 60
 _INTERRUPTED = 130
-
-_GENERATE_FILE = """
-import sys
-from datetime import date
-from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-from settlement_data import generate
-folder, day, merchants, transactions = sys.argv[2:]
-sizes = {"merchants": int(merchants), "transactions": int(transactions)}
-print(generate(Path(folder), date.fromisoformat(day), **sizes))
-"""
 
 
 def run_failover(arguments: argparse.Namespace) -> int:
@@ -146,7 +135,7 @@ class _Demo:
         self._notes = NotesFile(folder / "waits.txt")
         self._settlements: list[_Settlement] = []
         self._active = ""
-        self._hurt_node: DemoNode | None = None
+        self._faulty_node: DemoNode | None = None
         self._takeovers = self._wrong_totals = 0
         self._display = Display()
 
@@ -174,11 +163,11 @@ class _Demo:
             with self._display:
                 for node in self._nodes:
                     self._display.tell(f"The page at node {node.name}: {_address(node)}")
-                await self._load_and_hurt(store)
+                await self._run_under_faults(store)
                 await self._finish(store)
         return self._figures()
 
-    async def _load_and_hurt(self, store: Store) -> None:
+    async def _run_under_faults(self, store: Store) -> None:
         await self._find_active(store)
         self._began_us = self._clock.monotonic_us()
         async with anyio.create_task_group() as group:
@@ -186,7 +175,7 @@ class _Demo:
             await self._begin_waits()
             async with anyio.create_task_group() as playing:
                 playing.start_soon(self._keep_settling)
-                await self._keep_hurting(store)
+                await self._keep_injecting(store)
             group.cancel_scope.cancel()
 
     async def _start(self) -> None:
@@ -214,7 +203,7 @@ class _Demo:
         self._display.tell(f"{self._waits:,} waits begin, which use no slot.")
 
     async def _keep_settling(self) -> None:
-        """Settle one day after the other, as long as the active node is hurt."""
+        """Settle one day after the other, as long as faults are injected."""
         while self._elapsed() < self._seconds:
             await self._settle()
             while not self._settlements[-1].has_ended:
@@ -223,16 +212,17 @@ class _Demo:
     async def _settle(self) -> None:
         number, data = len(self._settlements), self._folder / "data"
         day, run_id = _FIRST_DAY + timedelta(days=number), f"settlement-{number + 1}"
-        sizes = [str(self._merchants), str(self._merchants * _TRANSACTIONS_EACH)]
-        where = [str(EXAMPLES), str(data), day.isoformat()]
-        done = await anyio.run_process([sys.executable, "-c", _GENERATE_FILE, *where, *sizes])
+        sizes = {
+            "merchants": self._merchants,
+            "transactions": self._merchants * _TRANSACTIONS_EACH,
+        }
         settlement = _Settlement(
             run_id=run_id,
             day=day,
-            expected=Decimal(done.stdout.decode().strip()),
+            expected=await generate_file(data, day.isoformat(), **sizes),
             notes=NotesFile(data / "ledger" / f"{day.isoformat()}.txt"),
         )
-        await self._start_run("settlements", run_id, {"day": day.isoformat(), "folder": str(data)})
+        await self._start_run(DEMO_DAG, run_id, {"day": day.isoformat(), "folder": str(data)})
         self._ledger.expect(f"{run_id}/settle/{number}" for number in range(self._merchants))
         self._settlements.append(settlement)
 
@@ -246,21 +236,21 @@ class _Demo:
 
     # ── the faults ──────────────────────────────────────────────────────────────────────
 
-    async def _keep_hurting(self, store: Store) -> None:
-        """Hurt the active node again and again until the time is over, at least once."""
-        words: list[str] = []
+    async def _keep_injecting(self, store: Store) -> None:
+        """Inject faults into the active node until the time is over, at least one."""
+        faults: list[str] = []
         while True:
             await self._clock.sleep(self._chance.uniform(*_PAUSE_SECONDS))
             active, standby = await self._wait_for_both(store)
-            words = words or self._chance.sample(sorted(FAULTS), len(FAULTS))
-            await self._hurt(store, active, standby, words.pop())
+            faults = faults or self._chance.sample(sorted(FAULTS), len(FAULTS))
+            await self._inject(store, active, standby, faults.pop())
             if self._elapsed() >= self._seconds:
                 return
 
-    async def _hurt(self, store: Store, active: DemoNode, standby: DemoNode, word: str) -> None:
-        began_us, self._hurt_node = self._clock.monotonic_us(), active
-        FAULTS[word](active)
-        self._display.tell(f"{self._elapsed():5.1f} s  node {active.name} is {word}")
+    async def _inject(self, store: Store, active: DemoNode, standby: DemoNode, fault: str) -> None:
+        began_us, self._faulty_node = self._clock.monotonic_us(), active
+        FAULTS[fault](active)
+        self._display.tell(f"{self._elapsed():5.1f} s  node {active.name} is {fault}")
         while await self._find_active(store) != standby.name or not await standby.is_ready():
             await self._clock.sleep(_LOOK_SECONDS)
         took = (self._clock.monotonic_us() - began_us) / 1e6
@@ -269,7 +259,7 @@ class _Demo:
             f"{self._elapsed():5.1f} s  node {standby.name} has taken over, {took:.1f} s later"
         )
         active.heal()
-        self._hurt_node = None
+        self._faulty_node = None
 
     async def _wait_for_both(self, store: Store) -> tuple[DemoNode, DemoNode]:
         """Wait until one node is active and the other is ready to take over; return both."""
@@ -305,7 +295,7 @@ class _Demo:
     async def _keep_counting(self, store: Store) -> None:
         while True:
             for node in self._nodes:
-                if node is not self._hurt_node:
+                if node is not self._faulty_node:
                     node.launch()  # a daemon that was fenced too often has ended
             await self._count(store)
             self._display.show(self._figures())
@@ -372,7 +362,7 @@ class _Demo:
 
 
 def _address(node: DemoNode) -> str:
-    """Return the address of a page; its token is shown on a terminal only."""
+    """Return the URL of the web page of a node, with its token on a terminal only."""
     if sys.stderr.isatty():
         return f"{node.page}?token={node.token}"
     return f"{node.page} (the token is in {node.home / 'token'})"

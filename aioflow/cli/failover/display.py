@@ -1,17 +1,14 @@
-"""What the demo shows: a table on a terminal, lines elsewhere, and the summary."""
+"""Output of the failover demo: a table on a terminal, lines elsewhere, and the summary."""
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import Self
-
 import msgspec
 from rich.console import Console
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from aioflow.cli.output import hint, print_json, safe
+from aioflow.cli.run_progress import LiveDisplay
 
 __all__ = ("Display", "Figures", "print_summary")
 
@@ -54,28 +51,13 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Display:
+class Display(LiveDisplay):
     """Shows figures and events on standard error."""
 
     def __init__(self) -> None:
-        self._console = Console(stderr=True, highlight=False)
-        self._live: Live | None = None
+        console = Console(stderr=True, highlight=False)
+        super().__init__(console, is_live=console.is_terminal)
         self._next_line = 0.0
-
-    def __enter__(self) -> Self:
-        if self._console.is_terminal:
-            self._live = Live(console=self._console, auto_refresh=False)
-            self._live.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._live is not None:
-            self._live.stop()
 
     def tell(self, text: str) -> None:
         """Print an event, above the table."""

@@ -1,4 +1,4 @@
-"""The ledger of the demo: what the bodies of tasks have noted, beside what the database recorded.
+"""The ledger of the demo: compares the notes of task bodies with the records of the database.
 
 A task is *lost* if its success is recorded but its body never noted its end, if a recorded success
 is no longer there, or, in the end, if there is no success at all. It is *done twice* if its body
@@ -65,7 +65,7 @@ class Ledger:
                 self._ended.add(rest[1])
 
     def record(self, asked: Collection[str], succeeded: Mapping[str, int]) -> None:
-        """Add what the database says now.
+        """Add the current records of the database.
 
         Args:
             asked: The keys that were looked for.

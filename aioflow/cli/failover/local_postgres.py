@@ -1,8 +1,9 @@
-"""A PostgreSQL server of the demo's own, in a temporary folder, reached over a Unix socket only."""
+"""The PostgreSQL server of the failover demo: in its folder, with a Unix socket only."""
 
 from __future__ import annotations
 
 import os
+import pwd
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from typing import Any
 
 from aioflow.errors import SettingsError
 
-__all__ = ("SOCKET", "find_binaries", "local_postgres")
+__all__ = ("SOCKET", "find_binaries", "local_postgres", "server_account")
 
 SOCKET = ".s.PGSQL.5432"
 """Name of the socket in the folder of the server, which its clients expect."""
@@ -26,7 +27,7 @@ _PLACES = (
     "/Applications/Postgres.app/Contents/Versions/*/bin",
 )
 _OLDEST = 14
-_UNPRIVILEGED = 65_534  # a user without rights, on every system
+_UNPRIVILEGED = "nobody"  # initdb demands an account that has a name
 _START_SECONDS = 60
 
 
@@ -59,10 +60,10 @@ def _has_all(folder: Path) -> bool:
 
 def _version(folder: Path) -> int:
     """Return the major version of a server."""
-    told = subprocess.run(
+    done = subprocess.run(
         [folder / "postgres", "--version"], capture_output=True, text=True, check=False
     )
-    number = told.stdout.rpartition(") ")[2].strip().split(".")[0]
+    number = done.stdout.rpartition(") ")[2].strip().split(".")[0]
     return int(number) if number.isdecimal() else 0
 
 
@@ -78,7 +79,7 @@ def local_postgres(binaries: Path, home: Path) -> Iterator[str]:
     """
     if (version := _version(binaries)) < _OLDEST:
         raise SettingsError(f"{binaries} is version {version}; PostgreSQL {_OLDEST} is needed")
-    data, account = home / "data", _account()
+    data, account = home / "data", server_account()
     data.mkdir(mode=0o700)
     if account:
         for folder in (home, data):
@@ -97,15 +98,26 @@ def local_postgres(binaries: Path, home: Path) -> Iterator[str]:
         _run(*control, "--mode=immediate", "stop", home=home, account=account, may_fail=True)
 
 
-def _account() -> dict[str, Any]:
-    """Return the user of the server: this one, or an unprivileged one instead of root."""
+def server_account() -> dict[str, Any]:
+    """Return the account of the server, as parameters of ``subprocess``.
+
+    It is that of this process, or an unprivileged one instead of root.
+
+    Raises:
+        SettingsError: If this process runs as root, and there is no unprivileged account.
+    """
     if os.geteuid() != 0:
         return {}
-    return {"user": _UNPRIVILEGED, "group": _UNPRIVILEGED, "extra_groups": []}
+    try:
+        account = pwd.getpwnam(_UNPRIVILEGED)
+    except KeyError:
+        text = f"PostgreSQL refuses to run as root, and there is no user {_UNPRIVILEGED}"
+        raise SettingsError(text) from None
+    return {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
 
 
 def _run(*command: str | Path, home: Path, account: dict[str, Any], may_fail: bool = False) -> None:
-    """Run a program in a session of its own, so that a Ctrl-C in the terminal is not for it."""
+    """Run a program in a session of its own, so that a Ctrl-C in the terminal does not reach it."""
     try:
         done = subprocess.run(
             command,

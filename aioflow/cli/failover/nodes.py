@@ -1,6 +1,6 @@
-"""The daemons of the demo: each has a home, a port and a proxy of its own, and may be hurt.
+"""The daemons of the failover demo, and the faults that are injected into them.
 
-By the proxy a daemon is cut off from the database.
+Each daemon has a home, a port, and a proxy that can cut it off from the database.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
-import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -24,13 +24,16 @@ import anyio.to_thread
 from aioflow.cli.failover.local_postgres import SOCKET
 from aioflow.crypto import Vault
 from aioflow.processes.orphans import home_mark, kill_marked
+from aioflow.settings import FILE_NAME
 from aioflow.settings.home import make_home
 
-__all__ = ("FAULTS", "DemoNode", "prepare_nodes")
+__all__ = ("FAULTS", "DemoNode", "prepare_home", "prepare_nodes")
 
 _ANSWER_SECONDS = 5.0
 _HEALTH_SECONDS = 1.0
+_CLOSE_SECONDS = 5.0
 _CPU_SLOTS = "2"
+_PIECE = 64 * 1024
 _SETTINGS = """
 [ha]
 enabled = true
@@ -40,10 +43,6 @@ url = "file://{shared}/results"
 [log]
 url = "file://{shared}/logs"
 """
-
-
-_PIECE = 64 * 1024
-_CLOSE_SECONDS = 5.0
 
 
 class Proxy:
@@ -144,7 +143,7 @@ class DemoNode:
         self._process: subprocess.Popen[bytes] | None = None
 
     def launch(self) -> None:
-        """Start the daemon, unless it runs. A Ctrl-C in the terminal is not for it."""
+        """Start the daemon, unless it runs. A Ctrl-C in the terminal does not reach it."""
         if self.is_alive:
             return
         with self._log.open("ab") as log:
@@ -245,25 +244,30 @@ class DemoNode:
 
 
 FAULTS = {"killed": DemoNode.kill, "frozen": DemoNode.freeze, "cut off": DemoNode.cut}
-"""What happens to the active node, by the word that says so."""
+"""The faults of the active node, by name."""
 
 
 def prepare_nodes(
     folder: Path, names: tuple[str, ...], dags: list[Path], server: Path
 ) -> list[DemoNode]:
-    """Make the homes of nodes that share a key, and the storage of results and logs."""
+    """Create the nodes and their homes. They share a key, and the storage of results and logs."""
     nodes = [DemoNode(folder, name, dags, server) for name in names]
     for node in nodes:
-        make_home(node.home)
-        text = _SETTINGS.format(name=node.name, shared=folder / "shared")
-        (node.home / "aioflow.toml").write_text(text)
-    Vault.open(nodes[0].home / "key")
-    key = (nodes[0].home / "key").read_bytes()
-    for node in nodes[1:]:
-        handle = os.open(node.home / "key", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "wb") as file:
-            file.write(key)
+        prepare_home(node.home, node.name, shared=folder / "shared", key=folder / "key")
     return nodes
+
+
+def prepare_home(home: Path, name: str, *, shared: Path, key: Path) -> None:
+    """Create the home of a node, with its settings and a copy of the common key.
+
+    Args:
+        shared: The results and logs of all nodes.
+        key: Created if it does not exist.
+    """
+    make_home(home)
+    (home / FILE_NAME).write_text(_SETTINGS.format(name=name, shared=shared))
+    Vault.open(key)
+    shutil.copy2(key, home / "key")  # only this user can enter the home
 
 
 def _free_port() -> int:

@@ -12,7 +12,7 @@ from tests.sim.faults import Fault
 from tests.sim.loop_faults import LoopFaults
 from tests.sim.workload import SECOND
 
-__all__ = ("ClusterFaults", "Misfortune")
+__all__ = ("ClusterFaults", "Misfortune", "rates")
 
 KINDS = {
     "request lost": 0.01,
@@ -55,14 +55,14 @@ class ClusterFaults(LoopFaults):
 
 
 class Misfortune:
-    """What happens to the daemons, their hosts and the server until faults are over."""
+    """Draws faults of the daemons, their hosts and the server, until all are healed."""
 
     def __init__(self, world: Any) -> None:
         self._world = world
         self._lease = world.timing.lease_us / 1e6
 
     async def run(self) -> None:
-        """Draw faults again and again."""
+        """Draw faults after random pauses."""
         world = self._world
         while not world.faults.healed:
             await anyio.sleep(self._lease * world.chance.random())
@@ -78,9 +78,9 @@ class Misfortune:
         for host in world.hosts:
             world.network.heal(host.number)
         for daemon in world.daemons:
-            daemon.go_on()
+            daemon.resume()
         world.server.come_back()
-        world.server.go_on()
+        world.server.resume()
         for daemon in world.daemons:
             if all(daemon is not host.daemon for host in world.hosts):
                 self.kill(daemon)  # of a home that was copied
@@ -114,7 +114,7 @@ class Misfortune:
             return
         if self._happens("daemon stopped"):
             daemon.stop()
-            self._later(daemon.go_on, self._seconds())
+            self._later(daemon.resume, self._seconds())
         elif self._happens("daemon killed"):
             self.kill(daemon)
         elif self._happens("home copied"):
@@ -126,7 +126,7 @@ class Misfortune:
         """Let another daemon be started on the home, though this one has not ended."""
         world, life = self._world, daemon.life
         daemon.stop()
-        self._later(daemon.go_on, 2 * self._seconds())
+        self._later(daemon.resume, 2 * self._seconds())
         if world.chance.random() < 0.7:
             world.network.reset(lambda one: one.writer is life)
         daemon.ended.set()
@@ -142,7 +142,7 @@ class Misfortune:
         world = self._world
         if self._happens("server stalls"):
             world.server.stall()
-            self._later(world.server.go_on, self._seconds())
+            self._later(world.server.resume, self._seconds())
         if self._happens("server crashes"):
             world.server.crash()
             world.network.reset(lambda one: True)
@@ -156,7 +156,7 @@ class Misfortune:
                 daemon = host.daemon
                 if daemon is not None and not daemon.is_stopped:
                     daemon.stop()
-                    self._later(daemon.go_on, seconds + 0.1 * self._world.chance.random())
+                    self._later(daemon.resume, seconds + 0.1 * self._world.chance.random())
 
     def _drain(self) -> None:
         world = self._world

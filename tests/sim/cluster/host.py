@@ -135,7 +135,7 @@ class Daemon(Process):
                 await self._serve(serving)
         except* _EXPECTED:
             self.world.points["exit with an error"] += 1
-        except* Exception as group:  # noqa: BLE001 - whatever ends a daemon is what we look for
+        except* Exception as group:  # noqa: BLE001 - any unexpected error is a finding
             problem: BaseException = group
             while isinstance(problem, BaseExceptionGroup):
                 problem = problem.exceptions[0]
@@ -156,7 +156,7 @@ class Daemon(Process):
                     raise
 
     def _has_handed_over(self) -> None:
-        """L8: check that a daemon that ends as it was told does not let others wait for a lease."""
+        """L8: check that a daemon that ends after SIGTERM has handed over without a lease."""
         life = self.life
         if life is None or life.incarnation is None or life.engine.epoch is None:
             return  # it was never active
@@ -176,10 +176,10 @@ class Daemon(Process):
         if not self.is_stopped:
             self.is_stopped, self.stopped_at = True, self.world.loop.time()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Send SIGCONT, unless it was killed."""
         if self.is_stopped and not self.is_killed:
-            self.world.loop.go_on(self)
+            self.world.loop.resume(self)
 
     def kill(self) -> None:
         """Send SIGKILL."""

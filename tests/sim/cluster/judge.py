@@ -1,4 +1,4 @@
-"""What must hold over all nodes, told by the commits of the server alone."""
+"""Invariants of all nodes together, checked at each commit of the server."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ class Judge:
         names = ("node_no", "epoch", "commit_no", "heartbeat")
         return NodeMark(*(self._of(row, name) for name in names))
 
-    # ── changes of who is active ────────────────────────────────────────────────────────
+    # ── changes of the active node ──────────────────────────────────────────────────────
 
     def changed(self, session: Session, before: Mapping[Key, Row], after: Changed) -> None:
-        """Check what a transaction has changed of the nodes."""
+        """Check the rows of nodes that a transaction has changed."""
         nodes = {key: row for key, row in after.items() if key[0] == "node" and row is not None}
         active = NodeState.ACTIVE
         for key, row in nodes.items():

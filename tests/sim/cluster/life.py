@@ -51,7 +51,7 @@ class ObservingMembership(PostgresMembership):
 
 
 class NodeStore:
-    """What a life of a node writes goes to the server; it reads the file that mirrors the rows."""
+    """Writes to the simulated server, and reads the file that mirrors its rows."""
 
     def __init__(self, life: Life, reads: Any, vault: Any) -> None:
         self._life = life
@@ -110,13 +110,13 @@ class NodeStore:
 
 
 class Life:
-    """What actors and checks see of one life of a node; the rest is shared by all.
+    """The parts of the simulation that belong to one life of a node; the rest is shared by all.
 
     Attributes:
         committing: The batch that it is committing.
         observed: The marks of the active node in the last answer of the server.
         is_over: Its processes are dead.
-        has_left: It has told the server that it shuts down, or has tried to.
+        has_left: It has recorded its shutdown in the database, or has tried to.
     """
 
     def __init__(self, world: Any, host: Any, number: int) -> None:
@@ -221,7 +221,7 @@ class ClusterIncarnation(Incarnation):
             super().host(effect)
 
     def _is_right(self, what: str) -> bool:
-        """Return whether this node is not replaced; a node with honest observers never is then."""
+        """Return whether this node is not replaced, which an honest seed never allows here."""
         life = self._life
         if life.is_owner:
             self._check(lambda: life._world.judge.works(life, what))

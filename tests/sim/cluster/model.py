@@ -2,7 +2,7 @@
 
 The standby, the observation, the claim, the fence, the membership and the engine are those of the
 program, and so are its statements. They run against a simulated server. Each host has clocks of
-its own. Daemons are stopped, killed, cut off and told to stop; the server crashes or stalls. In
+its own. Daemons are suspended, killed, cut off and shut down; the server crashes or stalls. In
 *honest* seeds, only the observation of the program says that a node is dead. In the others, a
 standby claims whenever it likes: what is committed must be right nevertheless.
 """
@@ -59,7 +59,7 @@ TIMING = Timing(heartbeat_us=SECOND, lease_us=6 * SECOND, quick_lease_us=3 * SEC
 _SETTLING_LEASES = 12
 _STEADY_LEASES = 10
 _SLOWER = 2_000.0
-"""How much slower the loops of the last node are, once nobody watches it any more."""
+"""How much slower the loops of the last node are, once no standby watches it."""
 
 _LATEST_US = 3600 * SECOND
 """Tolerance of timers: their process may be stopped."""
@@ -175,7 +175,7 @@ class Cluster(LoopNode):
         if not self._is_closing:
             super().found(broken)
 
-    # ── what the server tells ───────────────────────────────────────────────────────────
+    # ── commits of the server ───────────────────────────────────────────────────────────
 
     def changed(self, session: Session, before: Any, after: Changed) -> None:
         """See ``server.Watcher``."""
@@ -213,7 +213,7 @@ class Cluster(LoopNode):
     # ── clients ─────────────────────────────────────────────────────────────────────────
 
     def ask(self, request: Request, by: Actor | None = None) -> None:
-        """See ``LoopNode``; without an active node, nobody answers."""
+        """See ``LoopNode``; without an active node, the request is dropped."""
         owner = self.owner
         if owner is not None and not owner.is_over:
             super().ask(request, by)
@@ -228,7 +228,7 @@ class Cluster(LoopNode):
             with anyio.move_on_after(4 * self.timing.lease_us / 1e6):
                 await self._crowd.ask(request)
                 return
-        self.found(Broken("L5 takeover", f"nobody answers {request}"))
+        self.found(Broken("L5 takeover", f"no node answers {request}"))
 
     # ── the time with faults, and the time without ──────────────────────────────────────
 
@@ -288,7 +288,7 @@ class Cluster(LoopNode):
         for host in self.hosts:
             await self._surely(DrainNode(node_no=host.number, is_drained=False))
         await anyio.sleep(2 * lease)
-        for host in self.hosts:  # one that was told to stop hands over when its tasks have ended
+        for host in self.hosts:  # after SIGTERM, one hands over when its tasks have ended
             daemon = host.daemon
             if daemon is not None and daemon.signals.stopped.is_set():
                 await daemon.ended.wait()
@@ -308,7 +308,7 @@ class Cluster(LoopNode):
             await anyio.sleep(0.5)
 
     async def _all_but_one_leave(self) -> None:
-        """Shut the standbys down; nobody watches the active node, whose loops become slow."""
+        """Shut the standbys down; without observers, the active node may have slow loops."""
         self.is_settling = True
         owner = self.owner
         assert owner is not None
@@ -328,7 +328,7 @@ class Cluster(LoopNode):
             self.network.reset(lambda one: True)
             for daemon in self.daemons:
                 daemon.is_killed = False
-                self.loop.go_on(daemon)
+                self.loop.resume(daemon)
                 daemon.scope.cancel()
             for daemon in self.daemons:
                 while not daemon.task.done():

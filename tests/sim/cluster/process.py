@@ -6,7 +6,6 @@ put aside. A process that was killed is one that is stopped for good.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterable
 from contextvars import ContextVar
 from typing import Any
@@ -40,10 +39,7 @@ PROCESS: ContextVar[Any] = ContextVar("process", default=None)
 
 
 class ClusterLoop(SeededLoop):
-    """See ``SeededLoop``."""
-
-    def __init__(self, rng: random.Random) -> None:
-        super().__init__(rng)
+    """See ``SeededLoop``; callbacks of a stopped process are put aside."""
 
     def _run_handle(self, handle: Any) -> None:
         process = handle._context.get(PROCESS)
@@ -52,7 +48,7 @@ class ClusterLoop(SeededLoop):
         else:
             handle._run()
 
-    def go_on(self, process: Process) -> None:
+    def resume(self, process: Process) -> None:
         """Let a process run again, with everything that has become due since."""
         process.is_stopped = False
         process.stops.append((process.stopped_at, self.time()))

@@ -46,7 +46,7 @@ class Request(msgspec.Struct):
 
 
 class Watcher(Protocol):
-    """What is told of commits."""
+    """Is notified of each commit."""
 
     def changed(self, session: Session, before: Mapping[Key, Row], after: Changed) -> None:
         """Check rows that a transaction has just changed."""
@@ -217,8 +217,8 @@ class Server:
         self._tasks: list[Any] = []
         self._locks: dict[Key, Session] = {}
         self._ended = anyio.Event()
-        self._going_on = anyio.Event()
-        self._going_on.set()
+        self._running = anyio.Event()
+        self._running.set()
         self._seq = 0
         self._pid = 0
         self._down_since: float | None = None
@@ -254,25 +254,25 @@ class Server:
             self._down_since = self._loop.time()
 
     def _mark_up(self) -> None:
-        if self._down_since is not None and not self.is_away and self._going_on.is_set():
+        if self._down_since is not None and not self.is_away and self._running.is_set():
             self.outages.append((self._down_since, self._loop.time()))
             self._down_since = None
 
     def stall(self) -> None:
-        """Execute nothing until ``go_on``."""
+        """Execute nothing until ``resume``."""
         self._mark_down()
-        if self._going_on.is_set():
-            self._going_on = anyio.Event()
+        if self._running.is_set():
+            self._running = anyio.Event()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Execute what has arrived."""
-        self._going_on.set()
+        self._running.set()
         self._mark_up()
 
     async def wait_while_stalled(self) -> None:
         """Return once the server executes statements."""
-        while not self._going_on.is_set():
-            await self._going_on.wait()
+        while not self._running.is_set():
+            await self._running.wait()
 
     def crash(self) -> None:
         """End all sessions, and accept none until ``come_back``."""
@@ -288,7 +288,7 @@ class Server:
 
     def close(self) -> None:
         """End everything."""
-        self.go_on()
+        self.resume()
         self.crash()
 
     # ── transactions ────────────────────────────────────────────────────────────────────
@@ -323,7 +323,7 @@ class Server:
         return self._seq
 
     def commit(self, session: Session) -> None:
-        """Make durable what a session has changed, and tell the watcher."""
+        """Make durable what a session has changed, and notify the watcher."""
         if not session.written and not session.journal:
             return
         before = self.rows.all()

@@ -147,7 +147,7 @@ BUGS = (
     ),
     PlantedBug(
         name="handover_leaves_the_row_active",
-        broken="a daemon that is told to stop does not record that it has left",
+        broken="a daemon that shuts down does not record that it has left",
         promise="a stop hands over without waiting for the lease",
         where="engine",
         needs="SIGTERM to the active daemon",
@@ -165,7 +165,7 @@ BUGS = (
     ),
     PlantedBug(
         name="drained_node_starts_tasks",
-        broken="a drained node goes on starting tasks",
+        broken="a drained node continues to start tasks",
         promise="a drained node starts nothing",
         where="core",
         needs="a task that is ready on a drained node",
