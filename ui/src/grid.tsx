@@ -365,8 +365,8 @@ function CellState({ counts }: { counts: Counts }) {
   return <span class="stack">{text !== "" ? <b class={`s-${state}`} data-text={text} /> : <Glyph state={state} size={13} />}</span>;
 }
 
-/** How long a run took, in one unit. */
-const briefly = (run: Timed): string => span(lengthOfRun(run, Date.now())).replace(/^(\d+[dhm]).*|^([\d.]+) (m?s)$/, "$1$2$3");
+/** How long a run took, in its largest unit. */
+const briefly = (run: Timed): string => span(lengthOfRun(run, Date.now())).split(" ", 1)[0]!;
 
 /** Which states there are at all. */
 function allOf(grid: Grid): Counts {
