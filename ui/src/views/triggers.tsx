@@ -191,7 +191,7 @@ function Ends(row: Trigger) {
   return (
     end && (
       <>
-        {!row.fires_at && <span class="soft">{end.name}</span>} <When at={end.at} />
+        {end.at !== row.fires_at && <span class="soft">{end.name}</span>} <When at={end.at} />
       </>
     )
   );
