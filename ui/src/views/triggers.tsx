@@ -5,7 +5,7 @@ import { query } from "../api";
 import { type Column, Table } from "../components/table";
 import { TabBar } from "../components/tabs";
 import { type Concerns, type Data, useData, useItems, usePages } from "../data";
-import { fire } from "../fire";
+import { fire, fireName } from "../fire";
 import { Choice, DagFilter, Empty, Head, NoMatches, Panel, Shown, bytes, childName, dagHref, number, taskHref } from "../parts";
 import { go, usePlace, withQuery } from "../router";
 import { eventName } from "../schedule";
@@ -179,8 +179,6 @@ function List({ kind, state, dag, toolbar }: { kind: string; state: string; dag:
   );
 }
 
-const fireName = (row: Trigger): string => (row.kind === "time" ? texts.actions.endWait : texts.actions.fire);
-
 const nameOf = (row: Trigger): string => (row.task_id === null ? texts.triggers.startsRuns(row.dag_id) : childName(row.task_id, row.map_index, row.round, row.map_label));
 
 const hrefOf = (row: Trigger): string => (row.run_id !== null && row.task_id !== null ? taskHref(row.run_id, row.task_id, row.map_index, row.round) : dagHref(row.dag_id));
@@ -230,8 +228,8 @@ const COLUMNS: Column<Trigger>[] = [
           {texts.actions.answer}
         </button>
       ) : (
-        <button type="button" data-needs="operator" class="small" aria-label={`${fireName(row)} ${nameOf(row)}`} onClick={() => void fire(row.trigger_id, nameOf(row))}>
-          {fireName(row)}
+        <button type="button" data-needs="operator" class="small" aria-label={`${fireName(row.kind)} ${nameOf(row)}`} onClick={() => void fire(row.trigger_id, nameOf(row))}>
+          {fireName(row.kind)}
         </button>
       )),
   },
