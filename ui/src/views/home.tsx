@@ -3,7 +3,7 @@ import { type Data, useData, useItems } from "../data";
 import type { Decision } from "../decision";
 import { useMode } from "../live";
 import { RunsChart, SlowMark } from "../history";
-import { Bar, Glyph, UsageBar, ended, shownState, sum } from "../states";
+import { Bar, Glyph, UsageBar, ended, queuedForWorkers, shownState, sum } from "../states";
 import { sentenceCase, stateName, texts } from "../texts";
 import { Took, When, whole } from "../time";
 import type { Overview, Pool, RunSummary, TaskError } from "../types";
@@ -115,9 +115,7 @@ function Status({ now, home, broken }: { now: Overview; home: HomeData; broken: 
 const waiting = (now: Overview): number => sum(now.deferred) + (now.states["sensing"] ?? 0);
 
 function Usage({ now, pools }: { now: Overview; pools: Pool[] }) {
-  // Those that wait for a pool do not wait for a worker.
-  const pooled = pools.reduce((all, pool) => all + (pool.queued ?? 0), 0);
-  const slots = Object.entries(now.slots).map(([name, slot]) => ({ name: texts.home.slotsOf(name), used: slot.used, all: slot.all, queued: name === "def" ? Math.max(0, (now.states["queued"] ?? 0) - pooled) : 0, href: "/nodes" }));
+  const slots = Object.entries(now.slots).map(([name, slot]) => ({ name: texts.home.slotsOf(name), used: slot.used, all: slot.all, queued: name === "def" ? queuedForWorkers(now.states, pools) : 0, href: "/nodes" }));
   const shares = pools.map((pool) => ({ name: pool.name, used: pool.used ?? 0, all: pool.slots, queued: pool.queued ?? 0, href: `/pools?open=${encodeURIComponent(pool.name)}` }));
   const busiest = shares.sort((one, other) => other.queued - one.queued || other.used / other.all - one.used / one.all).slice(0, 4);
   return (

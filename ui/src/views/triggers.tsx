@@ -9,7 +9,7 @@ import { fire, fireName } from "../fire";
 import { Choice, DagFilter, Empty, Head, NoMatches, Panel, Shown, bytes, childName, dagHref, number, taskHref } from "../parts";
 import { go, usePlace, withQuery } from "../router";
 import { eventName } from "../schedule";
-import { Glyph, named } from "../states";
+import { Glyph, named, queuedForWorkers } from "../states";
 import { sentenceCase, texts } from "../texts";
 import { Next, Took, When, span } from "../time";
 import type { Overview, Pool, Slow, Trigger, TriggerSummary } from "../types";
@@ -83,8 +83,7 @@ function Sentence({ now, pools }: { now: Overview; pools: Pool[] }) {
   if (sensing > 0) kinds.push(["condition", sensing]);
   kinds.sort((one, other) => other[1] - one[1]);
   const pooled = pools.flatMap((pool): [string, number][] => (pool.queued ? [[pool.name, pool.queued]] : []));
-  const slots = Math.max(0, (now.states["queued"] ?? 0) - pooled.reduce((all, [, some]) => all + some, 0));
-  const said = [texts.triggers.waiting(kinds), texts.triggers.queued(pooled, slots)].filter(Boolean).join(" ");
+  const said = [texts.triggers.waiting(kinds), texts.triggers.queued(pooled, queuedForWorkers(now.states, pools))].filter(Boolean).join(" ");
   return said ? <p class="sentence">{said}</p> : null;
 }
 
@@ -241,8 +240,6 @@ const FEW = 20;
 function Summary({ data }: { data: TriggerSummary }) {
   const deferred = data.kinds.reduce((all, kind) => all + kind.count, 0);
   const hasAges = deferred > FEW;
-  // A logarithmic axis: one old wait is to be seen beside thousands of young ones.
-  const most = Math.log(1 + Math.max(1, ...data.ages.map((age) => age.count)));
   return (
     <div class={hasAges ? "columns" : undefined}>
       <Panel title={texts.triggers.deferredOf(deferred, data.capacity)}>
@@ -293,22 +290,30 @@ function Summary({ data }: { data: TriggerSummary }) {
         </div>
         {data.kinds.length === 0 && <Empty>{texts.home.nothingWaits}</Empty>}
       </Panel>
-      {hasAges && <Panel title={texts.triggers.ages}>
-        <table class="ages">
-          <tbody>
-            {data.ages.map((age, index) => (
-              <tr key={index}>
-                <th scope="row">{age.upto_seconds === null ? texts.triggers.longer : texts.triggers.upTo(span(age.upto_seconds * 1000))}</th>
-                <td>
-                  <i class="b-deferred" style={{ width: `${(100 * Math.log(1 + age.count)) / most}%` }} />
-                </td>
-                <td class="num">{number(age.count)}</td>
-              </tr>
-            ))}
-          </tbody>
-        </table>
-      </Panel>}
+      {hasAges && <Ages ages={data.ages} />}
     </div>
+  );
+}
+
+function Ages({ ages }: { ages: TriggerSummary["ages"] }) {
+  // A logarithmic axis: one old wait is to be seen beside thousands of young ones.
+  const most = Math.log(1 + Math.max(1, ...ages.map((age) => age.count)));
+  return (
+    <Panel title={texts.triggers.ages}>
+      <table class="ages">
+        <tbody>
+          {ages.map((age, index) => (
+            <tr key={index}>
+              <th scope="row">{age.upto_seconds === null ? texts.triggers.longer : texts.triggers.upTo(span(age.upto_seconds * 1000))}</th>
+              <td>
+                <i class="b-deferred" style={{ width: `${(100 * Math.log(1 + age.count)) / most}%` }} />
+              </td>
+              <td class="num">{number(age.count)}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </Panel>
   );
 }
 
