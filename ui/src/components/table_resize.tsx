@@ -32,14 +32,14 @@ export function ResizeHandle({ name, width, onWidth }: HandleProps) {
   }
   function moved(event: PointerEvent & { currentTarget: HTMLElement }): void {
     if (!start.current || !event.currentTarget.hasPointerCapture(event.pointerId)) return;
-    onWidth(within(start.current.width + event.clientX - start.current.x));
+    onWidth(start.current.width + event.clientX - start.current.x);
   }
   function typed(event: KeyboardEvent & { currentTarget: HTMLElement }): void {
     const by = { ArrowLeft: -STEP, ArrowRight: STEP }[event.key];
     if (by === undefined && event.key !== "Home") return;
     event.preventDefault();
     event.stopPropagation();
-    onWidth(by === undefined ? null : within(widthNow(event.currentTarget) + by));
+    onWidth(by === undefined ? null : widthNow(event.currentTarget) + by);
   }
   return (
     <span
