@@ -59,7 +59,7 @@ export function shownAnswer(answer: unknown, form?: FormSchema | null): string {
     .join(", ");
 }
 
-/** Whom it waits for, and how far it is. */
+/** The people it waits for, and the approvals so far. */
 function ForWhom({ decision }: { decision: Decision }) {
   const { assignees, approvals, votes, not_by } = decision;
   const parts = [assignees.join(", ") || texts.decisions.anOperator];
@@ -82,7 +82,7 @@ export function DecisionById({ id, hasAsker }: { id: number; hasAsker?: boolean 
   return <Shown of={shown}>{(decision) => <DecisionBox decision={decision} hasAsker={hasAsker} send={asUser(id)} done={shown.reload} />}</Shown>;
 }
 
-/** Who asks: the DAG, its run and the task. */
+/** The DAG, the run and the task of a decision. */
 export function AskedBy({ decision, isShort }: { decision: Decision; isShort?: boolean }) {
   const { dag_id: dag, run_id: run, task_id: task, map_index: map } = decision;
   return (
@@ -105,9 +105,9 @@ interface BoxProps {
   send: Send;
   /** Called with the outcome of an answer. */
   done?: (said: string) => void;
-  /** Whether to say who asks; in the pane of a task that is plain. */
+  /** Whether to name the DAG, the run and the task; the pane of a task shows them itself. */
   hasAsker?: boolean;
-  /** Of its heading. */
+  /** The level of its heading. */
   level?: 2 | 3;
 }
 
@@ -145,7 +145,7 @@ export function DecisionBox({ decision, send: give, done, hasAsker, level = 3 }:
   );
 }
 
-/** Who is asked and until when while it is open, otherwise how it ended; and the votes. */
+/** The assignees and the deadline of an open decision, the outcome of an ended one, and the votes. */
 function Facts({ decision, isOpen }: { decision: Decision; isOpen: boolean }) {
   return (
     <dl class="facts">

@@ -281,7 +281,7 @@ export function Filter({ name, label, onValue, options, onTyped }: FilterProps) 
   );
 }
 
-/** The ids of the DAGs to choose from that contain what is typed. */
+/** The ids of DAGs that contain the typed text. */
 export function useDagIds(typed: string): string[] {
   const found = useItems<Dag>(query("/dags", { search: typed, limit: 20 }), { on: never });
   return found.data?.flatMap((dag) => (dag.dag_id === null ? [] : [dag.dag_id])) ?? [];

@@ -1,11 +1,11 @@
-// Since when something waits, and when that ends: by itself, or because it may take no longer.
+// How long something has waited, and when that ends: by itself, or with a timeout.
 
 import { named } from "./states";
 import { texts } from "./texts";
 import { Both, Next, Took, When, ago, millis, useNow } from "./time";
 import type { Wait } from "./types";
 
-/** What a sensor that no host has says; its `until` is when it is started again. */
+/** The detail of a sensor that no trigger host runs; its `until` is when the sensor starts again. */
 const NEXT_CHECK = "the next check";
 
 interface End {
@@ -57,11 +57,11 @@ function EndTime({ end: { name, at, isCheck } }: { end: End }) {
 
 interface Props {
   wait: Wait | null;
-  /** If the wait does not know it. */
+  /** Used if the wait has none. */
   since?: string | null;
-  /** The time zone of its DAG, to name the time of the end in it; without one only how far it is. */
+  /** The time zone of the DAG, to show the end in it too; without one the end is relative only. */
   zone?: string;
-  /** How long it has lasted is left out where its end is known. */
+  /** Leave out the time so far where the end is known. */
   isShort?: boolean;
 }
 

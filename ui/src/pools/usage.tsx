@@ -1,4 +1,4 @@
-// How full a pool was in the last day: slots in use below its limit, and tasks that were queued for it.
+// The usage of a pool in the last 24 hours: its slots in use, its limit, and the tasks queued for it.
 
 import { enc } from "../api";
 import { Chart, type Point, type Series, periodName } from "../chart";
@@ -45,7 +45,7 @@ function Charts({ name, slots, data }: { name: string; slots: number; data: Usag
   );
 }
 
-/** Every step of the day, from a full hour on; nothing was in use where there is no sample. */
+/** A point for each step of the last 24 hours, from a full hour on. A step without a sample had no use. */
 function pointsOf(data: Usage, slots: number): Point[] {
   const step = data.step_seconds * 1000;
   const found = new Map(data.items.map((one) => [millis(one.start), one]));

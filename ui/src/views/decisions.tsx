@@ -18,7 +18,7 @@ import { When } from "../time";
 
 const OPEN = 200;
 const ENDED = 100;
-/** Cards at first, and how many more each time. */
+/** How many cards are shown at first, and added by each click. */
 const CARDS = 24;
 
 export default function Decisions({ id }: { id: string | undefined }) {
@@ -62,7 +62,7 @@ export default function Decisions({ id }: { id: string | undefined }) {
 
 interface CardsProps {
   rows: Decision[];
-  /** The one that the address names. */
+  /** The id in the address. */
   open: number;
   reload: () => void;
 }
@@ -80,7 +80,7 @@ function Cards({ rows, open, reload }: CardsProps) {
   function done(said: string): void {
     tell(said);
     reload();
-    // The card disappears, and the focus is not to disappear with it.
+    // The card disappears: keep the focus in the list.
     box.current?.focus({ preventScroll: true });
   }
   return (

@@ -37,7 +37,7 @@ interface Broken {
   message: string;
 }
 
-/** Decisions and files that the list names; of others it gives the number. */
+/** How many decisions and files are listed; the others are only counted. */
 const NAMED = 3;
 
 /** Few requests in all: the overview, which the shell shows too, the runs with the pools, and the history. */
@@ -169,7 +169,7 @@ interface AttentionProps {
   broken: Broken[];
 }
 
-/** What a person can do something about: decisions, then files, then failures, the newest first. */
+/** What needs a person: decisions, then broken files, then failures, the newest first. */
 function AttentionList({ groups, now, asked, broken }: AttentionProps) {
   const { decisions = 0, import_errors: errors = 0 } = now ?? {};
   if (groups.length + decisions + errors === 0) return <Empty>{texts.home.noAttention}</Empty>;
@@ -238,7 +238,7 @@ function DecisionRow({ decision }: { decision: Decision }) {
   );
 }
 
-/** An error in one line: of a traceback the last, which says what happened. */
+/** The first line of an error, or the last one of a traceback, which has the exception. */
 function ErrorLine({ text }: { text: string }) {
   const lines = text.trim().split("\n");
   return (
@@ -250,7 +250,7 @@ function ErrorLine({ text }: { text: string }) {
   );
 }
 
-/** The row leads to all these runs, and the id in it to the last of them. */
+/** The row links to all these runs, the id in it to the last one. */
 function AttentionRow({ group }: { group: Attention }) {
   const last = runHref(group.last.run_id);
   const isOne = group.count === 1;

@@ -29,7 +29,7 @@ export function Nodes() {
   );
 }
 
-/** The states in their order: the node that works first, those that are gone last. */
+/** The states in the order of display: the active node first, nodes that have gone last. */
 const ORDER = ["active", "draining", "standby", "joining", "drained", "away", "dead", "left"];
 
 /** A node that drains is active until its tasks have ended. */
@@ -39,7 +39,7 @@ const rank = (node: Node): number => (ORDER.includes(node.state) ? ORDER.indexOf
 
 const nameOf = (node: Node): string => node.name ?? `${texts.nodes.node} ${node.node}`;
 
-/** Who works, and who could take over. */
+/** Which node is active, and which could take over. */
 function summary(nodes: Node[], active: Node | undefined): string {
   const namesOf = (state: string): string[] => nodes.filter((node) => node.state === state).map(nameOf);
   return [
@@ -118,7 +118,7 @@ function One({ node, now, newest, isOnly }: OneProps) {
   );
 }
 
-/** What the active node has to do; no other one has anything. */
+/** The load of the active node; other nodes have none. */
 function Load({ node, now }: { node: Node; now: Overview | undefined }) {
   return (
     <>
@@ -161,7 +161,7 @@ function Load({ node, now }: { node: Node; now: Overview | undefined }) {
   );
 }
 
-/** Of these nothing is running any more. */
+/** The states of nodes that run nothing any more. */
 const GONE = new Set(["dead", "left"]);
 const SHOWN_AS: Record<string, string> = { joining: "pending", active: "success", standby: "queued", draining: "paused", drained: "paused", left: "skipped", dead: "failed", away: "failed" };
 

@@ -63,7 +63,7 @@ function RunHead({ run, view, hasNoNote }: { run: Run; view: string; hasNoNote: 
   const base = runHref(run.run_id);
   const live = isGoingOn(run);
   const hasFailed = FAILED.has(run.state);
-  // Of a task that is open beside the run, its own action stands out.
+  // While a task is open beside the run, the main action is that of the task.
   const isAlone = !usePlace().query.has("task");
   return (
     <Head
@@ -233,7 +233,7 @@ function View({ run, view, tasks, notes, isOld, picked }: ViewProps) {
 
 const FAILED = new Set(["failed", "partial"]);
 
-/** How many tasks a clear of what failed runs again. */
+/** How many tasks a clear of the failed ones runs again. */
 const clearable = (counts: Counts): number => countOf(counts, "failed", "upstream_failed", "cancelled");
 
 const isGoingOn = (run: Run): boolean => run.state === "running" || run.state === "queued";

@@ -182,7 +182,7 @@ const nameOf = (row: Trigger): string => (row.task_id === null ? texts.triggers.
 
 const hrefOf = (row: Trigger): string => (row.run_id !== null && row.task_id !== null ? taskHref(row.run_id, row.task_id, row.map_index, row.round) : dagHref(row.dag_id));
 
-/** When it ends by itself, or may take no longer; without either, it lasts until it is met. */
+/** When it fires or times out; nothing if neither is known. */
 function Ends(row: Trigger) {
   const end = endOf({ kind: row.kind === "person" ? "decision" : "trigger", detail: "", until: row.deadline, fires_at: row.fires_at });
   return (
@@ -234,7 +234,7 @@ const COLUMNS: Column<Trigger>[] = [
   },
 ];
 
-/** Of so few, the list shows how long each has waited. */
+/** Up to so many, the list itself shows how long each has waited. */
 const FEW = 20;
 
 function Summary({ data }: { data: TriggerSummary }) {
