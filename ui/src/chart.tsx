@@ -30,18 +30,18 @@ interface ChartProps {
   points: Point[];
   /** A line over the columns that changes in steps, for example a limit. */
   line?: Series;
-  /** The axis names each such point, or a multiple of it where there is no room. */
+  /** Label the axis every so many points, or at a multiple of that where there is no room. */
   labelEvery?: number;
   /** Formats the start of a period, for example "14:00" or "11-26". */
   nameOf: (at: number) => string;
   format: (value: number) => string;
   /** The link of a period, or of one series in it. */
   hrefOf?: (at: number, key?: string) => string;
-  /** What more is said of a value, for example of how many it is a share. */
+  /** A text after a value, for example the counts of which it is a share. */
   moreOf?: (at: number, key: string) => string;
   /** Whether the last column is of a period that has not ended yet. */
   isOpen?: boolean;
-  /** Whether the table stands in place of the drawing; by default the reader opens it below. */
+  /** Whether to show the table instead of the drawing; by default it opens below the drawing. */
   isTable?: boolean;
   height?: number;
   empty?: ComponentChildren;

@@ -15,7 +15,7 @@ export interface Data<T> {
 export type Concerns = (change: Change) => boolean;
 
 export const always: Concerns = () => true;
-/** For what is asked once: no change concerns it. */
+/** For data that no change reloads. */
 export const never: Concerns = () => false;
 export const ofRun = (run: string): Concerns => (change) => change.runs.has(run);
 export const ofDag = (dag: string): Concerns => (change) => change.dags.has(dag);

@@ -59,7 +59,7 @@ export function shownAnswer(answer: unknown, form?: FormSchema | null): string {
     .join(", ");
 }
 
-/** Whom it waits for, and how far it is. */
+/** The people it waits for, and the approvals so far. */
 function ForWhom({ decision }: { decision: Decision }) {
   const { assignees, approvals, votes, not_by } = decision;
   const parts = [assignees.join(", ") || texts.decisions.anOperator];
@@ -73,13 +73,16 @@ function ForWhom({ decision }: { decision: Decision }) {
   );
 }
 
+/** Sends the answer as the user who is signed in. */
+export const asUser = (id: number): Send => (answer) => send("POST", `/decisions/${id}/answer`, { answer });
+
 /** The decision with this number, wherever the page shows it. */
 export function DecisionById({ id, hasAsker }: { id: number; hasAsker?: boolean }) {
   const shown = useData<Decision>(`/decisions/${id}`, { gap: 500 });
-  return <Shown of={shown}>{(decision) => <DecisionBox decision={decision} hasAsker={hasAsker} send={(answer) => send("POST", `/decisions/${id}/answer`, { answer })} done={shown.reload} />}</Shown>;
+  return <Shown of={shown}>{(decision) => <DecisionBox decision={decision} hasAsker={hasAsker} send={asUser(id)} done={shown.reload} />}</Shown>;
 }
 
-/** Who asks: the DAG, its run and the task. */
+/** The DAG, the run and the task of a decision. */
 export function AskedBy({ decision, isShort }: { decision: Decision; isShort?: boolean }) {
   const { dag_id: dag, run_id: run, task_id: task, map_index: map } = decision;
   return (
@@ -102,9 +105,9 @@ interface BoxProps {
   send: Send;
   /** Called with the outcome of an answer. */
   done?: (said: string) => void;
-  /** Whether to say who asks; in the pane of a task that is plain. */
+  /** Whether to name the DAG, the run and the task; the pane of a task shows them itself. */
   hasAsker?: boolean;
-  /** Of its heading. */
+  /** The level of its heading. */
   level?: 2 | 3;
 }
 
@@ -127,59 +130,7 @@ export function DecisionBox({ decision, send: give, done, hasAsker, level = 3 }:
       )}
       <Title class="break">{decision.question}</Title>
       {decision.details && <p class="details break">{decision.details}</p>}
-      <dl class="facts">
-        {isOpen ? (
-          <>
-            <dt>{texts.decisions.for}</dt>
-            <dd>
-              <ForWhom decision={decision} />
-            </dd>
-          </>
-        ) : (
-          <>
-            <dt>{texts.decisions.state}</dt>
-            <dd>{texts.decisions.states[decision.state] ?? decision.state}</dd>
-          </>
-        )}
-        <dt>{texts.decisions.asked}</dt>
-        <dd>
-          <When at={decision.asked_at} />
-        </dd>
-        {isOpen && decision.downstream.length > 0 && (
-          <>
-            <dt>{texts.decisions.next}</dt>
-            <dd class="mono break">{decision.downstream.join(", ")}</dd>
-          </>
-        )}
-        {decision.deadline && isOpen && (
-          <>
-            <dt>{texts.decisions.deadline}</dt>
-            <dd>
-              <When at={decision.deadline} />
-              <span class="then break">
-                {texts.decisions.unanswered} {local(decision.deadline).slice(0, 16)} {zoneName()}: {decision.has_default ? shownAnswer(decision.default, decision.form) : texts.decisions.fails}.
-              </span>
-            </dd>
-          </>
-        )}
-        {decision.ended_at && (
-          <>
-            <dt>{texts.decisions.endedAt}</dt>
-            <dd>
-              <When at={decision.ended_at} />
-            </dd>
-          </>
-        )}
-        {decision.votes.map((vote) => (
-          <>
-            <dt>{vote.person}</dt>
-            <dd>
-              {texts.decisions.votes[vote.vote] ?? vote.vote}
-              {vote.by_link && `, ${texts.decisions.byLink}`} <When at={vote.at} />
-            </dd>
-          </>
-        ))}
-      </dl>
+      <Facts decision={decision} isOpen={isOpen} />
       {!isOpen && decision.answer !== null && (typeof decision.answer === "object" ? <Json value={decision.answer} /> : <p>{sentenceCase(shownAnswer(decision.answer))}</p>)}
       {said ? (
         <p class="said" role="status">
@@ -191,6 +142,65 @@ export function DecisionBox({ decision, send: give, done, hasAsker, level = 3 }:
         isOpen && <p class="soft">{texts.decisions.notYours(decision.reason ?? "")}</p>
       )}
     </div>
+  );
+}
+
+/** The assignees and the deadline of an open decision, the outcome of an ended one, and the votes. */
+function Facts({ decision, isOpen }: { decision: Decision; isOpen: boolean }) {
+  return (
+    <dl class="facts">
+      {isOpen ? (
+        <>
+          <dt>{texts.decisions.for}</dt>
+          <dd>
+            <ForWhom decision={decision} />
+          </dd>
+        </>
+      ) : (
+        <>
+          <dt>{texts.decisions.state}</dt>
+          <dd>{texts.decisions.states[decision.state] ?? decision.state}</dd>
+        </>
+      )}
+      <dt>{texts.decisions.asked}</dt>
+      <dd>
+        <When at={decision.asked_at} />
+      </dd>
+      {isOpen && decision.downstream.length > 0 && (
+        <>
+          <dt>{texts.decisions.next}</dt>
+          <dd class="mono break">{decision.downstream.join(", ")}</dd>
+        </>
+      )}
+      {decision.deadline && isOpen && (
+        <>
+          <dt>{texts.decisions.deadline}</dt>
+          <dd>
+            <When at={decision.deadline} />
+            <span class="then break">
+              {texts.decisions.unanswered} {local(decision.deadline).slice(0, 16)} {zoneName()}: {decision.has_default ? shownAnswer(decision.default, decision.form) : texts.decisions.fails}.
+            </span>
+          </dd>
+        </>
+      )}
+      {decision.ended_at && (
+        <>
+          <dt>{texts.decisions.endedAt}</dt>
+          <dd>
+            <When at={decision.ended_at} />
+          </dd>
+        </>
+      )}
+      {decision.votes.map((vote) => (
+        <>
+          <dt>{vote.person}</dt>
+          <dd>
+            {texts.decisions.votes[vote.vote] ?? vote.vote}
+            {vote.by_link && `, ${texts.decisions.byLink}`} <When at={vote.at} />
+          </dd>
+        </>
+      ))}
+    </dl>
   );
 }
 

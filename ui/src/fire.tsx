@@ -5,6 +5,7 @@ import { Text } from "./actions";
 import { get, send } from "./api";
 import { ask } from "./dialog";
 import { parsed } from "./form";
+import { texts as shared } from "./texts";
 import type { Schema, Trigger } from "./types";
 
 type Payload = Record<string, Schema & { default?: unknown }>;
@@ -19,12 +20,17 @@ function valueOf(name: string, schema: Schema, text: string): unknown {
   return isText(schema) ? text : parsed(name, text);
 }
 
+const isTime = (kind: string | undefined): boolean => kind === "time";
+
+/** The label of the action on a trigger of this kind. */
+export const fireName = (kind: string | undefined): string => (isTime(kind) ? shared.actions.endWait : shared.actions.fire);
+
 export async function fire(triggerId: number, what: string): Promise<void> {
   const known = await get<Trigger>(`/triggers/${triggerId}`).catch(() => null);
+  if (known && isTime(known.kind)) return endWait(known, what);
   const fields: Payload | null = known?.payload ?? null;
   const given: Record<string, string> = Object.fromEntries(Object.entries(fields ?? {}).map(([name, schema]) => [name, shown(schema)]));
   const wanted = { payload: "null", key: "" };
-  if (known?.kind === "time") return endWait(known, what);
   ask({
     title: texts.fire.title,
     verb: texts.fire.verb,

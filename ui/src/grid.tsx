@@ -58,7 +58,7 @@ export function heights(runs: readonly Timed[], most: number): BarHeight[] {
 interface Day {
   day: string;
   month: string | null;
-  /** What is seen of both. */
+  /** Both, as displayed. */
   text: string;
 }
 
@@ -104,7 +104,7 @@ export function usePicked(): Picked | null {
   return task !== null && run !== null ? { run, task } : null;
 }
 
-/** How long to wait with what is beside the grid while arrow keys go over its cells. */
+/** The delay before the pane follows the focus, so that arrow keys do not load each cell they pass. */
 const FOLLOW_MS = 180;
 
 /** The pane that is open shows the cell that has the focus. */
@@ -365,8 +365,8 @@ function CellState({ counts }: { counts: Counts }) {
   return <span class="stack">{text !== "" ? <b class={`s-${state}`} data-text={text} /> : <Glyph state={state} size={13} />}</span>;
 }
 
-/** How long a run took, in one unit. */
-const briefly = (run: Timed): string => span(lengthOfRun(run, Date.now())).replace(/^(\d+[dhm]).*|^([\d.]+) (m?s)$/, "$1$2$3");
+/** How long a run took, in its largest unit. */
+const briefly = (run: Timed): string => span(lengthOfRun(run, Date.now())).split(" ", 1)[0]!;
 
 /** Which states there are at all. */
 function allOf(grid: Grid): Counts {

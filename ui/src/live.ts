@@ -26,7 +26,7 @@ export interface Move {
 
 export type Mode = "off" | "live" | "polling" | "away";
 
-/** What a standby knows about the active node; the active node itself does not tell it. */
+/** The state of the active node as a standby reports it; the active node itself reports none. */
 export type ActiveNode = "alive" | "silent" | "missing" | "unknown";
 
 type Told = (change: Change) => void;
@@ -135,7 +135,7 @@ function open(): void {
     refreshAll();
   });
   source.addEventListener("commit", (event) => take((event as MessageEvent<string>).data));
-  // A standby says at once how the active node is; the active node itself says nothing.
+  // A standby sends the state of the active node right after this event; the active node sends none.
   for (const first of ["ready", "reset"]) source.addEventListener(first, () => (answering = setTimeout(() => setActiveNode("alive"), SAID_MS)));
   source.addEventListener("active_node", (event) => {
     clearTimeout(answering);

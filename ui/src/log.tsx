@@ -242,7 +242,7 @@ function Lines({ source, run, isGoingOn, hasTries, tasks }: LinesProps) {
     if (line) show(line);
   }, [all]);
 
-  // The log of what has ended opens at its first error.
+  // The log of an ended task or run opens at its first error.
   const firstError = serious.error[0];
   useEffect(() => {
     hasOpened.current ||= isGoingOn;
@@ -452,7 +452,7 @@ function useSerious(source: Source, loaded: Loaded | null, rows: readonly Row[],
     source
       .first({ at: "begin" }, { ...NO_FILTER, level: "warning" }, control.signal)
       .then((page) => setFound({ ...seriousOf(rowsOf(page.lines, new Set(), false)), isPart: page.after !== null }))
-      // The lines themselves say what is wrong; the counts are an addition.
+      // The counts are optional: the list of lines shows the problem.
       .catch(() => control.signal.aborted || setFound({ error: [], warning: [], isPart: false }));
     return () => control.abort();
   }, [source, isAsked]);

@@ -168,17 +168,17 @@ interface ShownProps<T> {
   optional?: boolean;
 }
 
-/** The data if it is there, else why it is not. */
-/** A daemon that is away, and a takeover, concern every view. */
-function isToldByBanner(problem: Problem): boolean {
+/** Whether the banner shows it: a daemon that is away, and a takeover, concern every view. */
+function isInBanner(problem: Problem): boolean {
   return problem.status === 0 || problem.code === "node.no_active";
 }
 
+/** The data once loaded, or else the problem. */
 export function Shown<T>({ of, children, none, optional }: ShownProps<T>) {
   if (of.data !== undefined) {
     return (
       <>
-        {of.problem && !isToldByBanner(of.problem) && <p class="stale">{of.problem.isAbsent ? texts.trouble.deleted : `${reason(of.problem)} ${texts.trouble.older}`}</p>}
+        {of.problem && !isInBanner(of.problem) && <p class="stale">{of.problem.isAbsent ? texts.trouble.deleted : `${reason(of.problem)} ${texts.trouble.older}`}</p>}
         {none !== undefined && Array.isArray(of.data) && of.data.length === 0 ? none : children(of.data)}
       </>
     );
@@ -281,7 +281,7 @@ export function Filter({ name, label, onValue, options, onTyped }: FilterProps) 
   );
 }
 
-/** The ids of the DAGs to choose from that contain what is typed. */
+/** The ids of DAGs that contain the typed text. */
 export function useDagIds(typed: string): string[] {
   const found = useItems<Dag>(query("/dags", { search: typed, limit: 20 }), { on: never });
   return found.data?.flatMap((dag) => (dag.dag_id === null ? [] : [dag.dag_id])) ?? [];

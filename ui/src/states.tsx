@@ -3,7 +3,7 @@
 import type { ComponentChildren } from "preact";
 
 import { count, stateName, texts } from "./texts";
-import type { Counts } from "./types";
+import type { Counts, Pool } from "./types";
 
 export const TASK_ORDER = [
   "success",
@@ -23,6 +23,9 @@ export const TASK_ORDER = [
 const LIVE = new Set(["pending", "queued", "running", "sensing", "deferred", "retrying"]);
 
 export const isLive = (state: string): boolean => LIVE.has(state);
+
+/** How many tasks are queued for a worker: those that are queued for a pool are not. */
+export const queuedForWorkers = (states: Counts, pools: readonly Pool[]): number => Math.max(0, (states["queued"] ?? 0) - pools.reduce((all, pool) => all + (pool.queued ?? 0), 0));
 
 export const named = (state: string): string => state.replaceAll("_", " ");
 

@@ -34,8 +34,8 @@ interface Props {
   /** All tasks of the run in their order, for those before and after this one. */
   tasks?: RunGraphTask[];
   /**
-   * The address of another task of this run, beside what is not its run.
-   * Then the pane names the run, and leaves the focus where it is.
+   * The address of another task of this run, for a pane that is not on the page of the run.
+   * The pane then names the run, and does not take the focus.
    */
   hrefOf?: (task: string) => string;
 }

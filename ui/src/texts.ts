@@ -839,7 +839,6 @@ export const texts = {
     trigger: "Trigger",
     kind: "Kind",
     waitingFor: "Waiting for",
-    since: "Since",
     deadline: "Deadline",
     shared: "Shared watch",
     sharedWith: (others: number): string => `with ${many(others, "other")}`,

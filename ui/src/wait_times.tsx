@@ -1,16 +1,18 @@
-// Since when something waits, and when that ends: by itself, or because it may take no longer.
+// How long something has waited, and when that ends: by itself, or with a timeout.
 
 import { named } from "./states";
 import { texts } from "./texts";
 import { Both, Next, Took, When, ago, millis, useNow } from "./time";
 import type { Wait } from "./types";
 
-/** What a sensor that no host has says; its `until` is when it is started again. */
+/** The detail of a sensor that no trigger host runs; its `until` is when the sensor starts again. */
 const NEXT_CHECK = "the next check";
 
 interface End {
   name: string;
   at: string;
+  /** Whether it ends a pause between two checks. */
+  isCheck?: boolean;
 }
 
 /** When it ends, and how; null if nothing limits it. */
@@ -21,7 +23,7 @@ export function endOf(wait: Pick<Wait, "kind" | "detail" | "until" | "fires_at">
     case "retry_at":
       return { name: texts.why.nextTry, at: wait.until };
     case "interval":
-      return { name: wait.detail === NEXT_CHECK ? texts.why.nextCheck : texts.why.fails, at: wait.until };
+      return wait.detail === NEXT_CHECK ? { name: texts.why.nextCheck, at: wait.until, isCheck: true } : { name: texts.why.fails, at: wait.until };
     case "trigger":
     case "event":
       return { name: texts.why.fails, at: wait.until };
@@ -33,26 +35,33 @@ export function endOf(wait: Pick<Wait, "kind" | "detail" | "until" | "fires_at">
 }
 
 /** How often it is checked, and when: a tooltip, since it does not say when the wait ends. */
-export function useChecks(wait: Wait | null | undefined): string | undefined {
-  const { last_check_at: last, next_check_at: next, detail, kind } = wait ?? {};
-  const isPolled = Boolean(last ?? next);
-  const now = useNow(isPolled);
-  const at = (text: string | null | undefined) => millis(text);
+function useChecks(wait: Wait | null | undefined): string | undefined {
+  const last = millis(wait?.last_check_at);
+  const next = millis(wait?.next_check_at);
+  const now = useNow(last !== null || next !== null);
   const parts = [
-    kind === "interval" && detail ? detail : "",
-    at(last) === null ? "" : `${texts.why.checked} ${ago(at(last)!, now)}`,
-    at(next) === null || wait?.fires_at ? "" : `${texts.why.nextCheck} ${ago(Math.max(at(next)!, now), now)}`,
+    wait?.kind === "interval" ? wait.detail : "",
+    last === null ? "" : `${texts.why.checked} ${ago(last, now)}`,
+    next === null || wait?.fires_at ? "" : `${texts.why.nextCheck} ${ago(Math.max(next, now), now)}`,
   ].filter(Boolean);
   return parts.length > 0 ? parts.join(", ") : undefined;
 }
 
+function EndTime({ end: { name, at, isCheck } }: { end: End }) {
+  return (
+    <>
+      {name} {isCheck ? <Next at={at} /> : <When at={at} />}
+    </>
+  );
+}
+
 interface Props {
   wait: Wait | null;
-  /** If the wait does not know it. */
+  /** Used if the wait has none. */
   since?: string | null;
-  /** The time zone of its DAG, to name the time of the end in it; without one only how far it is. */
+  /** The time zone of the DAG, to show the end in it too; without one the end is relative only. */
   zone?: string;
-  /** How long it has lasted is left out where its end is known. */
+  /** Leave out the time so far where the end is known. */
   isShort?: boolean;
 }
 
@@ -69,7 +78,7 @@ export function WaitTimes({ wait, since, zone, isShort = false }: Props) {
       )}
       {end && (
         <span>
-          {end.name} {end.name === texts.why.nextCheck ? <Next at={end.at} /> : <When at={end.at} />}
+          <EndTime end={end} />
           {zone !== undefined && (
             <>
               {", "}
@@ -95,7 +104,7 @@ export function Waits({ wait }: { wait: Wait | null | undefined }) {
       {end && (
         <span class="soft">
           {" "}
-          {end.name} {end.name === texts.why.nextCheck ? <Next at={end.at} /> : <When at={end.at} />}
+          <EndTime end={end} />
         </span>
       )}
     </span>

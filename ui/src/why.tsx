@@ -6,7 +6,7 @@ import { useEffect, useState } from "preact/hooks";
 import { clear, mark, pause, setPool } from "./actions";
 import { enc, query } from "./api";
 import { never, ofRun, useData, useItems } from "./data";
-import { fire } from "./fire";
+import { fire, fireName } from "./fire";
 import { childName, childrenHref, dagHref, runHref, taskHref } from "./parts";
 import { Glyph } from "./states";
 import "./styles/why.css";
@@ -160,7 +160,7 @@ function Actions({ cause, dag }: { cause: Cause; dag: string }) {
   const shown = actions.flatMap((action) => {
     switch (action) {
       case "fire":
-        return wait?.trigger_id && cause.count === 1 ? [one(action, target?.type === "time" ? texts.actions.endWait : texts.actions.fire, () => void fire(wait.trigger_id!, name))] : [];
+        return wait?.trigger_id && cause.count === 1 ? [one(action, fireName(target?.type), () => void fire(wait.trigger_id!, name))] : [];
       case "set_pool":
         return target ? [<PoolAction key={action} name={target.name} />] : [];
       case "resume":

@@ -7,7 +7,7 @@ import { closePane } from "../pane_place";
 import { texts } from "../texts";
 import { Icon } from "./icons";
 
-/** Focus a pane when it opens; when it closes, focus the element that had opened it. A quiet one leaves the focus. */
+/** Focus a pane when it opens; when it closes, focus the element that had opened it. A quiet pane does not take the focus. */
 export function usePaneFocus(isQuiet = false): { current: HTMLDivElement | null } {
   const box = useRef<HTMLDivElement>(null);
   useEffect(() => {

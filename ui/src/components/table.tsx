@@ -126,7 +126,7 @@ export function Table<T>(props: TableProps<T>) {
   const toggling = useRef(toggle);
   toggling.current = toggle;
   const tall = (isPhone ? 0 : HEAD_HEIGHT) + rows.length * height + SPARE;
-  // What was made wider gets narrower again where there is no room.
+  // A widened column shrinks again where there is no room.
   const trackOf = (column: Column<T>): string => (widths[column.id] === undefined ? column.width : `minmax(${NARROWEST}px, ${widths[column.id]}px)`);
   const template = [...(selection ? [CHECK_TRACK] : []), ...shown.filter((one) => !one.isWideOnly).map(trackOf)].join(" ");
   const wideTemplate = [...(selection ? [CHECK_TRACK] : []), ...shown.map(trackOf)].join(" ");

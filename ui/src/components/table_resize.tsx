@@ -1,4 +1,4 @@
-// The edge of a column, by which it is made wider or narrower.
+// The handle that resizes a column of a table.
 
 import { useEffect, useRef, useState } from "preact/hooks";
 
@@ -8,11 +8,11 @@ import { NARROWEST, WIDEST, within } from "./table_settings";
 const STEP = 16;
 
 interface HandleProps {
-  /** Of the column. */
+  /** The title of the column. */
   name: string;
-  /** In pixels; none until it has been changed. */
+  /** In pixels; undefined until it has been changed. */
   width: number | undefined;
-  /** Gets the new width, or none to go back to that of the beginning. */
+  /** Called with the new width, or with null to reset it. */
   onWidth: (width: number | null) => void;
 }
 
@@ -32,14 +32,14 @@ export function ResizeHandle({ name, width, onWidth }: HandleProps) {
   }
   function moved(event: PointerEvent & { currentTarget: HTMLElement }): void {
     if (!start.current || !event.currentTarget.hasPointerCapture(event.pointerId)) return;
-    onWidth(within(start.current.width + event.clientX - start.current.x));
+    onWidth(start.current.width + event.clientX - start.current.x);
   }
   function typed(event: KeyboardEvent & { currentTarget: HTMLElement }): void {
     const by = { ArrowLeft: -STEP, ArrowRight: STEP }[event.key];
     if (by === undefined && event.key !== "Home") return;
     event.preventDefault();
     event.stopPropagation();
-    onWidth(by === undefined ? null : within(widthNow(event.currentTarget) + by));
+    onWidth(by === undefined ? null : widthNow(event.currentTarget) + by);
   }
   return (
     <span

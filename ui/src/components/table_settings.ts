@@ -29,7 +29,7 @@ export function storeColumns(table: string, columns: Columns): Columns {
   return columns;
 }
 
-/** The columns that the user has made wider or narrower, in pixels. */
+/** The widths of the columns that the user has resized, in pixels. */
 export type Widths = Record<string, number>;
 
 export const NARROWEST = 48;
@@ -44,7 +44,7 @@ export function widthsOf(table: string): Widths {
   }
 }
 
-/** Store a width, or none to have the column as it begins. */
+/** Store the width of a column; null resets it. */
 export function withWidth(table: string, widths: Widths, column: string, width: number | null): Widths {
   const { [column]: _, ...others } = widths;
   return storeWidths(table, width === null ? others : { ...others, [column]: within(width) });

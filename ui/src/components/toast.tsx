@@ -37,7 +37,7 @@ export function tell(text: string, isBad = false): void {
   toast({ text, isBad });
 }
 
-/** Do something, and tell why where it fails. */
+/** Run an action; show its error if it fails. */
 export async function attempt(work: () => Promise<void>): Promise<void> {
   try {
     await work();

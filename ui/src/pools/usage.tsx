@@ -1,10 +1,10 @@
-// How full a pool was in the last day: slots in use below its limit, and tasks that were queued for it.
+// The usage of a pool in the last 24 hours: its slots in use, its limit, and the tasks queued for it.
 
 import { enc } from "../api";
-import { Chart, type Point, type Series } from "../chart";
+import { Chart, type Point, type Series, periodName } from "../chart";
 import { never, useData } from "../data";
 import { Shown, number } from "../parts";
-import { DAY_MS, HOUR_MS, local, millis, whole } from "../time";
+import { DAY_MS, HOUR_MS, millis, whole } from "../time";
 import { poolTexts as own } from "./texts";
 
 interface Usage {
@@ -18,8 +18,6 @@ interface Usage {
 const USED: Series[] = [{ key: "used", name: own.used, tone: "h-running" }];
 const QUEUED: Series[] = [{ key: "queued", name: own.queued, tone: "h-queue" }];
 const LIMIT: Series = { key: "slots", name: own.size, tone: "h-limit" };
-
-const clock = (at: number): string => local(new Date(at).toISOString()).slice(11, 16);
 
 export default function PoolUsage({ name, slots }: { name: string; slots: number }) {
   const usage = useData<Usage>(`/pools/${enc(name)}/usage`, { on: never, every: 60_000 });
@@ -37,7 +35,7 @@ function Charts({ name, slots, data }: { name: string; slots: number; data: Usag
   if (data.items.length === 0) return <p class="soft">{own.none}</p>;
   const points = pointsOf(data, slots);
   const longest = Math.max(...data.items.map((one) => one.queued));
-  const shared = { points, nameOf: clock, format: (value: number) => number(value), labelEvery: Math.max(1, Math.round(HOUR_MS / 1000 / data.step_seconds)), height: 120 };
+  const shared = { points, nameOf: periodName(1), format: (value: number) => number(value), labelEvery: Math.max(1, Math.round(HOUR_MS / 1000 / data.step_seconds)), height: 120 };
   return (
     <div class="pool-usage">
       <p class="soft">{own.summary(data.full_seconds > 0 ? whole(data.full_seconds * 1000) : null, longest)}</p>
@@ -47,7 +45,7 @@ function Charts({ name, slots, data }: { name: string; slots: number; data: Usag
   );
 }
 
-/** Every step of the day, from a full hour on; nothing was in use where there is no sample. */
+/** A point for each step of the last 24 hours, from a full hour on. A step without a sample had no use. */
 function pointsOf(data: Usage, slots: number): Point[] {
   const step = data.step_seconds * 1000;
   const found = new Map(data.items.map((one) => [millis(one.start), one]));

@@ -4,13 +4,13 @@ import "../styles/decisions.css";
 
 import { useEffect, useRef, useState } from "preact/hooks";
 
-import { query, send } from "../api";
+import { query } from "../api";
 import { Detail } from "../components/detail";
 import { SplitPane } from "../components/split";
 import { type Column, Table } from "../components/table";
 import { tell } from "../components/toast";
 import { useItems } from "../data";
-import { AskedBy, type Decision, DecisionBox, DecisionById, shownAnswer } from "../decision";
+import { AskedBy, type Decision, DecisionBox, DecisionById, asUser, shownAnswer } from "../decision";
 import { Empty, Head, Shown, childName } from "../parts";
 import { go, usePlace, withQuery } from "../router";
 import { texts } from "../texts";
@@ -18,7 +18,7 @@ import { When } from "../time";
 
 const OPEN = 200;
 const ENDED = 100;
-/** Cards at first, and how many more each time. */
+/** How many cards are shown at first, and added by each click. */
 const CARDS = 24;
 
 export default function Decisions({ id }: { id: string | undefined }) {
@@ -62,7 +62,7 @@ export default function Decisions({ id }: { id: string | undefined }) {
 
 interface CardsProps {
   rows: Decision[];
-  /** The one that the address names. */
+  /** The id in the address. */
   open: number;
   reload: () => void;
 }
@@ -80,7 +80,7 @@ function Cards({ rows, open, reload }: CardsProps) {
   function done(said: string): void {
     tell(said);
     reload();
-    // The card disappears, and the focus is not to disappear with it.
+    // The card disappears: keep the focus in the list.
     box.current?.focus({ preventScroll: true });
   }
   return (
@@ -88,7 +88,7 @@ function Cards({ rows, open, reload }: CardsProps) {
       <ul ref={box} class="decision-cards" aria-label={texts.common.many(rows.length, "open decision")} tabIndex={-1}>
         {shown.map((one) => (
           <li key={one.decision_id} class={one.decision_id === open ? "panel is-current" : "panel"}>
-            <DecisionBox decision={one} level={2} hasAsker send={(answer) => send("POST", `/decisions/${one.decision_id}/answer`, { answer })} done={done} />
+            <DecisionBox decision={one} level={2} hasAsker send={asUser(one.decision_id)} done={done} />
           </li>
         ))}
       </ul>

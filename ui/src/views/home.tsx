@@ -3,7 +3,7 @@ import { type Data, useData } from "../data";
 import type { Decision } from "../decision";
 import { useMode } from "../live";
 import { RunsChart, SlowMark } from "../history";
-import { Bar, Glyph, UsageBar, ended, shownState, sum } from "../states";
+import { Bar, Glyph, UsageBar, ended, queuedForWorkers, shownState, sum } from "../states";
 import { sentenceCase, stateName, texts } from "../texts";
 import { Took, When, whole } from "../time";
 import type { Overview, Pool, RunSummary, TaskError } from "../types";
@@ -39,7 +39,7 @@ interface Broken {
   message: string;
 }
 
-/** DAGs that the sentence names; of others it gives the number. */
+/** How many decisions and files are listed; the others are only counted. */
 const NAMED = 3;
 
 /** Few requests in all: the overview, which the shell shows too, what needs attention with the pools, and the history. */
@@ -115,9 +115,7 @@ function Status({ now, home }: { now: Overview; home: HomeData }) {
 const waiting = (now: Overview): number => sum(now.deferred) + (now.states["sensing"] ?? 0);
 
 function Usage({ now, pools }: { now: Overview; pools: Pool[] }) {
-  // Those that wait for a pool do not wait for a worker.
-  const pooled = pools.reduce((all, pool) => all + (pool.queued ?? 0), 0);
-  const slots = Object.entries(now.slots).map(([name, slot]) => ({ name: texts.home.slotsOf(name), used: slot.used, all: slot.all, queued: name === "def" ? Math.max(0, (now.states["queued"] ?? 0) - pooled) : 0, href: "/nodes" }));
+  const slots = Object.entries(now.slots).map(([name, slot]) => ({ name: texts.home.slotsOf(name), used: slot.used, all: slot.all, queued: name === "def" ? queuedForWorkers(now.states, pools) : 0, href: "/nodes" }));
   const shares = pools.map((pool) => ({ name: pool.name, used: pool.used ?? 0, all: pool.slots, queued: pool.queued ?? 0, href: `/pools?open=${encodeURIComponent(pool.name)}` }));
   const busiest = shares.sort((one, other) => other.queued - one.queued || other.used / other.all - one.used / one.all).slice(0, 4);
   return (
@@ -171,7 +169,7 @@ interface AttentionProps {
   broken: Broken[];
 }
 
-/** What a person can do something about: decisions, then files, then failures, the newest first. */
+/** What needs a person: decisions, then broken files, then failures, the newest first. */
 function AttentionList({ groups, now, asked, broken }: AttentionProps) {
   const { decisions = 0, import_errors: errors = 0 } = now ?? {};
   if (groups.length + decisions + errors === 0) return <Empty>{texts.home.noAttention}</Empty>;
@@ -240,7 +238,7 @@ function DecisionRow({ decision }: { decision: Decision }) {
   );
 }
 
-/** An error in one line: of a traceback the last, which says what happened. */
+/** The first line of an error, or the last one of a traceback, which has the exception. */
 function ErrorLine({ text }: { text: string }) {
   const lines = text.trim().split("\n");
   return (
@@ -252,7 +250,7 @@ function ErrorLine({ text }: { text: string }) {
   );
 }
 
-/** The row leads to all these runs, and the id in it to the last of them. */
+/** The row links to all these runs, the id in it to the last one. */
 function AttentionRow({ group }: { group: Attention }) {
   const last = runHref(group.last.run_id);
   const isOne = group.count === 1;

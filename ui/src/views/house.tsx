@@ -15,7 +15,7 @@ export function Nodes() {
   const active = rows?.find((node) => ACTIVE.includes(node.state));
   return (
     <>
-      <Head title={texts.places.nodes} name={texts.places.nodes} sentence={rows && rows.length > 1 ? summary(rows) : texts.nodes.sentence} />
+      <Head title={texts.places.nodes} name={texts.places.nodes} sentence={rows && rows.length > 1 ? summary(rows, active) : texts.nodes.sentence} />
       <Shown of={{ ...nodes, data: rows }} none={<Empty>{texts.nodes.none}</Empty>}>
         {(found) => (
           <div class="columns nodes">
@@ -29,7 +29,7 @@ export function Nodes() {
   );
 }
 
-/** The states in their order: the node that works first, those that are gone last. */
+/** The states in the order of display: the active node first, nodes that have gone last. */
 const ORDER = ["active", "draining", "standby", "joining", "drained", "away", "dead", "left"];
 
 /** A node that drains is active until its tasks have ended. */
@@ -39,11 +39,17 @@ const rank = (node: Node): number => (ORDER.includes(node.state) ? ORDER.indexOf
 
 const nameOf = (node: Node): string => node.name ?? `${texts.nodes.node} ${node.node}`;
 
-/** Who works, and who could take over. */
-function summary(nodes: Node[]): string {
-  const named = (...states: string[]): string[] => nodes.filter((node) => states.includes(node.state)).map(nameOf);
-  const active = nodes.find((node) => ACTIVE.includes(node.state));
-  return [active === undefined ? texts.nodes.noActive : texts.nodes.isActive(nameOf(active), active.state === "draining"), texts.nodes.standbys(named("standby")), texts.nodes.away(named("away")), texts.nodes.dead(named("dead"))].filter(Boolean).join(" ");
+/** Which node is active, and which could take over. */
+function summary(nodes: Node[], active: Node | undefined): string {
+  const namesOf = (state: string): string[] => nodes.filter((node) => node.state === state).map(nameOf);
+  return [
+    active === undefined ? texts.nodes.noActive : texts.nodes.isActive(nameOf(active), active.state === "draining"),
+    texts.nodes.standbys(namesOf("standby")),
+    texts.nodes.away(namesOf("away")),
+    texts.nodes.dead(namesOf("dead")),
+  ]
+    .filter(Boolean)
+    .join(" ");
 }
 
 interface OneProps {
@@ -74,7 +80,7 @@ function One({ node, now, newest, isOnly }: OneProps) {
         )
       }
     >
-      {MEANINGS[node.state] && <p class="soft">{MEANINGS[node.state]}</p>}
+      {texts.nodes.meanings[node.state] && <p class="soft">{texts.nodes.meanings[node.state]}</p>}
       <dl class="facts">
         <dt>{texts.nodes.seen}</dt>
         <dd>
@@ -112,7 +118,7 @@ function One({ node, now, newest, isOnly }: OneProps) {
   );
 }
 
-/** What the active node has to do; no other one has anything. */
+/** The load of the active node; other nodes have none. */
 function Load({ node, now }: { node: Node; now: Overview | undefined }) {
   return (
     <>
@@ -155,10 +161,9 @@ function Load({ node, now }: { node: Node; now: Overview | undefined }) {
   );
 }
 
-/** Of these nothing is running any more. */
+/** The states of nodes that run nothing any more. */
 const GONE = new Set(["dead", "left"]);
 const SHOWN_AS: Record<string, string> = { joining: "pending", active: "success", standby: "queued", draining: "paused", drained: "paused", left: "skipped", dead: "failed", away: "failed" };
-const MEANINGS: Record<string, string> = texts.nodes.meanings;
 
 function SlotBar({ name, used, all }: { name: string; used: number; all: number }) {
   const text = `${number(used)} of ${number(all)} for ${name} tasks`;

@@ -30,6 +30,7 @@ export function RunPage({ id, view }: { id: string; view: string }) {
   const run = useData<Run>(query(`/runs/${enc(id)}`, { limit: 1 }), { on: ofRun(id) });
   const graph = useData<RunGraph>(`/runs/${enc(id)}/graph`, { on: ofRun(id) });
   const notes = useItems<Note>(`/runs/${enc(id)}/notes`, { on: ofRun(id), gap: 3000 });
+  const note = notes.data && (notes.data.find((one) => one.task_id === null) ?? null);
   const task = place.query.get("task");
   const map = Number(place.query.get("map") ?? -1);
   const round = Number(place.query.get("round") ?? 0);
@@ -46,9 +47,9 @@ export function RunPage({ id, view }: { id: string; view: string }) {
       <Shown of={run}>
         {(data) => (
           <>
-            <RunHead run={data} view={view} hasNoNote={notes.data !== undefined && !notes.data.some((one) => one.task_id === null)} />
+            <RunHead run={data} view={view} hasNoNote={note === null} />
             <SplitPane name="task" side={pane} isFull={place.query.has("full")}>
-              <Top run={data} tasks={graph.data?.tasks.length} cause={graph.data?.run.cause} note={notes.data && (notes.data.find((one) => one.task_id === null) ?? null)} isBrief={view !== ""} />
+              <Top run={data} tasks={graph.data?.tasks.length} cause={graph.data?.run.cause} note={note} isBrief={view !== ""} />
               <View run={data} view={view} tasks={graph.data?.tasks} notes={notes.data ?? []} isOld={graph.problem?.isAbsent === true} picked={task} />
             </SplitPane>
           </>
@@ -62,7 +63,7 @@ function RunHead({ run, view, hasNoNote }: { run: Run; view: string; hasNoNote: 
   const base = runHref(run.run_id);
   const live = isGoingOn(run);
   const hasFailed = FAILED.has(run.state);
-  // Of a task that is open beside the run, its own action stands out.
+  // While a task is open beside the run, the main action is that of the task.
   const isAlone = !usePlace().query.has("task");
   return (
     <Head
@@ -104,23 +105,25 @@ function RunHead({ run, view, hasNoNote }: { run: Run; view: string; hasNoNote: 
         {texts.actions.markRun}
       </button>
       {!live && (
-        <button type="button" data-needs="operator" title={texts.actions.againMeaning} onClick={() => void runAgain(run)}>
-          {texts.actions.again}
-        </button>
-      )}
-      {!live && (
-        <button type="button" data-needs="admin" class="grave" title={texts.actions.removeMeaning} onClick={() => deleteRun(run.run_id)}>
-          {texts.actions.remove}
-        </button>
+        <>
+          <button type="button" data-needs="operator" title={texts.actions.againMeaning} onClick={() => void runAgain(run)}>
+            {texts.actions.again}
+          </button>
+          <button type="button" data-needs="admin" class="grave" title={texts.actions.removeMeaning} onClick={() => deleteRun(run.run_id)}>
+            {texts.actions.remove}
+          </button>
+        </>
       )}
     </Head>
   );
 }
 
-/** What one comes to a run for: how it went, or how far it is. */
-export function sentenceOf(run: Run, tasks?: number): string {
+const countOf = (counts: Counts, ...states: string[]): number => states.reduce((all, state) => all + (counts[state] ?? 0), 0);
+
+/** The result of a run, or its progress. */
+function sentenceOf(run: Run, tasks?: number): string {
   const { counts } = run;
-  const count = (...states: string[]) => states.reduce((all, state) => all + (counts[state] ?? 0), 0);
+  const count = (...states: string[]) => countOf(counts, ...states);
   const [begun, over] = [millis(run.started_at), millis(run.ended_at)];
   const took = begun !== null && over !== null ? span(over - begun) : null;
   const all = sum(counts);
@@ -230,8 +233,8 @@ function View({ run, view, tasks, notes, isOld, picked }: ViewProps) {
 
 const FAILED = new Set(["failed", "partial"]);
 
-/** How many tasks a clear of what failed runs again. */
-const clearable = (counts: Counts): number => ["failed", "upstream_failed", "cancelled"].reduce((all, state) => all + (counts[state] ?? 0), 0);
+/** How many tasks a clear of the failed ones runs again. */
+const clearable = (counts: Counts): number => countOf(counts, "failed", "upstream_failed", "cancelled");
 
 const isGoingOn = (run: Run): boolean => run.state === "running" || run.state === "queued";
 
@@ -343,7 +346,7 @@ function Tasks({ run, tasks, notes }: { run: Run; tasks?: RunGraphTask[]; notes:
   const of = place.query.get("of") ?? "";
   const counts = (of ? tasks?.find((task) => task.task_id === of)?.counts : undefined) ?? (of ? {} : run.counts);
   const rows = useWindow<Task>(
-    states.length > 0 ? states.reduce((all, state) => all + (counts[state] ?? 0), 0) : sum(counts),
+    states.length > 0 ? countOf(counts, ...states) : sum(counts),
     (offset) => query(`/runs/${enc(run.run_id)}/tasks`, { task: of, offset, limit: PAGE }) + states.map((state) => `&state=${state}`).join(""),
     PAGE,
     { on: ofRun(run.run_id) },

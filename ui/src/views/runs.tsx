@@ -127,11 +127,11 @@ const RunName = ({ run }: { run: RunSummary }) => (
 
 interface Flight {
   counts: ReadonlyMap<string, Counts>;
-  /** What the run that waits longest for it waits for. */
+  /** The cause of the longest wait of each run. */
   waits: ReadonlyMap<string, string>;
 }
 
-/** The daemon counts the tasks of so many runs in flight; of further ones it is not known whether they only wait. */
+/** The daemon counts the tasks of at most so many runs in flight. With more runs, it is unknown which of them only wait. */
 const MOST_COUNTED = 12;
 
 function useFlight(): Flight {

@@ -5,11 +5,11 @@ import { query } from "../api";
 import { type Column, Table } from "../components/table";
 import { TabBar } from "../components/tabs";
 import { type Concerns, type Data, useData, useItems, usePages } from "../data";
-import { fire } from "../fire";
+import { fire, fireName } from "../fire";
 import { Choice, DagFilter, Empty, Head, NoMatches, Panel, Shown, bytes, childName, dagHref, number, taskHref } from "../parts";
 import { go, usePlace, withQuery } from "../router";
 import { eventName } from "../schedule";
-import { Glyph, named } from "../states";
+import { Glyph, named, queuedForWorkers } from "../states";
 import { sentenceCase, texts } from "../texts";
 import { Next, Took, When, span } from "../time";
 import type { Overview, Pool, Slow, Trigger, TriggerSummary } from "../types";
@@ -83,8 +83,7 @@ function Sentence({ now, pools }: { now: Overview; pools: Pool[] }) {
   if (sensing > 0) kinds.push(["condition", sensing]);
   kinds.sort((one, other) => other[1] - one[1]);
   const pooled = pools.flatMap((pool): [string, number][] => (pool.queued ? [[pool.name, pool.queued]] : []));
-  const slots = Math.max(0, (now.states["queued"] ?? 0) - pooled.reduce((all, [, some]) => all + some, 0));
-  const said = [texts.triggers.waiting(kinds), texts.triggers.queued(pooled, slots)].filter(Boolean).join(" ");
+  const said = [texts.triggers.waiting(kinds), texts.triggers.queued(pooled, queuedForWorkers(now.states, pools))].filter(Boolean).join(" ");
   return said ? <p class="sentence">{said}</p> : null;
 }
 
@@ -179,19 +178,17 @@ function List({ kind, state, dag, toolbar }: { kind: string; state: string; dag:
   );
 }
 
-const fireName = (row: Trigger): string => (row.kind === "time" ? texts.actions.endWait : texts.actions.fire);
-
 const nameOf = (row: Trigger): string => (row.task_id === null ? texts.triggers.startsRuns(row.dag_id) : childName(row.task_id, row.map_index, row.round, row.map_label));
 
 const hrefOf = (row: Trigger): string => (row.run_id !== null && row.task_id !== null ? taskHref(row.run_id, row.task_id, row.map_index, row.round) : dagHref(row.dag_id));
 
-/** When it ends by itself, or may take no longer; without either, it lasts until it is met. */
+/** When it fires or times out; nothing if neither is known. */
 function Ends(row: Trigger) {
   const end = endOf({ kind: row.kind === "person" ? "decision" : "trigger", detail: "", until: row.deadline, fires_at: row.fires_at });
   return (
     end && (
       <>
-        {!row.fires_at && <span class="soft">{end.name}</span>} <When at={end.at} />
+        {end.at !== row.fires_at && <span class="soft">{end.name}</span>} <When at={end.at} />
       </>
     )
   );
@@ -230,21 +227,19 @@ const COLUMNS: Column<Trigger>[] = [
           {texts.actions.answer}
         </button>
       ) : (
-        <button type="button" data-needs="operator" class="small" aria-label={`${fireName(row)} ${nameOf(row)}`} onClick={() => void fire(row.trigger_id, nameOf(row))}>
-          {fireName(row)}
+        <button type="button" data-needs="operator" class="small" aria-label={`${fireName(row.kind)} ${nameOf(row)}`} onClick={() => void fire(row.trigger_id, nameOf(row))}>
+          {fireName(row.kind)}
         </button>
       )),
   },
 ];
 
-/** Of so few, the list shows how long each has waited. */
+/** Up to so many, the list itself shows how long each has waited. */
 const FEW = 20;
 
 function Summary({ data }: { data: TriggerSummary }) {
   const deferred = data.kinds.reduce((all, kind) => all + kind.count, 0);
   const hasAges = deferred > FEW;
-  // A logarithmic axis: one old wait is to be seen beside thousands of young ones.
-  const most = Math.log(1 + Math.max(1, ...data.ages.map((age) => age.count)));
   return (
     <div class={hasAges ? "columns" : undefined}>
       <Panel title={texts.triggers.deferredOf(deferred, data.capacity)}>
@@ -295,22 +290,30 @@ function Summary({ data }: { data: TriggerSummary }) {
         </div>
         {data.kinds.length === 0 && <Empty>{texts.home.nothingWaits}</Empty>}
       </Panel>
-      {hasAges && <Panel title={texts.triggers.ages}>
-        <table class="ages">
-          <tbody>
-            {data.ages.map((age, index) => (
-              <tr key={index}>
-                <th scope="row">{age.upto_seconds === null ? texts.triggers.longer : texts.triggers.upTo(span(age.upto_seconds * 1000))}</th>
-                <td>
-                  <i class="b-deferred" style={{ width: `${(100 * Math.log(1 + age.count)) / most}%` }} />
-                </td>
-                <td class="num">{number(age.count)}</td>
-              </tr>
-            ))}
-          </tbody>
-        </table>
-      </Panel>}
+      {hasAges && <Ages ages={data.ages} />}
     </div>
+  );
+}
+
+function Ages({ ages }: { ages: TriggerSummary["ages"] }) {
+  // A logarithmic axis: one old wait is to be seen beside thousands of young ones.
+  const most = Math.log(1 + Math.max(1, ...ages.map((age) => age.count)));
+  return (
+    <Panel title={texts.triggers.ages}>
+      <table class="ages">
+        <tbody>
+          {ages.map((age, index) => (
+            <tr key={index}>
+              <th scope="row">{age.upto_seconds === null ? texts.triggers.longer : texts.triggers.upTo(span(age.upto_seconds * 1000))}</th>
+              <td>
+                <i class="b-deferred" style={{ width: `${(100 * Math.log(1 + age.count)) / most}%` }} />
+              </td>
+              <td class="num">{number(age.count)}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </Panel>
   );
 }
 
