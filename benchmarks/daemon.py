@@ -131,6 +131,10 @@ class DaemonProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop the daemon if it was started; kill its whole tree if it does not end in time."""
         if self._process is None:
             return
         try:

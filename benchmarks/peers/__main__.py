@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+import signal
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -33,7 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the arguments, measure, and write lines and page."""
     options = _options(arguments)
     if not options.page:
-        _measure(options)
+        with _unwound_by_signals():
+            _measure(options)
     if options.output == written.FILE:
         write_page(written.read(written.FILE), SYSTEMS)
     return 0
@@ -92,6 +94,28 @@ def _measure(options: argparse.Namespace) -> None:
         left = 60 * options.minutes - (time.monotonic() - began)
         for line in run(jobs, machine, folder, left, **sizes):
             add([line])
+
+
+@contextlib.contextmanager
+def _unwound_by_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP unwind the block as Ctrl-C does: it stops systems, removes folders.
+
+    A signal that is ignored stays ignored, such as SIGHUP under ``nohup``.
+    """
+
+    def leave(number: int, _: object) -> None:
+        signal.signal(number, signal.SIG_IGN)  # ``timeout make peers`` sends it twice
+        raise SystemExit(128 + number)
+
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    taken = [one for one in numbers if signal.getsignal(one) is signal.SIG_DFL]
+    for number in taken:
+        signal.signal(number, leave)
+    try:
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, signal.SIG_DFL)
 
 
 @contextlib.contextmanager

@@ -98,8 +98,7 @@ class DaemonInstance:
 
     def stop(self) -> None:
         """Stop the daemon."""
-        if self._daemon.is_alive:
-            self._daemon.stop()
+        self._daemon.close()
 
     # ── work ────────────────────────────────────────────────────────────────────────────
 

@@ -112,14 +112,15 @@ def start(cell: Cell) -> list[Value]:
 def tasks(kind: str, cell: Cell) -> list[Value]:
     """Measure no-op tasks that do not depend on each other, shared by the system's programs."""
     with contextlib.ExitStack() as running:
+        threads = running.enter_context(ThreadPoolExecutor())  # first: a stop ends their requests
         instances = [running.enter_context(_running(cell.make(cell.start)))]
         for number in range(1, cell.programs):
             folder = cell.start.folder / f"more{number}"
             more = cell.start._replace(folder=folder, role="more")
             instances.append(running.enter_context(_running(cell.make(more))))
-        _share(instances, kind, min(WARM_TASKS, cell.size))
+        _share(threads, instances, kind, min(WARM_TASKS, cell.size))
         before = cpu_seconds(_all(instances, cell))
-        seconds = _share(instances, kind, cell.size)
+        seconds = _share(threads, instances, kind, cell.size)
         spent = cpu_between(before, cpu_seconds(_all(instances, cell)))
     return [
         Value(f"tasks_{kind}", cell.size / seconds),
@@ -131,17 +132,18 @@ def _all(instances: Sequence[Instance], cell: Cell) -> list[psutil.Process]:
     return [*(one for each in instances for one in each.processes()), *cell.server()]
 
 
-def _share(instances: Sequence[Instance], kind: str, count: int) -> float:
+def _share(
+    threads: ThreadPoolExecutor, instances: Sequence[Instance], kind: str, count: int
+) -> float:
     """Let each do its part at the same time; return the seconds until the last is done."""
-    parts = [count // len(instances)] * len(instances)
-    parts[0] += count - sum(parts)
-    with ThreadPoolExecutor(len(instances)) as threads:
-        began = time.monotonic()
-        work = zip(instances, parts, strict=True)
-        asked = [threads.submit(each.ask, "tasks", kind=kind, count=n) for each, n in work]
-        for one in asked:
-            one.result()
-        return time.monotonic() - began
+    first, *others = instances
+    part = count // len(instances)
+    began = time.monotonic()
+    asked = [threads.submit(each.ask, "tasks", kind=kind, count=part) for each in others]
+    first.ask("tasks", kind=kind, count=count - part * len(others))
+    for one in asked:
+        one.result()
+    return time.monotonic() - began
 
 
 def chain(cell: Cell) -> list[Value]:

@@ -67,11 +67,16 @@ async def _serve(program: Program, write: Callable[[Answer], None]) -> None:
         write({"recorded": await program.recorded()})
         return
     try:
+        await _answer_requests(program, write)
+    finally:
+        await program.stop()  # also if the start failed, or the driver ended during a request
+
+
+async def _answer_requests(program: Program, write: Callable[[Answer], None]) -> None:
+    try:
         write(await program.start())
     except BaseException:
         write({"error": traceback.format_exc()})
-        with contextlib.suppress(Exception):
-            await program.stop()  # what has been started already
         raise
     loop = asyncio.get_running_loop()
     while line := await loop.run_in_executor(None, sys.stdin.readline):
@@ -81,7 +86,6 @@ async def _serve(program: Program, write: Callable[[Answer], None]) -> None:
             write(await answer if inspect.isawaitable(answer) else answer)
         except Exception:  # noqa: BLE001 - the driver reports it
             write({"error": traceback.format_exc()})
-    await program.stop()
 
 
 def mark(file: Path | str, text: str) -> None:
