@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import asyncpg
 import msgspec
 import psutil
 
+from benchmarks.cluster import Database
 from benchmarks.daemon import TASK_SUCCESS, DaemonProcess, eventually
 from benchmarks.peers.system import Start, System, TimedOut, Variant
 from benchmarks.waiting import TASK_DEFERRED
@@ -68,6 +68,8 @@ class DaemonInstance:
         self._daemon = DaemonProcess(start.folder / "home", DAGS, db=database, flags=flags)
         durability = str(variant.options.get("durability", "full"))
         self._daemon.environment = {**os.environ, "AIOFLOW_DB__DURABILITY": durability}
+        self._runner = asyncio.Runner()
+        self._database: Database | None = None
         self._until = time.monotonic() + start.seconds
         self._waiting: list[str] = []
         self._due = 0.0
@@ -97,8 +99,12 @@ class DaemonInstance:
             self._daemon.kill(whole_tree=True)
 
     def stop(self) -> None:
-        """Stop the daemon."""
+        """Stop the daemon, and close the connection to its database."""
         self._daemon.close()
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+        self._runner.close()
 
     # ── work ────────────────────────────────────────────────────────────────────────────
 
@@ -199,12 +205,14 @@ class DaemonInstance:
             raise TimedOut from None
 
     def _fetch(self, sql: str, run_id: str = "") -> Sequence[Any]:
-        """Read rows over a connection of our own; the run's id is one that we got."""
+        """Read rows over a connection of our own; the daemon returned the run's id."""
         statement = sql.replace("{}", run_id)
         if not self._start.database:
             with self._daemon.database() as database:
                 return database.execute(statement).fetchall()
-        return asyncio.run(_rows(self._start.database, statement))
+        if self._database is None:  # one connection for all looks: each costs the server a process
+            self._database = Database(self._runner, self._start.database)
+        return self._database.ask(statement)
 
 
 _COUNT = "SELECT count(*) FROM task JOIN run USING (run_no) WHERE run.run_id = '{}'"
@@ -212,11 +220,3 @@ _RESULTS = (
     "SELECT result.body FROM result JOIN task USING (task_no) JOIN run ON"
     " run.run_no = task.run_no WHERE run.run_id = '{}'"
 )
-
-
-async def _rows(url: str, statement: str) -> Sequence[Any]:
-    connection = await asyncpg.connect(url)
-    try:
-        return [tuple(row) for row in await connection.fetch(statement)]
-    finally:
-        await connection.close()
