@@ -16,6 +16,7 @@ from benchmarks.harness import median
 from benchmarks.peers.figures import FIGURES, MEASUREMENTS
 from benchmarks.peers.lines import OTHERS_LIMIT, Line
 from benchmarks.peers.system import System, Variant
+from benchmarks.summary import number
 
 __all__ = ("PAGE", "Comparison", "compare", "ratio_table", "render", "with_table", "write_page")
 
@@ -120,13 +121,6 @@ def summarise(lines: Iterable[Line]) -> Summary | None:
 
 
 # ── text ────────────────────────────────────────────────────────────────────────────────
-
-
-def number(value: float) -> str:
-    """Return a value with three digits, or as a whole number."""
-    if abs(value) >= 100 or value == int(value):
-        return f"{value:,.0f}"
-    return f"{value:.3g}"
 
 
 def _summary_text(summary: Summary | None, unit: str) -> str:
