@@ -11,16 +11,18 @@ import argparse
 import contextlib
 import functools
 import signal
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.peers import aioflow, airflow, apscheduler, dagster, dbos, prefect, procrastinate
 from benchmarks.peers import lines as written
-from benchmarks.peers.driver import Postgres, missing, plan, real_machine, run, scratch
+from benchmarks.peers.driver import Postgres, missing, plan, real_machine, run
 from benchmarks.peers.figures import FIGURES, MEASUREMENTS
 from benchmarks.peers.page import write_page
 from benchmarks.peers.system import System, install
+from tests.postgres_server import private_postgres
 
 __all__ = ("PEERS", "SYSTEMS", "main")
 
@@ -86,13 +88,14 @@ def _measure(options: argparse.Namespace) -> None:
     add = functools.partial(written.append, options.output)
     add(missing(peers, measurements))
     jobs = plan(aioflow.SYSTEM, peers, measurements, options.rounds)
-    with contextlib.ExitStack() as opened:
-        folder = opened.enter_context(scratch())
-        postgres = opened.enter_context(_postgres())
-        machine = opened.enter_context(real_machine(pythons, postgres))
+    with (
+        tempfile.TemporaryDirectory(prefix="aioflow-peers-") as folder,
+        private_postgres(is_durable=True) as server,
+    ):
+        machine = real_machine(pythons, Postgres(server))
         sizes = {"tiny": options.tiny, "patience": options.patience}
         left = 60 * options.minutes - (time.monotonic() - began)
-        for line in run(jobs, machine, folder, left, **sizes):
+        for line in run(jobs, machine, Path(folder), left, **sizes):
             add([line])
 
 
@@ -116,14 +119,6 @@ def _unwound_by_signals() -> Iterator[None]:
     finally:
         for number in taken:
             signal.signal(number, signal.SIG_DFL)
-
-
-@contextlib.contextmanager
-def _postgres() -> Iterator[Postgres]:
-    from tests.postgres_server import private_postgres
-
-    with private_postgres(is_durable=True) as server:
-        yield Postgres(server.url, server.pid_file)
 
 
 if __name__ == "__main__":

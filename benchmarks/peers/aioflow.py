@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,8 @@ import msgspec
 import psutil
 
 from benchmarks.cluster import Database
-from benchmarks.daemon import TASK_SUCCESS, DaemonProcess, eventually
-from benchmarks.peers.system import Start, System, TimedOut, Variant
+from benchmarks.daemon import TASK_SUCCESS, DaemonProcess
+from benchmarks.peers.system import Start, System, Variant, wait_until
 from benchmarks.waiting import TASK_DEFERRED
 
 __all__ = ("SYSTEM", "DaemonInstance")
@@ -198,11 +198,8 @@ class DaemonInstance:
     def _left(self) -> float:
         return max(0.0, self._until - time.monotonic())
 
-    def _until_true(self, look: Any) -> None:
-        try:
-            eventually(look, self._left(), growth=0.002)
-        except AssertionError:
-            raise TimedOut from None
+    def _until_true(self, look: Callable[[], bool]) -> None:
+        wait_until(look, self._left(), growth=0.002)
 
     def _fetch(self, sql: str, run_id: str = "") -> Sequence[Any]:
         """Read rows over a connection of our own; the daemon returned the run's id."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-import tempfile
 import time
 import traceback
 import uuid
@@ -19,20 +18,22 @@ from typing import NamedTuple
 import asyncpg
 import psutil
 
-from benchmarks.daemon import fsync_ms
+from benchmarks.daemon import fsync_ms, process_tree
 from benchmarks.harness import commit_of_checkout
+from benchmarks.peers.aioflow import DaemonInstance
 from benchmarks.peers.figures import FIGURES, MEASUREMENTS
 from benchmarks.peers.lines import OTHERS_LIMIT, Line
 from benchmarks.peers.measurements import MEASURES, Cell, Value
 from benchmarks.peers.system import (
     Failed,
     Instance,
+    ProgramInstance,
     Start,
     System,
     TimedOut,
     Variant,
-    children_of,
 )
+from tests.postgres_server import PostgresServer
 
 __all__ = ("Conditions", "Job", "Machine", "Postgres", "lines_of", "missing", "plan", "run")
 
@@ -186,7 +187,6 @@ def _quiet(machine: Machine) -> float:
 
 def _values(job: Job, machine: Machine, start: Start, size: int) -> list[Value]:
     measurement = MEASUREMENTS[job.measurement]
-    note = ""
     try:
         with machine.database(job.variant) as database:
             cell = Cell(
@@ -261,9 +261,8 @@ def _shown(values: Sequence[Value]) -> str:
 class Postgres:
     """A private server that syncs each commit to the disk, and a database for each cell."""
 
-    def __init__(self, url: str, pid_file: Path) -> None:
-        self._url = url
-        self._pid_file = pid_file
+    def __init__(self, server: PostgresServer) -> None:
+        self._server = server
 
     @contextmanager
     def database(self) -> Iterator[str]:
@@ -271,13 +270,13 @@ class Postgres:
         name = f"peers_{uuid.uuid4().hex}"
         asyncio.run(self._execute(f"CREATE DATABASE {name}"))
         try:
-            yield self._url.replace("/postgres?", f"/{name}?")
+            yield self._server.url_of(name)
         finally:
             asyncio.run(self._execute(f"DROP DATABASE {name} WITH (FORCE)"))
             asyncio.run(self._execute("CHECKPOINT"))  # its cost does not fall into the next cell
 
     async def _execute(self, statement: str) -> None:
-        connection = await asyncpg.connect(self._url)
+        connection = await asyncpg.connect(self._server.url)
         try:
             await connection.execute(statement)
         finally:
@@ -285,7 +284,7 @@ class Postgres:
 
     def processes(self) -> list[psutil.Process]:
         """Return the server's processes."""
-        return children_of(int(self._pid_file.read_text().split()[0]))
+        return process_tree(int(self._server.pid_file.read_text().split()[0]))
 
 
 def cores_in_use() -> float:
@@ -293,11 +292,8 @@ def cores_in_use() -> float:
     return psutil.cpu_percent(interval=LOOK_SECONDS) * (os.cpu_count() or 1) / 100
 
 
-@contextmanager
-def real_machine(pythons: Mapping[str, Path], postgres: Postgres | None) -> Iterator[Machine]:
-    """Yield the machine that runs real systems."""
-    from benchmarks.peers.aioflow import DaemonInstance
-    from benchmarks.peers.system import ProgramInstance
+def real_machine(pythons: Mapping[str, Path], postgres: Postgres) -> Machine:
+    """Return the machine that runs real systems."""
 
     def make(system: System, variant: Variant, start: Start) -> Instance:
         if not system.program:
@@ -309,18 +305,10 @@ def real_machine(pythons: Mapping[str, Path], postgres: Postgres | None) -> Iter
         if not variant.needs_postgres:
             yield ""
             return
-        assert postgres is not None
         with postgres.database() as url:
             yield url
 
     def server(variant: Variant) -> list[psutil.Process]:
-        return postgres.processes() if postgres and variant.needs_postgres else []
+        return postgres.processes() if variant.needs_postgres else []
 
-    yield Machine(make, database, server, cores_in_use, lambda folder: fsync_ms(folder, 50))
-
-
-@contextmanager
-def scratch() -> Iterator[Path]:
-    """Make a folder for all files of a run."""
-    with tempfile.TemporaryDirectory(prefix="aioflow-peers-") as folder:
-        yield Path(folder)
+    return Machine(make, database, server, cores_in_use, lambda folder: fsync_ms(folder, 50))

@@ -16,11 +16,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
 
 import psutil
+
+from benchmarks.daemon import eventually, process_tree
 
 __all__ = (
     "Failed",
@@ -30,8 +32,8 @@ __all__ = (
     "System",
     "TimedOut",
     "Variant",
-    "children_of",
     "install",
+    "wait_until",
 )
 
 ENVIRONMENTS = Path(__file__).parents[2] / "build" / "peers"
@@ -159,12 +161,18 @@ def install(system: System) -> Path:
     return python
 
 
-def children_of(pid: int) -> list[psutil.Process]:
-    """Return a process and all of its descendants, as far as they exist."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        process = psutil.Process(pid)
-        return [process, *process.children(recursive=True)]
-    return []
+def wait_until(
+    look: Callable[[], bool], seconds: float, *, look_seconds: float = 0.01, growth: float = 0.0
+) -> None:
+    """Wait until ``look`` returns true; see ``eventually``.
+
+    Raises:
+        TimedOut: If that takes longer than ``seconds``.
+    """
+    try:
+        eventually(look, seconds, look_seconds=look_seconds, growth=growth)
+    except AssertionError:
+        raise TimedOut from None
 
 
 class ProgramInstance:
@@ -243,13 +251,13 @@ class ProgramInstance:
 
     def processes(self) -> list[psutil.Process]:
         """Return the program and its descendants."""
-        return [] if self._process is None else children_of(self._process.pid)
+        return [] if self._process is None else process_tree(self._process.pid)
 
     def resident(self) -> list[psutil.Process]:
         """Return the processes that the program named with their descendants, or all."""
         if not self._resident:
             return self.processes()
-        return [process for pid in self._resident for process in children_of(pid)]
+        return [process for pid in self._resident for process in process_tree(pid)]
 
     def kill(self) -> None:
         """``kill -9`` the program and its descendants."""
