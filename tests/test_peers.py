@@ -328,7 +328,7 @@ def test_a_program_answers_fails_times_out_and_is_killed(tmp_path):
     program.write_text(path + textwrap.dedent(PROGRAM))
     system = PEER._replace(program=str(program))
     start = Start(tmp_path / "home", "", 30.0)
-    instance = ProgramInstance(system, PEER.variants[0], Path(sys.executable), start)
+    instance = ProgramInstance(system, Path(sys.executable), start)
     try:
         assert instance.start() > 0
         assert instance.ask("double", number=4) == {"double": 8}

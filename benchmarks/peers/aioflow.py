@@ -71,7 +71,7 @@ class DaemonInstance:
         self._runner = asyncio.Runner()
         self._database: Database | None = None
         self._until = time.monotonic() + start.seconds
-        self._waiting: list[str] = []
+        self._waiting = ""
         self._due = 0.0
 
     # ── life cycle ──────────────────────────────────────────────────────────────────────
@@ -132,14 +132,13 @@ class DaemonInstance:
         self._until_true(lambda: self._count(run_id, TASK_DEFERRED) == count)
         seconds = time.monotonic() - began
         assert time.time() < self._due, "due before all were handed over"
-        self._waiting.append(run_id)
+        self._waiting = run_id
         return {"seconds": seconds}
 
     def _waits_end(self) -> dict[str, Any]:
-        (run_id,) = self._waiting
         assert time.time() < self._due, "due before the end was awaited"
         time.sleep(self._due - time.time())
-        self._until_true(lambda: self._has_ended(run_id))
+        self._until_true(lambda: self._has_ended(self._waiting))
         return {"seconds": time.time() - self._due}
 
     def _lateness(self, count: int, per_second: float) -> dict[str, Any]:

@@ -298,7 +298,7 @@ def real_machine(pythons: Mapping[str, Path], postgres: Postgres) -> Machine:
     def make(system: System, variant: Variant, start: Start) -> Instance:
         if not system.program:
             return DaemonInstance(variant, start)
-        return ProgramInstance(system, variant, pythons[system.name], start)
+        return ProgramInstance(system, pythons[system.name], start)
 
     @contextmanager
     def database(variant: Variant) -> Iterator[str]:

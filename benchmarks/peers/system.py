@@ -55,7 +55,7 @@ class Variant(NamedTuple):
         name: Its database, and what else differs from the system's other variants.
         durability: What a commit survives, and by which setting.
         beside: The variant of aioflow it is compared with: the same database, the same durability.
-        options: Passed to the program.
+        options: Settings of aioflow's daemon; no variant of a peer has any.
     """
 
     name: str
@@ -178,7 +178,7 @@ def wait_until(
 class ProgramInstance:
     """A peer, run by its program."""
 
-    def __init__(self, system: System, variant: Variant, python: Path, start: Start) -> None:
+    def __init__(self, system: System, python: Path, start: Start) -> None:
         self._start = start
         self._python = python
         self._program = PROGRAMS / system.program
@@ -188,7 +188,6 @@ class ProgramInstance:
             "role": start.role,
             "in_flight": start.in_flight,
             "patience": start.patience,
-            **variant.options,
         }
         self._until = time.monotonic() + start.seconds
         self._answers: queue.Queue[str | None] = queue.Queue()
@@ -261,17 +260,8 @@ class ProgramInstance:
 
     def kill(self) -> None:
         """``kill -9`` the program and its descendants."""
-        tree = self.processes()
-        _kill(tree)
-        self._end()
-
-    def _end(self) -> None:
-        if self._process is not None:
-            assert self._process.stdin is not None
-            with contextlib.suppress(BrokenPipeError):
-                self._process.stdin.close()
-            self._process.wait()
-            self._process = None
+        _kill(self.processes())
+        self.stop()
 
     def stop(self) -> None:
         """End the program by closing its input; kill what is left of it."""
@@ -284,7 +274,8 @@ class ProgramInstance:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(10)
         _kill(tree)
-        self._end()
+        self._process.wait()
+        self._process = None
 
 
 def _read(output: IO[str], answers: queue.Queue[str | None]) -> None:
