@@ -111,13 +111,13 @@ def _unwound_by_signals() -> Iterator[None]:
         raise SystemExit(128 + number)
 
     numbers = (signal.SIGTERM, signal.SIGHUP)
-    taken = [one for one in numbers if signal.getsignal(one) is signal.SIG_DFL]
-    for number in taken:
+    handled = [one for one in numbers if signal.getsignal(one) is signal.SIG_DFL]
+    for number in handled:
         signal.signal(number, leave)
     try:
         yield
     finally:
-        for number in taken:
+        for number in handled:
             signal.signal(number, signal.SIG_DFL)
 
 
