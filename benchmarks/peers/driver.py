@@ -61,7 +61,7 @@ class Conditions(NamedTuple):
 
 
 class Machine(NamedTuple):
-    """What is run on; a test replaces it.
+    """Access to systems, databases and the state of this machine. Tests pass a fake one.
 
     Attributes:
         make: Makes an instance of a system.
@@ -148,7 +148,7 @@ def run(
         if key in given_up:
             continue
         if time.monotonic() > until:
-            print(f"The time is over before {_told(job)}", file=sys.stderr)
+            print(f"The time is over before {_job_name(job)}", file=sys.stderr)
             return
         found = list(lines_of(job, machine, folder, tiny=tiny, patience=patience))
         if all(line.value is None for line in found):
@@ -169,14 +169,14 @@ def lines_of(
     values = _values(job, machine, start, size)
     others = max(before, machine.others())
     conditions = Conditions(round(load, 2), round(others, 2), machine.fsync(folder))
-    print(f"{_told(job)}: {_shown(values)}", file=sys.stderr, flush=True)
+    print(f"{_job_name(job)}: {_shown(values)}", file=sys.stderr, flush=True)
     for value in values:
         if value.figure not in job.system.lacks:
             yield _line(job, value._replace(size=value.size or size), conditions)
 
 
 def _quiet(machine: Machine) -> float:
-    """Wait a little for other processes to be done; return how many cores they use."""
+    """Wait briefly until other processes are idle; return the number of cores they use."""
     used = machine.others()
     for _ in range(LOOKS - 1):
         if used <= OTHERS_LIMIT:
@@ -244,7 +244,7 @@ def _rounded(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def _told(job: Job) -> str:
+def _job_name(job: Job) -> str:
     return f"round {job.round}, {job.measurement}, {job.system.name} on {job.variant.name}"
 
 

@@ -40,7 +40,7 @@ class Value(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """What a measurement is made with.
+    """Parameters of a measurement.
 
     Attributes:
         make: Makes an instance that does not run yet.
@@ -67,7 +67,7 @@ def _running(instance: Instance) -> Iterator[Instance]:
         instance.stop()
 
 
-# ── weighing ────────────────────────────────────────────────────────────────────────────
+# ── memory and processor time ───────────────────────────────────────────────────────────
 
 
 def _unique_bytes(instance: Instance, cell: Cell) -> int:
@@ -239,7 +239,7 @@ def kill(cell: Cell) -> list[Value]:
         began = time.monotonic()
         instance.start()
         with contextlib.suppress(Exception):
-            instance.ask("again")  # what a user does by hand after a crash, if anything
+            instance.ask("again")  # the user's recovery step after a crash, if any
         with contextlib.suppress(TimedOut):
             left = 0.6 * cell.start.seconds
             wait_until(lambda: set(read_ledger(ledger).ended) >= everyone, left, look_seconds=0.02)

@@ -1,8 +1,8 @@
-"""What the driver knows of a system, and how it runs a program of one in its own environment.
+"""Declarations of systems, and the instance that runs a peer's program in its own environment.
 
 A peer's own code is only in ``programs/``, which its environment's interpreter runs. Program and
-driver exchange one JSON object per line. So each system is asked for the same work by the same
-words, and its processes are weighed from outside by the same code.
+driver exchange one JSON object per line. So each system receives the same requests, and the memory
+and processor time of its processes are measured from outside by the same code.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class System(NamedTuple):
 
 
 class Start(NamedTuple):
-    """With what an instance is started.
+    """Parameters of an instance.
 
     Attributes:
         folder: For its files; a second start in the same folder continues the work of the first.
@@ -123,16 +123,16 @@ class Start(NamedTuple):
 
 
 class Instance(Protocol):
-    """A system that runs."""
+    """A system under measurement."""
 
     def start(self) -> float:
         """Start it; return the seconds until it was ready."""
 
     def ask(self, work: str, **size: Any) -> dict[str, Any]:
-        """Let it do some work; return what it says of it."""
+        """Make it do some work; return its answer."""
 
     def recorded(self) -> list[int]:
-        """Return the numbers of the tasks whose success its database has; nothing may run."""
+        """Return the numbers of the tasks recorded as successful; the system must be stopped."""
 
     def processes(self) -> list[psutil.Process]:
         """Return all processes of the system, without those of a database server."""
@@ -242,7 +242,7 @@ class ProgramInstance:
         return self._answer()
 
     def recorded(self) -> list[int]:
-        """Run the program for this question alone."""
+        """Run the program for this request alone."""
         self._launch({**self._options, "role": "recorded"})
         found = [int(number) for number in self._answer()["recorded"]]
         self.stop()
