@@ -14,8 +14,10 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
+from benchmarks.daemon import eventually
 from benchmarks.peers import __main__ as command
 from benchmarks.peers import lines as written
 from benchmarks.peers import measurements, page
@@ -344,6 +346,37 @@ def test_a_program_answers_fails_times_out_and_is_killed(tmp_path):
         assert instance.recorded() == [3, 5]
     finally:
         instance.stop()
+
+
+@pytest.mark.process
+def test_what_a_program_starts_while_it_is_stopped_is_killed(tmp_path, monkeypatch):
+    monkeypatch.setattr("benchmarks.peers.system.STOP_SECONDS", 3.0)
+    program, pid = tmp_path / "tiny.py", tmp_path / "pid"
+    program.write_text(
+        textwrap.dedent(f"""
+            import sys; sys.path.insert(0, {str(PROGRAMS)!r})
+            import asyncio, os, pathlib, subprocess, time, serving
+
+            class Tiny(serving.Program):
+                async def start(self):
+                    os.write(2, b"begun")
+                    time.sleep(0.5)
+                    service = subprocess.Popen(["sleep", "60"])
+                    pathlib.Path({str(pid)!r}).write_text(str(service.pid))
+                    time.sleep(60)
+
+            serving.main(Tiny)
+        """)
+    )
+    start = Start(tmp_path / "home", "", 30.0)
+    instance = ProgramInstance(PEER._replace(program=str(program)), Path(sys.executable), start)
+    start.folder.mkdir()
+    instance._launch(instance._options)
+    eventually(lambda: instance.log.read_text() == "begun")
+    assert not pid.exists()
+    instance.stop()
+
+    assert not psutil.pid_exists(int(pid.read_text()))
 
 
 @pytest.mark.process

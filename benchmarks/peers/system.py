@@ -39,6 +39,9 @@ __all__ = (
 ENVIRONMENTS = Path(__file__).parents[2] / "build" / "peers"
 PROGRAMS = Path(__file__).parent / "programs"
 
+STOP_SECONDS = 10.0
+"""How long a program may take to end once its input is closed."""
+
 
 class Failed(Exception):
     """The system answered with an error, or ended."""
@@ -272,8 +275,8 @@ class ProgramInstance:
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(10)
-        _kill(tree)
+            self._process.wait(STOP_SECONDS)
+        _kill([*tree, *self.processes()])  # a program that still starts has new ones
         self._process.wait()
         self._process = None
 
