@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import functools
 import signal
 import tempfile
 import time
@@ -59,7 +58,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--page", action="store_true", help="measure nothing, write the page")
     options = parser.parse_args(arguments)
     for given, known in ((options.system, names), (options.figure, cells)):
-        for name in (given or "").split(",") if given else ():
+        for name in given.split(",") if given else ():
             if name not in known:
                 parser.error(f"there is no {name!r}; there are {', '.join(known)}")
     if options.tiny and options.output == written.FILE:
@@ -85,18 +84,17 @@ def _measure(options: argparse.Namespace) -> None:
     peers = [system for system in PEERS if system.name in names]
     measurements = chosen(options.figure)
     pythons = {system.name: install(system) for system in peers}
-    add = functools.partial(written.append, options.output)
-    add(missing(peers, measurements))
+    written.append(options.output, missing(peers, measurements))
     jobs = plan(aioflow.SYSTEM, peers, measurements, options.rounds)
     with (
         tempfile.TemporaryDirectory(prefix="aioflow-peers-") as folder,
         private_postgres(is_durable=True) as server,
     ):
         machine = real_machine(pythons, Postgres(server))
-        sizes = {"tiny": options.tiny, "patience": options.patience}
         left = 60 * options.minutes - (time.monotonic() - began)
-        for line in run(jobs, machine, Path(folder), left, **sizes):
-            add([line])
+        how = {"tiny": options.tiny, "patience": options.patience}
+        for line in run(jobs, machine, Path(folder), left, **how):
+            written.append(options.output, [line])
 
 
 @contextlib.contextmanager
