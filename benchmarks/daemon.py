@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -24,7 +24,16 @@ import psutil
 
 from aioflow.settings import socket_path
 
-__all__ = ("DaemonProcess", "eventually", "fsync_ms", "put", "succeeded", "task_of")
+__all__ = (
+    "DaemonProcess",
+    "eventually",
+    "fsync_ms",
+    "memory_bytes",
+    "process_tree",
+    "put",
+    "succeeded",
+    "task_of",
+)
 
 Answer = TypeVar("Answer")
 
@@ -101,10 +110,7 @@ class DaemonProcess:
 
     def tree(self) -> list[psutil.Process]:
         """Return the daemon and all of its descendants."""
-        with contextlib.suppress(psutil.NoSuchProcess):
-            daemon = psutil.Process(self.process.pid)
-            return [daemon, *daemon.children(recursive=True)]
-        return []
+        return process_tree(self.process.pid)
 
     def kill(self, *, whole_tree: bool = False) -> list[int]:
         """``kill -9`` the daemon, or its whole tree; return the pids that were alive."""
@@ -131,6 +137,10 @@ class DaemonProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop the daemon if it was started; kill its whole tree if it does not end in time."""
         if self._process is None:
             return
         try:
@@ -239,13 +249,7 @@ class DaemonProcess:
 
     def memory_mib(self) -> dict[str, float]:
         """Return the unique (USS) and proportional (PSS) memory of all processes, in MiB."""
-        unique = proportional = 0
-        for process in self.tree():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                info = process.memory_full_info()
-                unique += info.uss
-                proportional += info.pss
-        return {"uss": round(unique / 2**20, 1), "pss": round(proportional / 2**20, 1)}
+        return {kind: round(held / 2**20, 1) for kind, held in memory_bytes(self.tree()).items()}
 
 
 class _UnixConnection(http.client.HTTPConnection):
@@ -257,6 +261,25 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(60)
         self.sock.connect(self._path)
+
+
+def process_tree(pid: int) -> list[psutil.Process]:
+    """Return a process and all of its descendants, as far as they exist."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        return [process, *process.children(recursive=True)]
+    return []
+
+
+def memory_bytes(processes: Iterable[psutil.Process]) -> dict[str, int]:
+    """Return the unique (USS) and proportional (PSS) memory of the processes together."""
+    held = {"uss": 0, "pss": 0}
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            info = process.memory_full_info()
+            held["uss"] += info.uss
+            held["pss"] += info.pss
+    return held
 
 
 def eventually(

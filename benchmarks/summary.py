@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from aioflow.cli.density import write_svg
 from benchmarks import harness
 
-__all__ = ("draw_bars", "write_summary")
+__all__ = ("draw_bars", "number", "write_summary")
 
 _HEAD = """\
 # Results
@@ -114,8 +114,9 @@ def draw_bars(axes: Axes, figures: Sequence[dict[str, Any]]) -> None:
 
 
 def _label(axes: Axes, bars: BarContainer) -> None:
-    axes.bar_label(bars, fmt=_number, padding=4, fontsize="small")
+    axes.bar_label(bars, fmt=number, padding=4, fontsize="small")
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
+    """Return a value with three digits, or as a whole number."""
     return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import ast
+import json
+import os
 import re
+import signal
+import subprocess
 import sys
 import textwrap
 import time
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
+from benchmarks.daemon import eventually
 from benchmarks.peers import __main__ as command
 from benchmarks.peers import lines as written
 from benchmarks.peers import measurements, page
@@ -324,7 +330,7 @@ def test_a_program_answers_fails_times_out_and_is_killed(tmp_path):
     program.write_text(path + textwrap.dedent(PROGRAM))
     system = PEER._replace(program=str(program))
     start = Start(tmp_path / "home", "", 30.0)
-    instance = ProgramInstance(system, PEER.variants[0], Path(sys.executable), start)
+    instance = ProgramInstance(system, Path(sys.executable), start)
     try:
         assert instance.start() > 0
         assert instance.ask("double", number=4) == {"double": 8}
@@ -340,6 +346,67 @@ def test_a_program_answers_fails_times_out_and_is_killed(tmp_path):
         assert instance.recorded() == [3, 5]
     finally:
         instance.stop()
+
+
+@pytest.mark.process
+def test_what_a_program_starts_while_it_is_stopped_is_killed(tmp_path, monkeypatch):
+    monkeypatch.setattr("benchmarks.peers.system.STOP_SECONDS", 3.0)
+    program, pid = tmp_path / "tiny.py", tmp_path / "pid"
+    program.write_text(
+        textwrap.dedent(f"""
+            import sys; sys.path.insert(0, {str(PROGRAMS)!r})
+            import asyncio, os, pathlib, subprocess, time, serving
+
+            class Tiny(serving.Program):
+                async def start(self):
+                    os.write(2, b"begun")
+                    time.sleep(0.5)
+                    service = subprocess.Popen(["sleep", "60"])
+                    pathlib.Path({str(pid)!r}).write_text(str(service.pid))
+                    time.sleep(60)
+
+            serving.main(Tiny)
+        """)
+    )
+    start = Start(tmp_path / "home", "", 30.0)
+    instance = ProgramInstance(PEER._replace(program=str(program)), Path(sys.executable), start)
+    start.folder.mkdir()
+    instance._launch(instance._options)
+    eventually(lambda: instance.log.read_text() == "begun")
+    assert not pid.exists()
+    instance.stop()
+
+    assert not psutil.pid_exists(int(pid.read_text()))
+
+
+@pytest.mark.process
+def test_a_program_stops_its_system_if_the_driver_ends_during_a_request(tmp_path):
+    program = tmp_path / "tiny.py"
+    program.write_text(
+        textwrap.dedent(f"""
+            import sys; sys.path.insert(0, {str(PROGRAMS)!r})
+            import asyncio, pathlib, serving
+
+            class Tiny(serving.Program):
+                async def slow(self):
+                    await asyncio.sleep(0.5)
+                    return {{}}
+                async def stop(self):
+                    (self.folder / "stopped").touch()
+
+            serving.main(Tiny)
+        """)
+    )
+    options = {"folder": str(tmp_path), "database": "", "role": "main"}
+    words = [sys.executable, program, json.dumps({**options, "in_flight": 0, "patience": 1.0})]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline()
+        process.stdin.write(b'{"do": "slow"}\n')
+        process.stdin.flush()
+        process.stdout.close()
+        process.stdin.close()
+
+    assert (tmp_path / "stopped").exists()
 
 
 # ── lines ───────────────────────────────────────────────────────────────────────────────
@@ -536,3 +603,26 @@ def test_the_command_refuses_what_it_cannot_measure(words, said, capsys):
     with pytest.raises(SystemExit):
         command.main(words)
     assert said in capsys.readouterr().err
+
+
+def test_sigterm_unwinds_a_comparison_and_a_second_one_does_not_cut_that_short(
+    tmp_path, monkeypatch
+):
+    unwound = []
+
+    def measure(options):
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+            unwound.append(True)
+
+    monkeypatch.setattr(command, "_measure", measure)
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            command.main(["--output", str(tmp_path / "peers.jsonl")])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+    assert (ended.value.code, unwound) == (128 + signal.SIGTERM, [True])

@@ -1,3 +1,3 @@
-"""What a user would pick instead, measured beside aioflow: see ``benchmarks/peers/README.md``."""
+"""Comparison of aioflow with other systems: see ``benchmarks/peers/README.md``."""
 
 from __future__ import annotations

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import functools
+import signal
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.peers import aioflow, airflow, apscheduler, dagster, dbos, prefect, procrastinate
 from benchmarks.peers import lines as written
-from benchmarks.peers.driver import Postgres, missing, plan, real_machine, run, scratch
+from benchmarks.peers.driver import Postgres, missing, plan, real_machine, run
 from benchmarks.peers.figures import FIGURES, MEASUREMENTS
 from benchmarks.peers.page import write_page
 from benchmarks.peers.system import System, install
+from tests.postgres_server import private_postgres
 
 __all__ = ("PEERS", "SYSTEMS", "main")
 
@@ -33,7 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the arguments, measure, and write lines and page."""
     options = _options(arguments)
     if not options.page:
-        _measure(options)
+        with _unwound_by_signals():
+            _measure(options)
     if options.output == written.FILE:
         write_page(written.read(written.FILE), SYSTEMS)
     return 0
@@ -55,7 +58,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--page", action="store_true", help="measure nothing, write the page")
     options = parser.parse_args(arguments)
     for given, known in ((options.system, names), (options.figure, cells)):
-        for name in (given or "").split(",") if given else ():
+        for name in given.split(",") if given else ():
             if name not in known:
                 parser.error(f"there is no {name!r}; there are {', '.join(known)}")
     if options.tiny and options.output == written.FILE:
@@ -81,25 +84,39 @@ def _measure(options: argparse.Namespace) -> None:
     peers = [system for system in PEERS if system.name in names]
     measurements = chosen(options.figure)
     pythons = {system.name: install(system) for system in peers}
-    add = functools.partial(written.append, options.output)
-    add(missing(peers, measurements))
+    written.append(options.output, missing(peers, measurements))
     jobs = plan(aioflow.SYSTEM, peers, measurements, options.rounds)
-    with contextlib.ExitStack() as opened:
-        folder = opened.enter_context(scratch())
-        postgres = opened.enter_context(_postgres())
-        machine = opened.enter_context(real_machine(pythons, postgres))
-        sizes = {"tiny": options.tiny, "patience": options.patience}
+    with (
+        tempfile.TemporaryDirectory(prefix="aioflow-peers-") as folder,
+        private_postgres(is_durable=True) as server,
+    ):
+        machine = real_machine(pythons, Postgres(server))
         left = 60 * options.minutes - (time.monotonic() - began)
-        for line in run(jobs, machine, folder, left, **sizes):
-            add([line])
+        how = {"tiny": options.tiny, "patience": options.patience}
+        for line in run(jobs, machine, Path(folder), left, **how):
+            written.append(options.output, [line])
 
 
 @contextlib.contextmanager
-def _postgres() -> Iterator[Postgres]:
-    from tests.postgres_server import private_postgres
+def _unwound_by_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP unwind the block as Ctrl-C does: it stops systems, removes folders.
 
-    with private_postgres(is_durable=True) as server:
-        yield Postgres(server.url, server.pid_file)
+    A signal that is ignored stays ignored, such as SIGHUP under ``nohup``.
+    """
+
+    def leave(number: int, _: object) -> None:
+        signal.signal(number, signal.SIG_IGN)  # ``timeout make peers`` sends it twice
+        raise SystemExit(128 + number)
+
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    handled = [one for one in numbers if signal.getsignal(one) is signal.SIG_DFL]
+    for number in handled:
+        signal.signal(number, leave)
+    try:
+        yield
+    finally:
+        for number in handled:
+            signal.signal(number, signal.SIG_DFL)
 
 
 if __name__ == "__main__":

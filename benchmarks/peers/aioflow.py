@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import asyncpg
 import msgspec
 import psutil
 
-from benchmarks.daemon import TASK_SUCCESS, DaemonProcess, eventually
-from benchmarks.peers.system import Start, System, TimedOut, Variant
+from benchmarks.cluster import Database
+from benchmarks.daemon import TASK_SUCCESS, DaemonProcess
+from benchmarks.peers.system import Start, System, Variant, wait_until
 from benchmarks.waiting import TASK_DEFERRED
 
 __all__ = ("SYSTEM", "DaemonInstance")
@@ -68,8 +68,10 @@ class DaemonInstance:
         self._daemon = DaemonProcess(start.folder / "home", DAGS, db=database, flags=flags)
         durability = str(variant.options.get("durability", "full"))
         self._daemon.environment = {**os.environ, "AIOFLOW_DB__DURABILITY": durability}
+        self._runner = asyncio.Runner()
+        self._database: Database | None = None
         self._until = time.monotonic() + start.seconds
-        self._waiting: list[str] = []
+        self._waiting = ""
         self._due = 0.0
 
     # ── life cycle ──────────────────────────────────────────────────────────────────────
@@ -97,9 +99,12 @@ class DaemonInstance:
             self._daemon.kill(whole_tree=True)
 
     def stop(self) -> None:
-        """Stop the daemon."""
-        if self._daemon.is_alive:
-            self._daemon.stop()
+        """Stop the daemon, and close the connection to its database."""
+        self._daemon.close()
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+        self._runner.close()
 
     # ── work ────────────────────────────────────────────────────────────────────────────
 
@@ -127,14 +132,13 @@ class DaemonInstance:
         self._until_true(lambda: self._count(run_id, TASK_DEFERRED) == count)
         seconds = time.monotonic() - began
         assert time.time() < self._due, "due before all were handed over"
-        self._waiting.append(run_id)
+        self._waiting = run_id
         return {"seconds": seconds}
 
     def _waits_end(self) -> dict[str, Any]:
-        (run_id,) = self._waiting
         assert time.time() < self._due, "due before the end was awaited"
         time.sleep(self._due - time.time())
-        self._until_true(lambda: self._has_ended(run_id))
+        self._until_true(lambda: self._has_ended(self._waiting))
         return {"seconds": time.time() - self._due}
 
     def _lateness(self, count: int, per_second: float) -> dict[str, Any]:
@@ -193,19 +197,18 @@ class DaemonInstance:
     def _left(self) -> float:
         return max(0.0, self._until - time.monotonic())
 
-    def _until_true(self, look: Any) -> None:
-        try:
-            eventually(look, self._left(), growth=0.002)
-        except AssertionError:
-            raise TimedOut from None
+    def _until_true(self, look: Callable[[], bool]) -> None:
+        wait_until(look, self._left(), growth=0.002)
 
     def _fetch(self, sql: str, run_id: str = "") -> Sequence[Any]:
-        """Read rows over a connection of our own; the run's id is one that we got."""
+        """Read rows over a connection of our own; the daemon returned the run's id."""
         statement = sql.replace("{}", run_id)
         if not self._start.database:
             with self._daemon.database() as database:
                 return database.execute(statement).fetchall()
-        return asyncio.run(_rows(self._start.database, statement))
+        if self._database is None:  # one connection for all looks: each costs the server a process
+            self._database = Database(self._runner, self._start.database)
+        return self._database.ask(statement)
 
 
 _COUNT = "SELECT count(*) FROM task JOIN run USING (run_no) WHERE run.run_id = '{}'"
@@ -213,11 +216,3 @@ _RESULTS = (
     "SELECT result.body FROM result JOIN task USING (task_no) JOIN run ON"
     " run.run_no = task.run_no WHERE run.run_id = '{}'"
 )
-
-
-async def _rows(url: str, statement: str) -> Sequence[Any]:
-    connection = await asyncpg.connect(url)
-    try:
-        return [tuple(row) for row in await connection.fetch(statement)]
-    finally:
-        await connection.close()

@@ -6,7 +6,9 @@ from benchmarks.peers.system import System, Variant
 
 __all__ = ("SYSTEM",)
 
-NO_FAN_IN = "does not do fan-in: a job cannot wait for others; its users count by hand"
+NO_FAN_IN = (
+    "does not do fan-in: a job cannot wait for others; users count completions in their own code"
+)
 
 SYSTEM = System(
     name="apscheduler",

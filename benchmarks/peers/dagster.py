@@ -54,7 +54,7 @@ SYSTEM = System(
         "density": NO_WAIT,
         "kill": (
             "does not do 500 tasks at a time: its executors run one op per process, and a killed"
-            " run is continued by hand"
+            " run is re-executed only on request"
         ),
     },
     sizes={"tasks_async": 200, "tasks_def": 200},

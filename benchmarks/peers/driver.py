@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-import tempfile
 import time
 import traceback
 import uuid
@@ -19,20 +18,22 @@ from typing import NamedTuple
 import asyncpg
 import psutil
 
-from benchmarks.daemon import fsync_ms
+from benchmarks.daemon import fsync_ms, process_tree
 from benchmarks.harness import commit_of_checkout
+from benchmarks.peers.aioflow import DaemonInstance
 from benchmarks.peers.figures import FIGURES, MEASUREMENTS
 from benchmarks.peers.lines import OTHERS_LIMIT, Line
 from benchmarks.peers.measurements import MEASURES, Cell, Value
 from benchmarks.peers.system import (
     Failed,
     Instance,
+    ProgramInstance,
     Start,
     System,
     TimedOut,
     Variant,
-    children_of,
 )
+from tests.postgres_server import PostgresServer
 
 __all__ = ("Conditions", "Job", "Machine", "Postgres", "lines_of", "missing", "plan", "run")
 
@@ -60,7 +61,7 @@ class Conditions(NamedTuple):
 
 
 class Machine(NamedTuple):
-    """What is run on; a test replaces it.
+    """Access to systems, databases and the state of this machine. Tests pass a fake one.
 
     Attributes:
         make: Makes an instance of a system.
@@ -147,7 +148,7 @@ def run(
         if key in given_up:
             continue
         if time.monotonic() > until:
-            print(f"The time is over before {_told(job)}", file=sys.stderr)
+            print(f"The time is over before {_job_name(job)}", file=sys.stderr)
             return
         found = list(lines_of(job, machine, folder, tiny=tiny, patience=patience))
         if all(line.value is None for line in found):
@@ -168,14 +169,14 @@ def lines_of(
     values = _values(job, machine, start, size)
     others = max(before, machine.others())
     conditions = Conditions(round(load, 2), round(others, 2), machine.fsync(folder))
-    print(f"{_told(job)}: {_shown(values)}", file=sys.stderr, flush=True)
+    print(f"{_job_name(job)}: {_shown(values)}", file=sys.stderr, flush=True)
     for value in values:
         if value.figure not in job.system.lacks:
             yield _line(job, value._replace(size=value.size or size), conditions)
 
 
 def _quiet(machine: Machine) -> float:
-    """Wait a little for other processes to be done; return how many cores they use."""
+    """Wait briefly until other processes are idle; return the number of cores they use."""
     used = machine.others()
     for _ in range(LOOKS - 1):
         if used <= OTHERS_LIMIT:
@@ -186,7 +187,6 @@ def _quiet(machine: Machine) -> float:
 
 def _values(job: Job, machine: Machine, start: Start, size: int) -> list[Value]:
     measurement = MEASUREMENTS[job.measurement]
-    note = ""
     try:
         with machine.database(job.variant) as database:
             cell = Cell(
@@ -244,7 +244,7 @@ def _rounded(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def _told(job: Job) -> str:
+def _job_name(job: Job) -> str:
     return f"round {job.round}, {job.measurement}, {job.system.name} on {job.variant.name}"
 
 
@@ -261,9 +261,8 @@ def _shown(values: Sequence[Value]) -> str:
 class Postgres:
     """A private server that syncs each commit to the disk, and a database for each cell."""
 
-    def __init__(self, url: str, pid_file: Path) -> None:
-        self._url = url
-        self._pid_file = pid_file
+    def __init__(self, server: PostgresServer) -> None:
+        self._server = server
 
     @contextmanager
     def database(self) -> Iterator[str]:
@@ -271,13 +270,13 @@ class Postgres:
         name = f"peers_{uuid.uuid4().hex}"
         asyncio.run(self._execute(f"CREATE DATABASE {name}"))
         try:
-            yield self._url.replace("/postgres?", f"/{name}?")
+            yield self._server.url_of(name)
         finally:
             asyncio.run(self._execute(f"DROP DATABASE {name} WITH (FORCE)"))
             asyncio.run(self._execute("CHECKPOINT"))  # its cost does not fall into the next cell
 
     async def _execute(self, statement: str) -> None:
-        connection = await asyncpg.connect(self._url)
+        connection = await asyncpg.connect(self._server.url)
         try:
             await connection.execute(statement)
         finally:
@@ -285,7 +284,7 @@ class Postgres:
 
     def processes(self) -> list[psutil.Process]:
         """Return the server's processes."""
-        return children_of(int(self._pid_file.read_text().split()[0]))
+        return process_tree(int(self._server.pid_file.read_text().split()[0]))
 
 
 def cores_in_use() -> float:
@@ -293,34 +292,23 @@ def cores_in_use() -> float:
     return psutil.cpu_percent(interval=LOOK_SECONDS) * (os.cpu_count() or 1) / 100
 
 
-@contextmanager
-def real_machine(pythons: Mapping[str, Path], postgres: Postgres | None) -> Iterator[Machine]:
-    """Yield the machine that runs real systems."""
-    from benchmarks.peers.aioflow import DaemonInstance
-    from benchmarks.peers.system import ProgramInstance
+def real_machine(pythons: Mapping[str, Path], postgres: Postgres) -> Machine:
+    """Return the machine that runs real systems."""
 
     def make(system: System, variant: Variant, start: Start) -> Instance:
         if not system.program:
             return DaemonInstance(variant, start)
-        return ProgramInstance(system, variant, pythons[system.name], start)
+        return ProgramInstance(system, pythons[system.name], start)
 
     @contextmanager
     def database(variant: Variant) -> Iterator[str]:
         if not variant.needs_postgres:
             yield ""
             return
-        assert postgres is not None
         with postgres.database() as url:
             yield url
 
     def server(variant: Variant) -> list[psutil.Process]:
-        return postgres.processes() if postgres and variant.needs_postgres else []
+        return postgres.processes() if variant.needs_postgres else []
 
-    yield Machine(make, database, server, cores_in_use, lambda folder: fsync_ms(folder, 50))
-
-
-@contextmanager
-def scratch() -> Iterator[Path]:
-    """Make a folder for all files of a run."""
-    with tempfile.TemporaryDirectory(prefix="aioflow-peers-") as folder:
-        yield Path(folder)
+    return Machine(make, database, server, cores_in_use, lambda folder: fsync_ms(folder, 50))

@@ -30,7 +30,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
         load: Of the last minute, before the cell. The system measured before is part of it.
         others: Cores that other processes used just before or just after the cell.
         durability: What a commit survives, and by which setting.
-        note: Why there is no value, or what a reader of it has to know.
+        note: Why there is no value, or a remark that the page prints beside it.
     """
 
     system: str

@@ -12,14 +12,20 @@ from typing import NamedTuple
 
 import psutil
 
-from benchmarks.daemon import eventually
+from benchmarks.daemon import memory_bytes
 from benchmarks.harness import percentiles
-from benchmarks.peers.system import Instance, Start, TimedOut
+from benchmarks.peers.system import Instance, Start, TimedOut, wait_until
 
 __all__ = ("MEASURES", "Cell", "Ledger", "Value", "read_ledger")
 
 IDLE_SECONDS = 5.0
 """How long nothing happens before memory is read, and while idle CPU is."""
+
+SETTLE_SECONDS = 2.0
+"""Pause between the hand-over of waits and the measurement of what they cost."""
+
+WARM_SECONDS = 1.0
+"""Pause between the tasks that warm a system up and the reading of its memory."""
 
 WARM_TASKS = 50
 
@@ -34,7 +40,7 @@ class Value(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """What a measurement is made with.
+    """Parameters of a measurement.
 
     Attributes:
         make: Makes an instance that does not run yet.
@@ -61,16 +67,19 @@ def _running(instance: Instance) -> Iterator[Instance]:
         instance.stop()
 
 
-# ── weighing ────────────────────────────────────────────────────────────────────────────
+# ── memory and processor time ───────────────────────────────────────────────────────────
 
 
-def unique_bytes(processes: Iterable[psutil.Process]) -> int:
-    """Return the sum of the unique set sizes (USS)."""
-    total = 0
-    for process in processes:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            total += process.memory_full_info().uss
-    return total
+def _unique_bytes(instance: Instance, cell: Cell) -> int:
+    """Return the sum of the unique set sizes (USS) of the system and its database server."""
+    return memory_bytes([*instance.resident(), *cell.server()])["uss"]
+
+
+def _bytes_without_waits(instance: Instance, cell: Cell) -> int:
+    """Return the memory after some tasks, before there are waits."""
+    instance.ask("tasks", kind="async", count=min(WARM_TASKS, cell.size))
+    time.sleep(WARM_SECONDS)
+    return _unique_bytes(instance, cell)
 
 
 def cpu_seconds(processes: Iterable[psutil.Process]) -> Counter[int]:
@@ -103,7 +112,7 @@ def start(cell: Cell) -> list[Value]:
     try:
         ready = instance.start()
         time.sleep(IDLE_SECONDS)
-        memory = unique_bytes([*instance.resident(), *cell.server()])
+        memory = _unique_bytes(instance, cell)
     finally:
         instance.stop()
     return [Value("start_ready", ready), Value("start_memory", memory / 2**20)]
@@ -112,14 +121,15 @@ def start(cell: Cell) -> list[Value]:
 def tasks(kind: str, cell: Cell) -> list[Value]:
     """Measure no-op tasks that do not depend on each other, shared by the system's programs."""
     with contextlib.ExitStack() as running:
+        threads = running.enter_context(ThreadPoolExecutor())  # first: a stop ends their requests
         instances = [running.enter_context(_running(cell.make(cell.start)))]
         for number in range(1, cell.programs):
             folder = cell.start.folder / f"more{number}"
             more = cell.start._replace(folder=folder, role="more")
             instances.append(running.enter_context(_running(cell.make(more))))
-        _share(instances, kind, min(WARM_TASKS, cell.size))
+        _share(threads, instances, kind, min(WARM_TASKS, cell.size))
         before = cpu_seconds(_all(instances, cell))
-        seconds = _share(instances, kind, cell.size)
+        seconds = _share(threads, instances, kind, cell.size)
         spent = cpu_between(before, cpu_seconds(_all(instances, cell)))
     return [
         Value(f"tasks_{kind}", cell.size / seconds),
@@ -131,17 +141,18 @@ def _all(instances: Sequence[Instance], cell: Cell) -> list[psutil.Process]:
     return [*(one for each in instances for one in each.processes()), *cell.server()]
 
 
-def _share(instances: Sequence[Instance], kind: str, count: int) -> float:
+def _share(
+    threads: ThreadPoolExecutor, instances: Sequence[Instance], kind: str, count: int
+) -> float:
     """Let each do its part at the same time; return the seconds until the last is done."""
-    parts = [count // len(instances)] * len(instances)
-    parts[0] += count - sum(parts)
-    with ThreadPoolExecutor(len(instances)) as threads:
-        began = time.monotonic()
-        work = zip(instances, parts, strict=True)
-        asked = [threads.submit(each.ask, "tasks", kind=kind, count=n) for each, n in work]
-        for one in asked:
-            one.result()
-        return time.monotonic() - began
+    first, *others = instances
+    part = count // len(instances)
+    began = time.monotonic()
+    asked = [threads.submit(each.ask, "tasks", kind=kind, count=part) for each in others]
+    first.ask("tasks", kind=kind, count=count - part * len(others))
+    for one in asked:
+        one.result()
+    return time.monotonic() - began
 
 
 def chain(cell: Cell) -> list[Value]:
@@ -165,9 +176,7 @@ def fan(figure: str, cell: Cell) -> list[Value]:
 def waits(cell: Cell) -> list[Value]:
     """Measure the hand-over, the cost while they wait, and their common end."""
     with _running(cell.make(cell.start)) as instance:
-        instance.ask("tasks", kind="async", count=min(WARM_TASKS, cell.size))
-        time.sleep(1.0)
-        bare = unique_bytes([*instance.resident(), *cell.server()])
+        bare = _bytes_without_waits(instance, cell)
         handed = instance.ask("waits", count=cell.size)["seconds"]
         idle, held = _idle(instance, cell)
         ended = instance.ask("waits_end")["seconds"]
@@ -181,12 +190,12 @@ def waits(cell: Cell) -> list[Value]:
 
 def _idle(instance: Instance, cell: Cell) -> tuple[float, int]:
     """Return per cent of a core, and bytes, of everything while nothing happens."""
-    time.sleep(2.0)
-    before, began = cpu_seconds([*instance.processes(), *cell.server()]), time.monotonic()
+    time.sleep(SETTLE_SECONDS)
+    before, began = cpu_seconds(_all([instance], cell)), time.monotonic()
     time.sleep(IDLE_SECONDS)
-    after = cpu_seconds([*instance.processes(), *cell.server()])
+    after = cpu_seconds(_all([instance], cell))
     percent = 100 * cpu_between(before, after) / (time.monotonic() - began)
-    return percent, unique_bytes([*instance.resident(), *cell.server()])
+    return percent, _unique_bytes(instance, cell)
 
 
 def lateness(cell: Cell) -> list[Value]:
@@ -218,23 +227,23 @@ def kill(cell: Cell) -> list[Value]:
     """Kill the system once all tasks were handed over and a tenth has ended; start it again."""
     ledger = cell.start.folder / "ledger"
     everyone = set(range(cell.size))
-    instance = cell.make(cell.start._replace(in_flight=cell.size))
-    try:
-        instance.start()
+    with _running(cell.make(cell.start._replace(in_flight=cell.size))) as instance:
         instance.ask("flight", count=cell.size, ledger=str(ledger))
-        _until(lambda: len(read_ledger(ledger).ended) >= cell.size / 10, cell)
+        some = cell.size / 10
+        wait_until(
+            lambda: len(read_ledger(ledger).ended) >= some, cell.start.seconds, look_seconds=0.02
+        )
         instance.kill()
         was = ledger.stat().st_size
         recorded = set(instance.recorded())
         began = time.monotonic()
         instance.start()
         with contextlib.suppress(Exception):
-            instance.ask("again")  # what a user does by hand after a crash, if anything
+            instance.ask("again")  # the user's recovery step after a crash, if any
         with contextlib.suppress(TimedOut):
-            _until(lambda: set(read_ledger(ledger).ended) >= everyone, cell, share=0.6)
+            left = 0.6 * cell.start.seconds
+            wait_until(lambda: set(read_ledger(ledger).ended) >= everyone, left, look_seconds=0.02)
         seconds = time.monotonic() - began
-    finally:
-        instance.stop()
     lost = len(everyone - set(read_ledger(ledger).ended))
     again = read_ledger(ledger, was).started
     note = f"{len(recorded)} had a recorded success, {len(again)} started after the kill"
@@ -243,14 +252,6 @@ def kill(cell: Cell) -> list[Value]:
         Value("kill_twice", len(recorded & set(again)), note),
         Value("kill_ended", None if lost else seconds, f"{lost} never ended" if lost else note),
     ]
-
-
-def _until(look: Callable[[], bool], cell: Cell, share: float = 1.0) -> None:
-    """Wait for a fact, at most for this share of the time limit."""
-    try:
-        eventually(look, share * cell.start.seconds, look_seconds=0.02)
-    except AssertionError:
-        raise TimedOut from None
 
 
 def immediate(cell: Cell) -> list[Value]:
@@ -262,11 +263,9 @@ def immediate(cell: Cell) -> list[Value]:
 
 def density(cell: Cell) -> list[Value]:
     """Measure the cost of 100, 1,000, ... waits, as far as the time limit allows."""
-    values, count, held = [], 0, 0
+    values, count = [], 0
     with _running(cell.make(cell.start)) as instance:
-        instance.ask("tasks", kind="async", count=min(WARM_TASKS, cell.size))
-        time.sleep(1.0)
-        bare = unique_bytes([*instance.resident(), *cell.server()])
+        bare = _bytes_without_waits(instance, cell)
         wanted = 100
         while wanted <= cell.size:
             try:

@@ -16,6 +16,7 @@ from benchmarks.harness import median
 from benchmarks.peers.figures import FIGURES, MEASUREMENTS
 from benchmarks.peers.lines import OTHERS_LIMIT, Line
 from benchmarks.peers.system import System, Variant
+from benchmarks.summary import number
 
 __all__ = ("PAGE", "Comparison", "compare", "ratio_table", "render", "with_table", "write_page")
 
@@ -55,7 +56,7 @@ class Comparison(NamedTuple):
     """One figure of a peer's variant beside the one of aioflow from the same run.
 
     Attributes:
-        note: Why there is no value, or what its reader has to know.
+        note: Why there is no value, or a remark printed beside it.
         ratio: How many times better aioflow is; below 1 the peer is ahead.
     """
 
@@ -79,7 +80,7 @@ class Comparison(NamedTuple):
 
 
 def compare(lines: Sequence[Line], peer: System, variant: Variant) -> list[Comparison]:
-    """Return each figure that the lines say something of, from the newest run that has it."""
+    """Compare each figure that has lines, in the newest run of the peer that has it."""
     mine = [line for line in lines if (line.system, line.variant) == (peer.name, variant.name)]
     found = []
     for figure in FIGURES:
@@ -122,13 +123,6 @@ def summarise(lines: Iterable[Line]) -> Summary | None:
 # ── text ────────────────────────────────────────────────────────────────────────────────
 
 
-def number(value: float) -> str:
-    """Return a value with three digits, or as a whole number."""
-    if abs(value) >= 100 or value == int(value):
-        return f"{value:,.0f}"
-    return f"{value:.3g}"
-
-
 def _summary_text(summary: Summary | None, unit: str) -> str:
     if summary is None:
         return ""
@@ -147,7 +141,7 @@ def ratio_text(ratio: float | None) -> str:
 
 
 def _cell(found: Comparison | None) -> str:
-    """Return what stands in the table of ratios."""
+    """Return one cell of the table of ratios."""
     if found is None:
         return "not measured"
     if found.ratio is not None:

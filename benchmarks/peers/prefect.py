@@ -44,8 +44,8 @@ SYSTEM = System(
     written={
         "chain": "40 awaited tasks in a flow; to the recorded state of the last",
         "fan_1000": "`asyncio.gather` of the tasks, and a task that sums",
-        "kill": "the flow is run again by hand, with tasks of `persist_result=True` and the cache"
-        " policy INPUTS: a killed flow run is not continued by itself",
+        "kill": "the client runs the flow again, with tasks of `persist_result=True` and the cache"
+        " policy INPUTS: a killed flow run is not resumed automatically",
     },
     lacks={
         "waits": NO_TIMER,

@@ -7,7 +7,8 @@ from benchmarks.peers.system import System, Variant
 __all__ = ("SYSTEM",)
 
 NO_FAN_IN = (
-    "does not do fan-in: a job has no result and cannot wait for others; its users count by hand"
+    "does not do fan-in: a job has no result and cannot wait for others; users count completions"
+    " in their own code"
 )
 
 SYSTEM = System(

@@ -1,8 +1,8 @@
-"""What the driver knows of a system, and how it runs a program of one in its own environment.
+"""Declarations of systems, and the instance that runs a peer's program in its own environment.
 
 A peer's own code is only in ``programs/``, which its environment's interpreter runs. Program and
-driver exchange one JSON object per line. So each system is asked for the same work by the same
-words, and its processes are weighed from outside by the same code.
+driver exchange one JSON object per line. So each system receives the same requests, and the memory
+and processor time of its processes are measured from outside by the same code.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
 
 import psutil
+
+from benchmarks.daemon import eventually, process_tree
 
 __all__ = (
     "Failed",
@@ -30,12 +32,15 @@ __all__ = (
     "System",
     "TimedOut",
     "Variant",
-    "children_of",
     "install",
+    "wait_until",
 )
 
 ENVIRONMENTS = Path(__file__).parents[2] / "build" / "peers"
 PROGRAMS = Path(__file__).parent / "programs"
+
+STOP_SECONDS = 10.0
+"""How long a program may take to end once its input is closed."""
 
 
 class Failed(Exception):
@@ -53,7 +58,7 @@ class Variant(NamedTuple):
         name: Its database, and what else differs from the system's other variants.
         durability: What a commit survives, and by which setting.
         beside: The variant of aioflow it is compared with: the same database, the same durability.
-        options: Passed to the program.
+        options: Settings of aioflow's daemon; no variant of a peer has any.
     """
 
     name: str
@@ -101,7 +106,7 @@ class System(NamedTuple):
 
 
 class Start(NamedTuple):
-    """With what an instance is started.
+    """Parameters of an instance.
 
     Attributes:
         folder: For its files; a second start in the same folder continues the work of the first.
@@ -121,16 +126,16 @@ class Start(NamedTuple):
 
 
 class Instance(Protocol):
-    """A system that runs."""
+    """A system under measurement."""
 
     def start(self) -> float:
         """Start it; return the seconds until it was ready."""
 
     def ask(self, work: str, **size: Any) -> dict[str, Any]:
-        """Let it do some work; return what it says of it."""
+        """Make it do some work; return its answer."""
 
     def recorded(self) -> list[int]:
-        """Return the numbers of the tasks whose success its database has; nothing may run."""
+        """Return the numbers of the tasks recorded as successful; the system must be stopped."""
 
     def processes(self) -> list[psutil.Process]:
         """Return all processes of the system, without those of a database server."""
@@ -159,18 +164,24 @@ def install(system: System) -> Path:
     return python
 
 
-def children_of(pid: int) -> list[psutil.Process]:
-    """Return a process and all of its descendants, as far as they exist."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        process = psutil.Process(pid)
-        return [process, *process.children(recursive=True)]
-    return []
+def wait_until(
+    look: Callable[[], bool], seconds: float, *, look_seconds: float = 0.01, growth: float = 0.0
+) -> None:
+    """Wait until ``look`` returns true; see ``eventually``.
+
+    Raises:
+        TimedOut: If that takes longer than ``seconds``.
+    """
+    try:
+        eventually(look, seconds, look_seconds=look_seconds, growth=growth)
+    except AssertionError:
+        raise TimedOut from None
 
 
 class ProgramInstance:
     """A peer, run by its program."""
 
-    def __init__(self, system: System, variant: Variant, python: Path, start: Start) -> None:
+    def __init__(self, system: System, python: Path, start: Start) -> None:
         self._start = start
         self._python = python
         self._program = PROGRAMS / system.program
@@ -180,7 +191,6 @@ class ProgramInstance:
             "role": start.role,
             "in_flight": start.in_flight,
             "patience": start.patience,
-            **variant.options,
         }
         self._until = time.monotonic() + start.seconds
         self._answers: queue.Queue[str | None] = queue.Queue()
@@ -235,7 +245,7 @@ class ProgramInstance:
         return self._answer()
 
     def recorded(self) -> list[int]:
-        """Run the program for this question alone."""
+        """Run the program for this request alone."""
         self._launch({**self._options, "role": "recorded"})
         found = [int(number) for number in self._answer()["recorded"]]
         self.stop()
@@ -243,27 +253,18 @@ class ProgramInstance:
 
     def processes(self) -> list[psutil.Process]:
         """Return the program and its descendants."""
-        return [] if self._process is None else children_of(self._process.pid)
+        return [] if self._process is None else process_tree(self._process.pid)
 
     def resident(self) -> list[psutil.Process]:
         """Return the processes that the program named with their descendants, or all."""
         if not self._resident:
             return self.processes()
-        return [process for pid in self._resident for process in children_of(pid)]
+        return [process for pid in self._resident for process in process_tree(pid)]
 
     def kill(self) -> None:
         """``kill -9`` the program and its descendants."""
-        tree = self.processes()
-        _kill(tree)
-        self._end()
-
-    def _end(self) -> None:
-        if self._process is not None:
-            assert self._process.stdin is not None
-            with contextlib.suppress(BrokenPipeError):
-                self._process.stdin.close()
-            self._process.wait()
-            self._process = None
+        _kill(self.processes())
+        self.stop()
 
     def stop(self) -> None:
         """End the program by closing its input; kill what is left of it."""
@@ -274,9 +275,10 @@ class ProgramInstance:
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(10)
-        _kill(tree)
-        self._end()
+            self._process.wait(STOP_SECONDS)
+        _kill([*tree, *self.processes()])  # a program that still starts has new ones
+        self._process.wait()
+        self._process = None
 
 
 def _read(output: IO[str], answers: queue.Queue[str | None]) -> None:

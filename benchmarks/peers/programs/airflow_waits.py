@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import AsyncIterator
 from typing import Any
 
+import serving
 from airflow.sdk import BaseOperator
 from airflow.triggers.base import BaseTrigger, TriggerEvent
-
-
-def mark(file: str, text: str) -> None:
-    """Append a line; one write, so that lines of many processes do not mix."""
-    descriptor = os.open(file, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
-    try:
-        os.write(descriptor, f"{text}\n".encode())
-    finally:
-        os.close(descriptor)
 
 
 class AtInstant(BaseTrigger):
@@ -48,4 +39,4 @@ class Late(BaseOperator):
         self.defer(trigger=AtInstant(self.due), method_name="resumed")
 
     def resumed(self, context: Any, event: Any = None) -> None:
-        mark(self.file, str((time.time() - self.due) * 1000))
+        serving.mark(self.file, str((time.time() - self.due) * 1000))

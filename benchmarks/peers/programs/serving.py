@@ -10,14 +10,26 @@ import contextlib
 import inspect
 import json
 import os
+import socket
+import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable
+import urllib.request
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ("Program", "eventually", "main", "mark", "task_seconds")
+__all__ = (
+    "Program",
+    "end",
+    "eventually",
+    "free_port",
+    "is_up",
+    "main",
+    "mark",
+    "task_seconds",
+)
 
 Answer = dict[str, Any]
 
@@ -33,7 +45,6 @@ class Program:
     """
 
     def __init__(self, options: dict[str, Any]) -> None:
-        self.options = options
         self.folder = Path(options["folder"])
         self.database: str = options["database"]
         self.role: str = options["role"]
@@ -67,11 +78,16 @@ async def _serve(program: Program, write: Callable[[Answer], None]) -> None:
         write({"recorded": await program.recorded()})
         return
     try:
+        await _answer_requests(program, write)
+    finally:
+        await program.stop()  # also if the start failed, or the driver ended during a request
+
+
+async def _answer_requests(program: Program, write: Callable[[Answer], None]) -> None:
+    try:
         write(await program.start())
     except BaseException:
         write({"error": traceback.format_exc()})
-        with contextlib.suppress(Exception):
-            await program.stop()  # what has been started already
         raise
     loop = asyncio.get_running_loop()
     while line := await loop.run_in_executor(None, sys.stdin.readline):
@@ -81,7 +97,33 @@ async def _serve(program: Program, write: Callable[[Answer], None]) -> None:
             write(await answer if inspect.isawaitable(answer) else answer)
         except Exception:  # noqa: BLE001 - the driver reports it
             write({"error": traceback.format_exc()})
-    await program.stop()
+
+
+def free_port() -> int:
+    """Return a TCP port that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def is_up(url: str) -> bool:
+    """Return whether a GET request is answered with status 200."""
+    try:
+        with urllib.request.urlopen(url, timeout=20) as response:
+            return bool(response.status == 200)
+    except OSError:
+        return False
+
+
+async def end(processes: Sequence[subprocess.Popen[bytes]], seconds: float = 8.0) -> None:
+    """Send SIGTERM to all; kill each one that does not end in time."""
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        try:
+            await asyncio.to_thread(process.wait, seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
 
 
 def mark(file: Path | str, text: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -20,18 +19,12 @@ SERVICES = ("api-server", "scheduler", "dag-processor", "triggerer")
 DAGS = {"fan_async", "fan_def", "fan_in", "hops_2", "hops_5", "hops_40", "flight", "late"}
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 class WithAirflow(serving.Program):
     """The services, and a client."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         super().__init__(options)
-        port = _free_port()
+        port = serving.free_port()
         self.base = f"http://localhost:{port}"
         here = Path(__file__).parent
         settings = {
@@ -89,10 +82,7 @@ class WithAirflow(serving.Program):
         return {name for (name,) in self.rows("SELECT dag_id FROM dag")} >= DAGS
 
     async def stop(self) -> None:
-        for service in self.services:
-            service.terminate()
-        for service in self.services:
-            await asyncio.to_thread(service.wait, 8)
+        await serving.end(self.services)
 
     def rows(self, statement: str, *arguments: Any) -> list[Any]:
         connection = psycopg2.connect(self.database)

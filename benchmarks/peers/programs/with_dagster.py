@@ -6,22 +6,13 @@ import asyncio
 import json
 import logging
 import os
-import socket
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Any
 
 import serving
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class WithDagster(serving.Program):
@@ -36,7 +27,7 @@ class WithDagster(serving.Program):
         if self.database:
             settings["storage"] = {"postgres": {"postgres_url": self.database}}
         (home / "dagster.yaml").write_text(json.dumps(settings))
-        self.port = _free_port()
+        self.port = serving.free_port()
         self.services: list[subprocess.Popen[bytes]] = []
 
     async def start(self) -> serving.Answer:
@@ -58,18 +49,10 @@ class WithDagster(serving.Program):
             self.services.append(subprocess.Popen(command, stdin=subprocess.DEVNULL))
 
     def _is_ready(self) -> bool:
-        try:
-            url = f"http://127.0.0.1:{self.port}/server_info"
-            with urllib.request.urlopen(url, timeout=20) as response:
-                return bool(response.status == 200)
-        except (urllib.error.URLError, OSError):
-            return False
+        return serving.is_up(f"http://127.0.0.1:{self.port}/server_info")
 
     async def stop(self) -> None:
-        for service in self.services:
-            service.terminate()
-        for service in self.services:
-            await asyncio.to_thread(service.wait, 8)
+        await serving.end(self.services)
 
     async def _execute(self, job: Any, count: int | None = None) -> tuple[float, Any]:
         config = {} if count is None else {"ops": {"numbers": {"config": {"count": count}}}}

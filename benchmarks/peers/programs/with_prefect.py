@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import socket
 import sqlite3
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -18,18 +16,12 @@ from typing import Any
 import serving
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 class WithPrefect(serving.Program):
     """The server, and the process that runs flows."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         super().__init__(options)
-        port = _free_port()
+        port = serving.free_port()
         self.url = f"http://127.0.0.1:{port}/api"
         self.command = ["server", "start", "--host", "127.0.0.1", "--port", str(port)]
         os.environ.update(
@@ -61,15 +53,10 @@ class WithPrefect(serving.Program):
         self.server = subprocess.Popen([prefect, *self.command], stdin=subprocess.DEVNULL)
 
     def _is_healthy(self) -> bool:
-        try:
-            with urllib.request.urlopen(f"{self.url}/health", timeout=20) as response:
-                return bool(response.status == 200)
-        except (urllib.error.URLError, OSError):
-            return False
+        return serving.is_up(f"{self.url}/health")
 
     async def stop(self) -> None:
-        self.server.terminate()
-        await asyncio.to_thread(self.server.wait, 8)
+        await serving.end([self.server])
 
     def _recorded(self, flow_run: str) -> int:
         """Return how many tasks of a flow run are completed according to the server."""

@@ -59,10 +59,7 @@ class WithProcrastinate(serving.Program):
         )
 
     async def stop(self) -> None:
-        for worker in self.workers:
-            worker.terminate()
-        for worker in self.workers:
-            await asyncio.to_thread(worker.wait, 10)
+        await serving.end(self.workers)
 
     async def rows(self, statement: str) -> list[dict[str, Any]]:
         return list(await self.app.connector.execute_query_all_async(statement))

@@ -6,8 +6,9 @@ import time
 from datetime import datetime, timedelta
 from typing import Any
 
+import serving
 from airflow.sdk import DAG, task
-from airflow_waits import Late, mark
+from airflow_waits import Late
 
 OPTIONS: dict[str, Any] = {
     "schedule": None,
@@ -52,9 +53,9 @@ def hop(number: int) -> int:
 
 @task
 def in_flight(number: int, params: Any = None) -> None:
-    mark(params["ledger"], f"start {number}")
-    time.sleep(0.5 + number % 101 / 50)
-    mark(params["ledger"], f"end {number}")
+    serving.mark(params["ledger"], f"start {number}")
+    time.sleep(serving.task_seconds(number))
+    serving.mark(params["ledger"], f"end {number}")
 
 
 @task
