@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from aioflow.api import Api
 from aioflow.api.page.history import Span, history_faults, slow_after_ms
-from aioflow.api.page.home import home
+from aioflow.api.page.home import HomeView, home
 from aioflow.api.past_fire_times import days_of, fire_days, past_fire_times
 from aioflow.api.schemas import ErrorView
 from aioflow.clock import SystemClock
@@ -74,17 +74,22 @@ async def test_what_ended_is_in_the_history_of_the_runs_the_dag_and_its_task(sto
     assert {one.state for one in line.items} == {"success", "failed"}
 
 
+async def opened(api: Api) -> HomeView:
+    """Return the content of home, without pools, decisions and broken files."""
+    return await home(api, api.history, api.clock, pools=[], decisions=[], import_errors=[])
+
+
 async def test_the_first_view_shows_failures_by_dag_and_what_is_in_flight(store_url, tmp_path):
     async with node(store_url) as n:
         await one_of_each(n)
         api = api_of(n, tmp_path)
-        failed = await home(api, api.history, api.clock, [])
+        failed = await opened(api)
         live = await n.trigger()
         effect = await n.effects.next_start()
-        in_flight = (await home(api, api.history, api.clock, [])).in_flight
+        in_flight = (await opened(api)).in_flight
         n.succeed(effect)
         await n.ended(live)
-        recovered = await home(api, api.history, api.clock, [])
+        recovered = await opened(api)
 
     (group,) = failed.attention
     assert (group.dag_id, group.count, group.state, group.is_recovered) == (

@@ -204,7 +204,7 @@ class ClusterIncarnation(Incarnation):
     def __init__(self, life: Life, store: Any, about: NodeFacts) -> None:
         super().__init__(life, store)
         engine, timing = self.engine, life.timing
-        engine._timing, engine.lease_us = timing, timing.lease_us
+        engine._timing = timing
         engine._about = about
         engine._longest_delay = timing.lease_us / 6e6
         self._life = life

@@ -3,7 +3,7 @@
 import { count, texts as shared } from "../texts";
 
 /** "3 errors", or "3+ errors" where there may be more. */
-const atLeast = (found: number, isPart: boolean, one: string, other = `${one}s`): string => `${count(found)}${isPart ? "+" : ""} ${found === 1 && !isPart ? one : other}`;
+const countOf = (found: number, isPart: boolean, one: string, other = `${one}s`): string => `${count(found)}${isPart ? "+" : ""} ${found === 1 && !isPart ? one : other}`;
 
 export const texts = {
   label: shared.run.tabs.log,
@@ -30,14 +30,14 @@ export const texts = {
   download: "Download",
   live: "live",
   serious: {
-    error: (found: number, isPart: boolean): string => atLeast(found, isPart, "error"),
-    warning: (found: number, isPart: boolean): string => atLeast(found, isPart, "warning"),
+    error: (found: number, isPart: boolean): string => countOf(found, isPart, "error"),
+    warning: (found: number, isPart: boolean): string => countOf(found, isPart, "warning"),
   },
   jump: { error: "Show the next error", warning: "Show the next warning" },
   marks: { warning: "W", error: "E", critical: "C" } as Record<string, string>,
   levelNames: { debug: "Debug", info: "Info", warning: "Warning", error: "Error", critical: "Critical" } as Record<string, string>,
   lines: (shown: number, isPart = false): string => `${count(shown)}${isPart ? "+" : ""} ${shown === 1 ? "line" : "lines"}`,
-  matches: (shown: number, isAll: boolean): string => atLeast(shown, !isAll, "match", "matches"),
+  matches: (shown: number, isAll: boolean): string => countOf(shown, !isAll, "match", "matches"),
   atLine: (line: number): string => `Match in line ${count(line)}`,
   found: "Match shown",
   noMatch: shared.common.noMatches,
