@@ -33,6 +33,7 @@ from aioflow.protocol.reports import (
 from aioflow.protocol.requests import PoolSample, RecordPoolUsage
 from aioflow.storage.results import DatabaseResults, pack_result
 from aioflow.store import tables
+from tests.turns import until
 from tests.web.node import CHAIN, FAN, STREAM, Node, node
 
 __all__ = (
@@ -230,9 +231,9 @@ async def _ask_people(n: Node) -> None:
 
 async def _vote(n: Node) -> None:
     """Answer the open decision, as soon as there is one."""
-    while not (found := await n.store.list_decisions(is_open=True)):
-        await n.engine.next_turn()
-    await n.api.by(ADMIN).decisions.answer(found[0].decision_no, True)
+    await until(n.engine, lambda: n.store.list_decisions(is_open=True))
+    (found,) = await n.store.list_decisions(is_open=True)
+    await n.api.by(ADMIN).decisions.answer(found.decision_no, True)
 
 
 async def _start_remotely(n: Node) -> None:
