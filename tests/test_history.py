@@ -100,6 +100,7 @@ async def test_the_first_view_shows_failures_by_dag_and_what_is_in_flight(store_
     )
     assert group.error == ErrorView(type="E", message="no", reason="raised")
     assert [(one.run.run_id, sum(one.counts.values())) for one in in_flight] == [(live, 1)]
+    assert [(one.usual_seconds, one.slow_after_seconds) for one in in_flight] == [(None, None)]
     assert [one.is_recovered for one in recovered.attention] == [True]
 
 

@@ -156,6 +156,7 @@ class CauseView(msgspec.Struct, frozen=True, kw_only=True):
         target: What it waits for, so that it can be linked to; ``None`` if that has no name.
         shares: The runs that use the pool that it waits for, the largest share first.
         actions: What a person may do about it; see ``waits.sentences.actions``.
+        usual_seconds: The median of such waits of the task in the last 30 days, if known.
     """
 
     depth: int
@@ -173,6 +174,7 @@ class CauseView(msgspec.Struct, frozen=True, kw_only=True):
     target: TargetView | None = None
     shares: list[ShareView] = []
     actions: list[str] = []
+    usual_seconds: float | None = None
 
 
 class ChainView(msgspec.Struct, frozen=True, kw_only=True):
@@ -393,6 +395,8 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
         state: ``damaged`` if the row of the run cannot be read.
         quarantine: Why it starts no more tasks; ``None`` for a healthy run.
         note: The text of the note on the run, if it has one.
+        started_by: The person who started it, or its backfill, or the run that called it; ``None``
+            if no person did.
     """
 
     run_id: str
@@ -406,6 +410,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     quarantine: str | None
     note: str | None = None
+    started_by: str | None = None
 
 
 class NoteView(msgspec.Struct, frozen=True, kw_only=True):
@@ -709,4 +714,5 @@ def summary(run: RunRow, damage: Damage | None = None, note: NoteRow | None = No
         version=run.version,
         quarantine=quarantine_reason(run, damage),
         note=None if note is None else note.text,
+        started_by=run.started_by,
     )

@@ -577,6 +577,14 @@ class Store(Browsed, Protocol):
     ) -> list[tuple[str, int, int]]:
         """Return ``(dag_id, bucket, count)`` of the durations of runs that succeeded."""
 
+    async def count_durations_of_tasks(
+        self, tasks: Collection[tuple[str, str]], since: Timestamp, until: Timestamp
+    ) -> list[HistoryRow]:
+        """Return the durations of these tasks, each ``(dag_id, task_id)``, in a period.
+
+        One row has the occurrences of one bucket. Its start and its sum are 0.
+        """
+
     async def list_history(
         self,
         dag_id: str,

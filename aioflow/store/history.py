@@ -5,6 +5,8 @@ Buckets are added up in the database as far as possible. A damaged row is left o
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from sqlalchemy import ColumnElement, Select, and_, func, literal_column, or_, select
 
 from aioflow.model.history import DAY_US, OF_RUN, HistoryRow, Measure
@@ -74,6 +76,23 @@ _DURATIONS = (
         _is_count,
     )
     .group_by(_history.c.dag_id, _history.c.bucket)
+)
+_DURATIONS_OF_TASK = (
+    select(
+        _history.c.dag_id,
+        _history.c.task_id,
+        _history.c.measure,
+        _history.c.bucket,
+        func.sum(_history.c.occurrences),
+    )
+    .where(
+        _history.c.dag_id == text("dag_id"),
+        _history.c.task_id == text("task_id"),
+        _history.c.measure != literal(Measure.STATE),
+        _between,
+        _is_count,
+    )
+    .group_by(_history.c.dag_id, _history.c.task_id, _history.c.measure, _history.c.bucket)
 )
 
 
@@ -201,6 +220,21 @@ class HistoryReader(QueryInterface):
         """See ``Store``."""
         return await self._all(_named_numbers, _DURATIONS, since=since, until=until)
 
+    async def count_durations_of_tasks(
+        self, tasks: Collection[tuple[str, str]], since: Timestamp, until: Timestamp
+    ) -> list[HistoryRow]:
+        """See ``Store``."""
+        period = {"since": since, "until": until}
+        answers = await self._fetch(
+            [
+                self._question(_DURATIONS_OF_TASK, dag_id=dag_id, task_id=task_id, **period)
+                for dag_id, task_id in tasks
+            ]
+        )
+        return [
+            row for answer in answers for row in self._read(_DURATIONS_OF_TASK, _row_sum, answer)
+        ]
+
     async def list_history(
         self,
         dag_id: str,
@@ -305,6 +339,11 @@ def _numbers(values: rows.Values) -> tuple[Timestamp, int, int]:
 def _named_numbers(values: rows.Values) -> tuple[str, int, int]:
     name, bucket, occurrences = values
     return name, bucket, int(occurrences)
+
+
+def _row_sum(values: rows.Values) -> HistoryRow:
+    dag_id, task_id, measure, bucket, occurrences = values
+    return HistoryRow(dag_id, task_id, measure, 0, bucket, int(occurrences), 0)
 
 
 def _row(values: rows.Values) -> HistoryRow:

@@ -30,6 +30,8 @@ async def test_what_a_batch_counts_is_added(store):
     ]
     assert await store.count_run_ends(0, 2**60) == [(HOUR, 2, 2)]
     assert await store.count_ends_by_dag(0, 2**60) == [("etl", 2, 2)]
+    of_tasks = await store.count_durations_of_tasks([("etl", "a"), ("etl", "b")], 0, 2**60)
+    assert of_tasks == [TOOK._replace(start=0, occurrences=4, total_ms=0)]
     sums = await store.sum_history_by_task("etl", **ALWAYS)
     assert [(one.task_id, one.occurrences, one.total_ms) for one in sums] == [
         ("", 2, 0),

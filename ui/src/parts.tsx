@@ -5,8 +5,9 @@ import { useEffect, useRef, useState } from "preact/hooks";
 
 import { type Problem, query } from "./api";
 import { type Data, never, useItems } from "./data";
-import { Icon } from "./components/icons";
+import { Menu, type MenuItem } from "./components/menu";
 import { Skeleton } from "./components/skeleton";
+import { useIsPhone } from "./components/table_settings";
 import { reason } from "./messages";
 import { here, usePlace } from "./router";
 import { texts } from "./texts";
@@ -70,31 +71,34 @@ export function Head({ title, name, sentence, tabs, isWide = false, children }: 
           </h1>
         </nav>
         {tabs}
-        {children && tabs && <More />}
-        {children && (
-          <div id="head-actions" class="actions">
-            {children}
-          </div>
-        )}
+        {children && <div class="actions">{children}</div>}
       </header>
       {sentence && <p class="sentence">{sentence}</p>}
     </>
   );
 }
 
-/** Shows the actions of a head on a phone, where they have no room beside its name. */
-function More() {
-  const [isOpen, setOpen] = useState(false);
-  useEffect(() => {
-    if (!isOpen) return undefined;
-    const close = () => setOpen(false);
-    document.addEventListener("click", close);
-    return () => document.removeEventListener("click", close);
-  }, [isOpen]);
+interface HeadActionsProps {
+  /** The everyday ones, the main one first. */
+  actions: (MenuItem & { isMain?: boolean })[];
+  /** Those in the menu behind them: the rare ones, and those that cannot be undone last. */
+  more?: (MenuItem | "line")[];
+}
+
+/** Actions of a head with tabs: as buttons; on a phone all but the main one are in the menu. */
+export function HeadActions({ actions, more = [] }: HeadActionsProps) {
+  const isPhone = useIsPhone();
+  const shown = isPhone ? actions.filter((one) => one.isMain) : actions;
+  const listed = isPhone ? [...actions.filter((one) => !one.isMain), ...more] : more;
   return (
-    <button type="button" class="plain icon-only head-more" data-needs="operator" aria-label={texts.common.actions} aria-expanded={isOpen} aria-controls="head-actions" onClick={() => setOpen(!isOpen)}>
-      <Icon name="ellipsis" />
-    </button>
+    <>
+      {shown.map((one) => (
+        <button key={one.name} type="button" data-needs={one.needs} class={one.isMain ? "main" : one.isGrave ? "grave" : ""} title={one.meaning} aria-pressed={one.isPressed} onClick={one.act}>
+          {one.name}
+        </button>
+      ))}
+      {listed.length > 0 && <Menu label={texts.common.moreActions} icon="ellipsis" isBare items={listed} needs="operator" />}
+    </>
   );
 }
 

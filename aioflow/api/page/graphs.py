@@ -27,6 +27,7 @@ from aioflow.api.page.schemas import (
     TaskNodeView,
     VersionView,
 )
+from aioflow.api.page.usual import UsualTimes, usual_seconds
 from aioflow.api.paging import number_after, page_of
 from aioflow.api.queries import RunReader
 from aioflow.api.schemas import iso
@@ -206,10 +207,12 @@ class RunStateCounts:
     Args:
         reader: Reads the database and, in a daemon, the memory of the engine.
         clock: Limits the time for counting a grid.
+        usual: The median durations of tasks.
     """
 
-    def __init__(self, reader: RunReader, clock: Clock) -> None:
+    def __init__(self, reader: RunReader, clock: Clock, usual: UsualTimes) -> None:
         self._reader = reader
+        self._usual = usual
         self._clock = clock
         self._cache: OrderedDict[_CountsKey, list[TaskCounts]] = OrderedDict()
 
@@ -220,6 +223,7 @@ class RunStateCounts:
         tallies = await self._tallies(run, layout)
         tasks = layout.spec.tasks
         (shown,) = await self._reader.summaries([run])
+        usual = await self._usual.of_tasks([(run.dag_id, task.task_id) for task in tasks])
         return RunGraphView(
             run=shown,
             version=run.version,
@@ -231,6 +235,9 @@ class RunStateCounts:
                     is_open=layout.is_open(task_index),
                     started_at=iso(tallies[task_index].started_at),
                     ended_at=iso(tallies[task_index].ended_at),
+                    usual_seconds=usual_seconds(
+                        usual.get((run.dag_id, tasks[task_index].task_id)), TaskState.RUNNING
+                    ),
                 )
                 for task_index in _execution_order(tasks)
             ],

@@ -48,6 +48,7 @@ __all__ = (
     "Step",
     "TaskHistoryView",
     "TaskStatsView",
+    "Usual",
     "UsualView",
     "UsualsView",
     "history_faults",
@@ -197,10 +198,16 @@ class DagsStatsView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsualView(msgspec.Struct, frozen=True, kw_only=True):
-    """After how many seconds a run of a DAG is slower than usual."""
+    """How long the runs of a DAG usually take.
+
+    Attributes:
+        slow_after_seconds: A run that takes longer is slower than usual.
+        median_seconds: The median of the successful runs.
+    """
 
     dag_id: str
     slow_after_seconds: float
+    median_seconds: float
 
 
 class UsualsView(msgspec.Struct, frozen=True, kw_only=True):
@@ -244,6 +251,17 @@ def slow_after_ms(durations: Counter[int]) -> float | None:
     if median is None or late is None or durations.total() < _USUAL_RUNS:
         return None
     return max(late, _SLOWER * median)
+
+
+class Usual(NamedTuple):
+    """How long the successful runs of a DAG took in the last 30 days, in seconds.
+
+    Attributes:
+        slow_after: A run that takes longer is slower than usual.
+    """
+
+    median: float
+    slow_after: float
 
 
 class _Sums:
@@ -295,7 +313,7 @@ class History:
     def __init__(self, reader: RunReader, clock: Clock) -> None:
         self._reader = reader
         self._clock = clock
-        self._usual: tuple[Timestamp, dict[str, float]] | None = None
+        self._usual: tuple[Timestamp, dict[str, Usual]] | None = None
 
     def span(
         self, since: Timestamp | None, until: Timestamp | None, step: Step, zone: str | None
@@ -326,7 +344,7 @@ class History:
         for dag_id, state, count in await self._store.count_ends_by_dag(span.since, span.until):
             ends[dag_id][_run_state(state)] = count
         durations = await self._durations(span.since, span.until)
-        usual = await self.slow_after()
+        usual = await self.usual_of_dags()
         items = [
             DagStatsView(
                 dag_id=dag_id,
@@ -334,29 +352,38 @@ class History:
                 failure_rate=_failure_rate(ends[dag_id]),
                 p50_seconds=_seconds(percentile_ms(durations[dag_id], 0.5)),
                 p95_seconds=_seconds(percentile_ms(durations[dag_id], 0.95)),
-                slow_after_seconds=usual.get(dag_id),
+                slow_after_seconds=_slow_after(usual.get(dag_id)),
             )
             for dag_id in sorted(ends)
         ]
         first, last = _edges(span)
         return DagsStatsView(since=first, until=last, items=items)
 
-    async def slow_after(self) -> dict[str, float]:
-        """Return after how many seconds a run of each DAG is slower than usual, if known."""
+    async def usual_of_dags(self) -> dict[str, Usual]:
+        """Return how long the runs of each DAG usually take, if known."""
         now = self._clock.now()
         if self._usual is not None and 0 <= now - self._usual[0] < _USUAL_US:
             return self._usual[1]
         found = await self._durations(now - _USUAL_DAYS * DAY_US, now)
-        limits = {dag_id: slow_after_ms(durations) for dag_id, durations in found.items()}
-        usual = {dag_id: limit / 1000 for dag_id, limit in limits.items() if limit is not None}
+        usual = {}
+        for dag_id, durations in found.items():
+            median, limit = percentile_ms(durations, 0.5), slow_after_ms(durations)
+            if median is not None and limit is not None:
+                usual[dag_id] = Usual(median / 1000, limit / 1000)
         self._usual = (now, usual)
         return usual
 
     async def usual(self) -> UsualsView:
         """Return the same as a list."""
-        usual = sorted((await self.slow_after()).items())
         return UsualsView(
-            items=[UsualView(dag_id=dag_id, slow_after_seconds=after) for dag_id, after in usual]
+            items=[
+                UsualView(
+                    dag_id=dag_id,
+                    slow_after_seconds=usual.slow_after,
+                    median_seconds=usual.median,
+                )
+                for dag_id, usual in sorted((await self.usual_of_dags()).items())
+            ]
         )
 
     async def dag(self, dag_id: str, span: Span) -> DagHistoryView:
@@ -368,7 +395,7 @@ class History:
         await self._reader.dag_row(dag_id)
         rows = await self._store.list_history(dag_id, since=span.since, until=span.until)
         total, items = await in_thread(_periods, rows, span)
-        usual = await self.slow_after()
+        usual = await self.usual_of_dags()
         first, last = _edges(span)
         return DagHistoryView(
             dag_id=dag_id,
@@ -376,7 +403,7 @@ class History:
             until=last,
             step=span.step,
             total=total,
-            slow_after_seconds=usual.get(dag_id),
+            slow_after_seconds=_slow_after(usual.get(dag_id)),
             items=items,
         )
 
@@ -423,6 +450,10 @@ class History:
         for dag_id, bucket, count in await self._store.count_durations_by_dag(since, until):
             durations[dag_id][bucket] = count
         return durations
+
+
+def _slow_after(usual: Usual | None) -> float | None:
+    return None if usual is None else usual.slow_after
 
 
 def _zone(name: str | None) -> tzinfo:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from aioflow.api.decisions import DecisionView
-from aioflow.api.page.history import History
+from aioflow.api.page.history import History, Usual
 from aioflow.api.page.schemas import ImportErrorView, PoolView
 from aioflow.api.queries import RunReader
 from aioflow.api.schemas import ErrorView, RunSummary, iso, run_state_name
@@ -35,11 +35,13 @@ class InFlightView(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         counts: Number of its tasks by state.
         slow_after_seconds: After how long it is slower than usual, if known.
+        usual_seconds: The median duration of the DAG's runs in the last 30 days, if known.
     """
 
     run: RunSummary
     counts: dict[str, int]
     slow_after_seconds: float | None
+    usual_seconds: float | None = None
 
 
 class AttentionView(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,20 +91,25 @@ async def home(
     """Return the content of the home page."""
     live = await reader.store.list_runs(state=RunState.RUNNING, limit=_SHOWN)
     counts = await reader.counts(live)
-    usual = await history.slow_after()
+    usual = await history.usual_of_dags()
     return HomeView(
         in_flight=[
-            InFlightView(
-                run=run,
-                counts=count,
-                slow_after_seconds=usual.get(run.dag_id),
-            )
+            _in_flight(run, count, usual.get(run.dag_id))
             for run, count in zip(await reader.summaries(live), counts, strict=True)
         ],
         attention=await _attention(reader, clock.now() - DAY_US),
         pools=pools,
         decisions=decisions,
         import_errors=import_errors,
+    )
+
+
+def _in_flight(run: RunSummary, counts: dict[str, int], usual: Usual | None) -> InFlightView:
+    return InFlightView(
+        run=run,
+        counts=counts,
+        slow_after_seconds=None if usual is None else usual.slow_after,
+        usual_seconds=None if usual is None else usual.median,
     )
 
 

@@ -33,6 +33,7 @@ from aioflow.api.page.schemas import (
 )
 from aioflow.api.page.task_detail import TaskReader
 from aioflow.api.page.triggers import TriggerStats, WaitingTriggers
+from aioflow.api.page.usual import UsualTimes
 from aioflow.api.paging import Page
 from aioflow.api.queries import RunReader
 from aioflow.api.schedule_texts import schedule_text
@@ -91,6 +92,7 @@ class Overview:
         engine: The engine of this node.
         looking: Collects statistics of the node's memory.
         lag_seconds: Returns the recent delay of the node's event loop.
+        usual: The median waits of tasks.
     """
 
     def __init__(
@@ -103,6 +105,7 @@ class Overview:
         began_us: int,
         looking: MemoryStatsCollector,
         lag_seconds: Callable[[], float],
+        usual: UsualTimes,
     ) -> None:
         self._reader = reader
         self._clock = clock
@@ -111,7 +114,7 @@ class Overview:
         self._began_us = began_us
         self._memory_stats = looking
         self._lag_seconds = lag_seconds
-        self._longest_waits = LongestWaits(reader, clock)
+        self._longest_waits = LongestWaits(reader, clock, usual)
 
     async def show(self, status: str) -> OverviewView:
         """Return the overview."""
@@ -339,7 +342,8 @@ class Reads:
         self.fires = TriggerStats(clock)
         self.commits = Commits(clock)
         self.graphs = Graphs(reader)
-        self.progress = RunStateCounts(reader, clock)
+        self.usual = UsualTimes(reader, clock)
+        self.progress = RunStateCounts(reader, clock, self.usual)
         self.children = Children(reader, clock)
         self.trigger_reader = TriggerReader(reader, self._memory, watched)
         self.one_task = TaskReader(reader, self.trigger_reader)
@@ -364,6 +368,7 @@ class Reads:
                 began_us=clock.monotonic_us(),
                 looking=self._memory_stats,
                 lag_seconds=self._late_seconds,
+                usual=self.usual,
             )
 
     @property

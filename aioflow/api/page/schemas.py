@@ -62,6 +62,7 @@ class WaitingView(msgspec.Struct, frozen=True, kw_only=True):
         count: Number of its tasks in this state.
         since: When the longest of these waits began.
         text: The target of their waits, as one sentence without times.
+        usual_seconds: The median of such waits of the task in the last 30 days, if known.
     """
 
     run_id: str
@@ -75,6 +76,7 @@ class WaitingView(msgspec.Struct, frozen=True, kw_only=True):
     since: str | None = None
     text: str = ""
     waiting_on: WaitView | None
+    usual_seconds: float | None = None
 
 
 class OverviewView(msgspec.Struct, frozen=True, kw_only=True):
@@ -208,7 +210,12 @@ class VersionView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunTaskView(msgspec.Struct, frozen=True, kw_only=True):
-    """The state counts of a task in a run, summed over its children."""
+    """The state counts of a task in a run, summed over its children.
+
+    Attributes:
+        usual_seconds: The median duration of the task, or of its children, in the last 30 days;
+            ``None`` if too little is known, or in a run of many tasks.
+    """
 
     task_id: str
     counts: dict[str, int]
@@ -216,6 +223,7 @@ class RunTaskView(msgspec.Struct, frozen=True, kw_only=True):
     is_open: bool
     started_at: str | None
     ended_at: str | None
+    usual_seconds: float | None = None
 
 
 class RunGraphView(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,6 +19,7 @@ import msgspec
 from aioflow.api.journal_follower import JournalFollower
 from aioflow.api.operate import Actions
 from aioflow.api.page.queries import Reads
+from aioflow.api.page.usual import usual_seconds
 from aioflow.api.queries import Counted
 from aioflow.api.schemas import (
     CauseView,
@@ -593,6 +594,7 @@ _TAKEN_OVER = Wait(
 )
 """The wait of all tasks of a run that a standby cannot ask the active node about."""
 
+_STATES = {state.label: state for state in TaskState}
 _MAY_BE_A_CYCLE = frozenset({WaitKind.TRIGGER, WaitKind.INTERVAL})
 
 
@@ -687,6 +689,7 @@ class Explaining(Actions):
             causes, more = await chain.of_run()
         else:
             causes, more = await chain.of_task(await self.locate(run, task_id, map_index))
+        causes = await self._with_usual(run.dag_id, causes)
         state = run_state_name(run)
         told = causes if task_id is None else _first_and_root(causes)
         texts = [cause.text for cause in told]
@@ -699,6 +702,20 @@ class Explaining(Actions):
             causes=causes,
             more=more,
         )
+
+    async def _with_usual(self, dag_id: str, causes: Sequence[CauseView]) -> list[CauseView]:
+        """Add how long such waits usually take. All runs of a chain are of the same DAG."""
+        waiting = {(dag_id, cause.task_id) for cause in causes if cause.waiting_on is not None}
+        usual = await self.reads.usual.of_tasks(waiting)
+        return [
+            msgspec.structs.replace(
+                cause,
+                usual_seconds=usual_seconds(
+                    usual.get((dag_id, cause.task_id)), _STATES.get(cause.state, TaskState.PENDING)
+                ),
+            )
+            for cause in causes
+        ]
 
     async def _view_of(self, run: RunRow) -> ViewOfRun:
         async def explain(tasks: Sequence[tuple[int, int]]) -> Explained:

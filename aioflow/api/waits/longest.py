@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from aioflow.api.metrics import WAITING_STATES, MemoryStats
 from aioflow.api.page.schemas import WaitingView
+from aioflow.api.page.usual import TaskKey, UsualTimes, usual_seconds
 from aioflow.api.queries import RunReader
 from aioflow.api.schemas import iso, wait_view
 from aioflow.api.task_instances import RunLayout, TaskLocation
@@ -43,6 +44,11 @@ class _Oldest(NamedTuple):
     location: TaskLocation
     state: TaskState
 
+    @property
+    def key(self) -> TaskKey:
+        """The ids of its DAG and task."""
+        return self.run.dag_id, self.layout.spec.tasks[self.location.task_index].task_id
+
 
 class LongestWaits:
     """Finds the longest waits: those of deferred and queued tasks, and of polling sensors.
@@ -51,8 +57,9 @@ class LongestWaits:
     known by then.
     """
 
-    def __init__(self, reader: RunReader, clock: Clock) -> None:
+    def __init__(self, reader: RunReader, clock: Clock, usual: UsualTimes) -> None:
         self._reader = reader
+        self._usual = usual
         self._clock = clock
         self._deferred: list[_Oldest] = []
         self._good_until_us = -1
@@ -125,15 +132,17 @@ class LongestWaits:
             )
             waits |= {at.task_no: found.get((at.task_index, at.map_index)) for at in locations}
         labels = await self._reader.store.find_labels([one.location.task_no for one in oldest])
+        shown = [one for one in oldest if one.location.task_index < len(one.layout.spec.tasks)]
+        usual = await self._usual.of_tasks([one.key for one in shown])
         return [
             _view(
                 one,
                 counts.get((one.run.run_no, one.location.task_index, one.state), 1),
                 waits.get(one.location.task_no),
                 labels.get(one.location.task_no),
+                usual_seconds(usual.get(one.key), one.state),
             )
-            for one in oldest
-            if one.location.task_index < len(one.layout.spec.tasks)
+            for one in shown
         ]
 
 
@@ -153,7 +162,9 @@ def _numbers(layout: RunLayout, location: TaskLocation) -> tuple[TaskNo, TaskNo]
     return first, first + max(layout.width(location.task_index), location.map_index + 1)
 
 
-def _view(one: _Oldest, count: int, wait: Wait | None, label: str | None) -> WaitingView:
+def _view(
+    one: _Oldest, count: int, wait: Wait | None, label: str | None, usual: float | None
+) -> WaitingView:
     map_index, round_number = one.layout.shown(one.location)
     task_id = one.layout.spec.tasks[one.location.task_index].task_id
     is_mapped = map_index >= 0 and not round_number
@@ -176,6 +187,7 @@ def _view(one: _Oldest, count: int, wait: Wait | None, label: str | None) -> Wai
         since=iso(one.since),
         text=cause_sentence(who, one.state, wait),
         waiting_on=wait_view(wait),
+        usual_seconds=usual,
     )
 
 

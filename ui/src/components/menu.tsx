@@ -16,6 +16,10 @@ export interface MenuItem {
   isOn?: boolean;
   needs?: "operator" | "admin";
   hint?: string;
+  /** What it does, as its tooltip. */
+  meaning?: string;
+  /** Whether what it switches is on; unlike with `isOn`, the menu closes. */
+  isPressed?: boolean;
 }
 
 interface MenuProps {
@@ -26,6 +30,8 @@ interface MenuProps {
   isBare?: boolean;
   items: (MenuItem | "line")[];
   class?: string;
+  /** Who may do any of it. */
+  needs?: "operator" | "admin";
 }
 
 const STEPS: Record<string, (at: number, count: number) => number> = {
@@ -35,7 +41,7 @@ const STEPS: Record<string, (at: number, count: number) => number> = {
   End: (_, count) => count - 1,
 };
 
-export function Menu({ label, icon, isBare, items, class: name = "" }: MenuProps) {
+export function Menu({ label, icon, isBare, items, class: name = "", needs }: MenuProps) {
   const id = useId();
   const button = useRef<HTMLButtonElement>(null);
   const list = useRef<HTMLDivElement>(null);
@@ -71,7 +77,7 @@ export function Menu({ label, icon, isBare, items, class: name = "" }: MenuProps
   }
   return (
     <>
-      <button ref={button} type="button" class={`menu-button ${isBare ? "plain icon-only" : ""} ${name}`} aria-haspopup="menu" aria-expanded="false" aria-label={isBare ? label : undefined} title={isBare ? label : undefined} popovertarget={id}>
+      <button ref={button} type="button" class={`menu-button ${isBare ? "plain icon-only" : ""} ${name}`} data-needs={needs} aria-haspopup="menu" aria-expanded="false" aria-label={isBare ? label : undefined} title={isBare ? label : undefined} popovertarget={id}>
         {icon && <Icon name={icon} />}
         {!isBare && <span>{label}</span>}
         {!isBare && <Icon name="chevron-down" size={14} />}
@@ -87,7 +93,7 @@ export function Menu({ label, icon, isBare, items, class: name = "" }: MenuProps
               {item.hint && <small>{item.hint}</small>}
             </a>
           ) : (
-            <button key={item.name} type="button" tabIndex={-1} role={item.isOn === undefined ? "menuitem" : "menuitemcheckbox"} aria-checked={item.isOn} class={item.isGrave ? "grave" : ""} data-needs={item.needs} onClick={() => chosen(item)}>
+            <button key={item.name} type="button" tabIndex={-1} role={item.isOn === undefined ? "menuitem" : "menuitemcheckbox"} aria-checked={item.isOn} class={item.isGrave ? "grave" : ""} data-needs={item.needs} title={item.meaning} onClick={() => chosen(item)}>
               {item.isOn !== undefined ? <span class="tick">{item.isOn && <Icon name="check" />}</span> : item.icon && <Icon name={item.icon} />}
               <span>{item.name}</span>
               {item.hint && <small>{item.hint}</small>}

@@ -11,7 +11,7 @@ import { GraphView, graphOf } from "../graph";
 import { GridView, usePicked } from "../grid";
 import { GridPane } from "../grid_pane";
 import { HealthStrip } from "../history";
-import { Choice, Empty, Fact, Head, Shown, dagHref, runHref, shortVersion } from "../parts";
+import { Choice, Empty, Fact, Head, HeadActions, Shown, dagHref, runHref, shortVersion } from "../parts";
 import { Inline, Markdown, firstParagraph } from "../markdown";
 import { isRare, scheduleName } from "../schedule";
 import { go, usePlace, withQuery } from "../router";
@@ -74,15 +74,13 @@ function DagHead({ dag, at }: { dag: DagDetail; at: string }) {
         />
       }
     >
-      <button type="button" data-needs="operator" class="main" onClick={() => void trigger(dag.dag_id)}>
-        {texts.actions.trigger}
-      </button>
-      <button type="button" data-needs="operator" onClick={() => backfill(dag.dag_id)}>
-        {texts.actions.backfill}
-      </button>
-      <button type="button" data-needs="operator" aria-pressed={dag.paused} onClick={() => void pause(dag.dag_id, !dag.paused)}>
-        {dag.paused ? texts.actions.resume : texts.actions.pause}
-      </button>
+      <HeadActions
+        actions={[
+          { name: texts.actions.trigger, act: () => void trigger(dag.dag_id), isMain: true, needs: "operator" },
+          { name: texts.actions.backfill, act: () => void backfill(dag.dag_id), needs: "operator" },
+          { name: dag.paused ? texts.actions.resume : texts.actions.pause, act: () => void pause(dag.dag_id, !dag.paused), isPressed: dag.paused, needs: "operator" },
+        ]}
+      />
     </Head>
   );
 }

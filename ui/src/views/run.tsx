@@ -11,7 +11,7 @@ import { Gantt } from "../gantt";
 import { GraphView, graphOf } from "../graph";
 import { RunLog } from "../log";
 import { NoteBox, NoteMark, writeNote } from "../note";
-import { Empty, Fact, Filter, Head, NoMatches, Panel, Shown, Trouble, childName, dagHref, number, runHref, shortVersion, taskHref } from "../parts";
+import { Empty, Fact, Filter, Head, HeadActions, NoMatches, Panel, Shown, Trouble, childName, dagHref, number, runHref, shortVersion, taskHref } from "../parts";
 import { RunParameters } from "../run_parameters";
 import { go, usePlace, withQuery } from "../router";
 import { Bar, Glyph, Legend, State, TASK_ORDER, ended, isLive, shownState, sum, worst } from "../states";
@@ -65,6 +65,12 @@ function RunHead({ run, view, hasNoNote }: { run: Run; view: string; hasNoNote: 
   const hasFailed = FAILED.has(run.state);
   // While a task is open beside the run, the main action is that of the task.
   const isAlone = !usePlace().query.has("task");
+  const clearing = {
+    name: hasFailed ? texts.actions.clearFailed : texts.actions.clear,
+    meaning: hasFailed ? texts.actions.clearFailedMeaning(clearable(run.counts)) : texts.actions.clearMeaning,
+    act: () => void clear({ run: run.run_id }, hasFailed),
+    needs: "operator" as const,
+  };
   return (
     <Head
       isWide
@@ -88,32 +94,19 @@ function RunHead({ run, view, hasNoNote }: { run: Run; view: string; hasNoNote: 
         />
       }
     >
-      {hasNoNote && (
-        <button type="button" data-needs="operator" class="plain" onClick={() => writeNote({ run: run.run_id })}>
-          {texts.notes.add}
-        </button>
-      )}
-      {live && (
-        <button type="button" data-needs="operator" class="grave" onClick={() => cancel(run.run_id)}>
-          {texts.actions.cancel}
-        </button>
-      )}
-      <button type="button" data-needs="operator" class={hasFailed && isAlone ? "main" : ""} title={hasFailed ? texts.actions.clearFailedMeaning(clearable(run.counts)) : texts.actions.clearMeaning} onClick={() => clear({ run: run.run_id }, hasFailed)}>
-        {hasFailed ? texts.actions.clearFailed : texts.actions.clear}
-      </button>
-      <button type="button" data-needs="operator" onClick={() => mark({ run: run.run_id })}>
-        {texts.actions.markRun}
-      </button>
-      {!live && (
-        <>
-          <button type="button" data-needs="operator" title={texts.actions.againMeaning} onClick={() => void runAgain(run)}>
-            {texts.actions.again}
-          </button>
-          <button type="button" data-needs="admin" class="grave" title={texts.actions.removeMeaning} onClick={() => deleteRun(run.run_id)}>
-            {texts.actions.remove}
-          </button>
-        </>
-      )}
+      <HeadActions
+        actions={[
+          ...(hasFailed ? [{ ...clearing, isMain: isAlone }] : []),
+          ...(live ? [{ name: texts.actions.cancel, act: () => cancel(run.run_id), isGrave: true, needs: "operator" as const }] : []),
+          ...(live ? [] : [{ name: texts.actions.again, meaning: texts.actions.againMeaning, act: () => void runAgain(run), needs: "operator" as const }]),
+        ]}
+        more={[
+          ...(hasFailed ? [] : [clearing]),
+          { name: texts.actions.markRun, act: () => mark({ run: run.run_id }), needs: "operator" },
+          ...(hasNoNote ? [{ name: texts.notes.add, act: () => writeNote({ run: run.run_id }), needs: "operator" as const }] : []),
+          ...(live ? [] : (["line", { name: texts.actions.remove, meaning: texts.actions.removeMeaning, act: () => deleteRun(run.run_id), isGrave: true, needs: "admin" }] as const)),
+        ]}
+      />
     </Head>
   );
 }

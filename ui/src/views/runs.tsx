@@ -1,6 +1,6 @@
 import { useEffect, useMemo, useState } from "preact/hooks";
 
-import { BULK_ACTIONS, actOnMatching, actOnSelected } from "../bulk";
+import { BULK_ACTIONS, type BulkAction, actOnMatching, actOnSelected } from "../bulk";
 import { DateRange } from "../components/dates";
 import { Menu, type MenuItem } from "../components/menu";
 import { type Column, Table } from "../components/table";
@@ -190,6 +190,7 @@ export function RunList({ filter, total, toolbar, isOfOne = false }: RunListProp
     };
     return COLUMNS.filter((column) => !isOfOne || column.id !== "dag").map((column) => ({ ...column, ...cells[column.id] }));
   }, [usual, flight, isOfOne]);
+  const perform = (action: BulkAction) => (isAll || keys.size === total ? void actOnMatching(action, filter, clear) : actOnSelected(action, [...keys], clear));
   const bar = keys.size > 0 && (
     <span class="bulk-bar" role="group" aria-label={texts.bulk.label}>
       <b>{isAll && total !== undefined ? texts.bulk.allSelected(total) : texts.table.selected(keys.size)}</b>
@@ -201,17 +202,12 @@ export function RunList({ filter, total, toolbar, isOfOne = false }: RunListProp
           {texts.bulk.selectAll(total)}
         </button>
       )}
-      {BULK_ACTIONS.map((action) => (
-        <button
-          key={action}
-          type="button"
-          data-needs={action === "delete" ? "admin" : "operator"}
-          class={action === "delete" ? "grave" : ""}
-          onClick={() => (isAll || keys.size === total ? void actOnMatching(action, filter, clear) : actOnSelected(action, [...keys], clear))}
-        >
+      {BULK_ACTIONS.filter((action) => action !== "delete").map((action) => (
+        <button key={action} type="button" data-needs="operator" onClick={() => perform(action)}>
           {texts.bulk.verbs[action]}
         </button>
       ))}
+      <Menu label={texts.common.moreActions} icon="ellipsis" isBare needs="admin" items={[{ name: texts.bulk.verbs.delete, act: () => perform("delete"), isGrave: true, needs: "admin" }]} />
       <button type="button" class="plain" onClick={clear}>
         {texts.bulk.none}
       </button>
