@@ -230,6 +230,8 @@ def test_a_wait_for_a_time_is_ended_manually(browser, daemon):
         page.go("/triggers")
         page.see(" wait", within=".sentence")
         row = page.page.locator(".virtual-row", has_text=run)
+        expect(row).to_have_count(1)
+        expect(page.page.locator(".table-group", has_text="For a time")).to_have_count(1)
         row.get_by_role("button", name="End the wait rests").click()
         page.confirm("End")
         page.heard("Ended the wait of rests")

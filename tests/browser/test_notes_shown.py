@@ -16,8 +16,11 @@ def note(page, within="main"):
     return page.page.locator(within).get_by_role("complementary", name="Note on ")
 
 
-def write(page, text, button="Add note", within="main"):
-    page.press(button, within=within)
+def write(page, text, button="", within="main"):
+    if button or within != "main":
+        page.press(button or "Add note", within=within)
+    else:
+        page.choose("Add note")
     page.page.get_by_role("dialog").get_by_label("Text").fill(text)
     page.confirm("Save")
 

@@ -65,7 +65,7 @@ def test_a_pool_is_limited_shows_who_holds_it_and_is_lifted(page, daemon):
 
     page.go("/pools")
     page.page.get_by_role("link", name="desk").click()
-    page.press("Remove limit")
+    page.choose("Remove limit", "More actions: desk")
     page.confirm("Remove")
     page.see("No pool has a limit")
     eventually(lambda: all(task_of(daemon, run, "sits")["state"] == "deferred" for run in runs))
@@ -90,7 +90,7 @@ def test_a_marked_task_lets_the_tasks_after_it_start(page, daemon):
 def test_a_run_is_marked_as_failed(page, daemon):
     run = daemon.trigger("patient")
     page.go(f"/runs/{run}")
-    page.press("Set run state")
+    page.choose("Set run state")
     field(page, "State").select_option("failed")
     page.confirm("Set state")
     page.without_delay()
@@ -103,7 +103,7 @@ def test_a_run_that_is_deleted_is_in_no_list(page, daemon):
     run = daemon.trigger("brief", run_id="gone-tomorrow")
     daemon.wait(run)
     page.go(f"/runs/{run}")
-    page.press("Delete")
+    page.choose("Delete")
     page.see("cannot be undone", within="dialog")
     page.confirm("Delete")
 

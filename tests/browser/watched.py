@@ -171,6 +171,11 @@ class Watched:
         """Press a button by its name."""
         self.page.locator(within).get_by_role("button", name=name, exact=True).first.click()
 
+    def choose(self, name: str, menu: str = "More actions") -> None:
+        """Choose one of the rarer actions of the view or of one of its rows, which are in a menu."""
+        self.press(menu)
+        self.page.get_by_role("menuitem", name=name, exact=True).click()
+
     def confirm(self, verb: str) -> None:
         """Confirm the dialog."""
         self.page.locator("dialog footer button[type=submit]", has_text=verb).click()

@@ -14,6 +14,8 @@ import type { Counts, DagDetail, Graph } from "./types";
 
 import "./styles/graph_tools.css";
 
+/** So few tasks are found by looking. */
+const FEW = 8;
 const LARGE = 600;
 /** A graph of more tasks begins with its groups collapsed. */
 const MANY = 60;
@@ -171,9 +173,9 @@ function Drawn({ graph, counts, times, hrefOf, picked }: Props) {
   const current = search === "" ? null : hits[found];
   const dims = (id: string): boolean => (critical !== null && !critical.has(id)) || (search !== "" && !hits.includes(id));
   return (
-    <div class="graph" style={placed ? { "--tall": `${Math.ceil(placed.height * ZOOMS.usual) + 110}px` } : undefined}>
+    <div class="graph" style={placed ? { "--tall": `${Math.ceil(placed.height * Math.min(ZOOMS.usual, seen.width > 0 ? seen.width / placed.width : 1)) + 72}px` } : undefined}>
       <div class="graph-tools">
-        <SearchField
+        {graph.nodes.length > FEW && <SearchField
           class="graph-find"
           label={texts.graph.search}
           value={search}
@@ -184,7 +186,7 @@ function Drawn({ graph, counts, times, hrefOf, picked }: Props) {
           onEnter={find}
         >
           {search !== "" && <small>{texts.graph.found(found, hits.length)}</small>}
-        </SearchField>
+        </SearchField>}
         {hasGroups && (
           <button type="button" class="small" onClick={() => setCollapsed(new Set(collapsed.size > 0 ? [] : graph.groups.map((group) => group.group_id)))}>
             {collapsed.size > 0 ? texts.graph.expand : texts.graph.collapse}

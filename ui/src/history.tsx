@@ -7,7 +7,7 @@ import { Chart, type Point, type Series, type Step, periodName, periods } from "
 import { never, ofDag, useData, useItems } from "./data";
 import { Panel, Shown, number } from "./parts";
 import { stateName, texts } from "./texts";
-import { HOUR_MS, instant, millis, span, useNow, zoneName } from "./time";
+import { DAY_MS, HOUR_MS, instant, millis, span, useNow, zoneName } from "./time";
 import type { RunSummary } from "./types";
 
 export interface Ends {
@@ -104,24 +104,49 @@ export function RunsChart() {
   );
 }
 
-/** A mark on a run that takes, or took, longer than such runs usually do. */
-export function SlowMark({ run, after }: { run: Pick<RunSummary, "started_at" | "ended_at">; after: number | null | undefined }) {
+/** How long the runs of a DAG usually take, and after how long one is slower than that, in seconds. */
+export interface Usual {
+  slow_after_seconds: number;
+  median_seconds?: number;
+}
+
+/** A mark on a run that takes, or took, longer than such runs usually do: by how much. */
+export function SlowMark({ run, usual }: { run: Pick<RunSummary, "started_at" | "ended_at">; usual: Usual | null | undefined }) {
   const begun = millis(run.started_at);
   const over = millis(run.ended_at);
-  const now = useNow(begun !== null && over === null && typeof after === "number");
-  if (typeof after !== "number" || begun === null || (over ?? now) - begun <= after * 1000) return null;
+  const now = useNow(begun !== null && over === null && !!usual);
+  if (!usual || begun === null) return null;
+  const took = ((over ?? now) - begun) / 1000;
+  if (took <= usual.slow_after_seconds) return null;
+  const { median_seconds: median } = usual;
   return (
-    <span class="slow-mark" title={texts.history.slowMeaning(span(after * 1000))}>
-      {texts.history.slow}
+    <span class="slow-mark" title={median ? texts.history.usualOf(span(median * 1000)) : texts.history.slowMeaning(span(usual.slow_after_seconds * 1000))}>
+      {median ? texts.history.times(took / median) : texts.history.slow}
     </span>
   );
 }
 
-/** After how many seconds a run of each DAG is slower than usual. */
-export function useUsual(): ReadonlyMap<string, number> {
-  const found = useItems<{ dag_id: string; slow_after_seconds: number }>("/history/usual", { on: never, every: 60_000 });
-  return useMemo(() => new Map(found.data?.map((one) => [one.dag_id, one.slow_after_seconds])), [found.data]);
+/** How long it usually takes, behind a duration. */
+export function Usually({ seconds: usual, isBare }: { seconds: number | null | undefined; isBare?: boolean }) {
+  if (typeof usual !== "number") return null;
+  const text = texts.history.usually(span(usual * 1000));
+  return (
+    <span class="usually" title={texts.history.usualMeaning}>
+      {isBare ? text : `(${text})`}
+    </span>
+  );
 }
+
+/** How long the runs of each DAG usually take. */
+export function useUsual(): ReadonlyMap<string, Usual> {
+  const found = useItems<Usual & { dag_id: string }>("/history/usual", { on: never, every: 60_000 });
+  return useMemo(() => new Map(found.data?.map((one) => [one.dag_id, one])), [found.data]);
+}
+
+const STATS_DAYS = 30;
+
+/** The start of the period of success rates and medians: the same in the list of DAGs and at a DAG. It begins with a day, so that its address stays the same. */
+export const statsFrom = (): string => new Date(Math.floor(Date.now() / DAY_MS - STATS_DAYS) * DAY_MS).toISOString();
 
 export interface Durations {
   count: number;
@@ -144,11 +169,12 @@ export interface DagHistory {
 
 export const seconds = (value: number): string => (value === 0 ? "0" : span(value * 1000));
 export const shownSeconds = (value: number | null): string => (value === null ? "–" : seconds(value));
-export const percent = (value: number): string => `${number(100 * value, 1)} %`;
+/** Rounded down: "100 %" is for all. */
+export const percent = (value: number): string => `${number(Math.floor(1000 * value + 1e-6) / 10, 1)} %`;
 
 /** How the DAG does: in one line above its views. */
 export function HealthStrip({ id }: { id: string }) {
-  const found = useData<DagHistory>(`/history/dags/${enc(id)}`, { on: ofDag(id), gap: 5000 });
+  const found = useData<DagHistory>(query(`/history/dags/${enc(id)}`, { from: useMemo(statsFrom, []) }), { on: ofDag(id), gap: 5000 });
   if (!found.data) return null;
   const { failure_rate: rate, duration } = found.data.total;
   if (rate === null && duration.count === 0) return null;

@@ -11,7 +11,7 @@ import { useIsPhone } from "./components/table_settings";
 import { reason } from "./messages";
 import { here, usePlace } from "./router";
 import { texts } from "./texts";
-import type { Dag } from "./types";
+import type { Dag, RunSummary } from "./types";
 
 interface PanelProps {
   title?: ComponentChildren;
@@ -103,6 +103,17 @@ export function HeadActions({ actions, more = [] }: HeadActionsProps) {
 }
 
 const PLACE_NAMES: Record<string, string> = { runs: texts.places.runs, dags: texts.places.dags };
+
+/** Who or what started a run: a person by name, where that is known. */
+export function StartedBy({ run: { cause, started_by: by } }: { run: Pick<RunSummary, "cause" | "started_by"> }) {
+  const name = texts.runs.causes[cause] ?? cause;
+  const isPerson = cause === "manual" && !!by;
+  return (
+    <span class="cut" title={by ? texts.runs.startedByName(name, by) : undefined}>
+      {isPerson ? by : name}
+    </span>
+  );
+}
 
 /** One of several things that stand beside each other: its name and value stay together. */
 export function Fact({ name, children }: { name: string; children: ComponentChildren }) {

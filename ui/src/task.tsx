@@ -13,6 +13,7 @@ import { ofRun, useData, useItems } from "./data";
 import { DecisionById } from "./decision";
 import { TaskLog } from "./log";
 import { NoteBox } from "./note";
+import { Usually } from "./history";
 import { Fact, Json, Shown, childName, childrenHref, number, taskHref } from "./parts";
 import { closePane } from "./pane_place";
 import { TaskCode } from "./task_code";
@@ -172,7 +173,7 @@ function OfRun({ run, task, map, round }: { run: string; task: string; map?: num
   );
 }
 
-function One({ run, dag, version, task, map, round, shown, hrefOf }: Props & { shown: TaskShown }) {
+function One({ run, dag, version, task, map, round, shown, tasks, hrefOf }: Props & { shown: TaskShown }) {
   const place = usePlace();
   const live = isLive(shown.state);
   const at = place.query.get("tab") ?? firstTab(shown.state);
@@ -211,7 +212,7 @@ function One({ run, dag, version, task, map, round, shown, hrefOf }: Props & { s
           <div>
             <dt>{live ? texts.task.elapsed : texts.task.duration}</dt>
             <dd>
-              <Took from={shown.started_at} to={live ? null : shown.ended_at} />
+              <Took from={shown.started_at} to={live ? null : shown.ended_at} /> <Usually seconds={tasks?.find((one) => one.task_id === task)?.usual_seconds} />
             </dd>
           </div>
           {last && last.executor !== null && (

@@ -117,6 +117,8 @@ export interface RunSummary {
   quarantine: string | null;
   /** The text of the note on the run. */
   note?: string | null;
+  /** The person who started it, or its backfill or calling run. */
+  started_by?: string | null;
 }
 
 /** A note on a run, or on a task of it. */
@@ -230,6 +232,8 @@ export interface Cause {
   /** Who uses the pool that is waited for. */
   shares: { run_id: string; dag_id: string; slots: number }[];
   actions: string[];
+  /** How long such waits of the task usually take. */
+  usual_seconds?: number | null;
 }
 
 /** What is waited for, to link to it. */
@@ -281,6 +285,8 @@ export interface RunGraphTask {
   is_open: boolean;
   started_at: string | null;
   ended_at: string | null;
+  /** The median of its durations. */
+  usual_seconds?: number | null;
 }
 
 export interface RunGraph {
@@ -331,6 +337,7 @@ export interface Overview {
     since: string | null;
     text: string;
     waiting_on: Wait | null;
+    usual_seconds?: number | null;
   }[];
   failed_runs: RunSummary[];
   damaged: { table: string; row: string; column: string; reason: string; run_id: string | null; dag_id: string | null }[];

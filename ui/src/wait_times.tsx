@@ -1,5 +1,6 @@
 // How long something has waited, and when that ends: by itself, or with a timeout.
 
+import { Usually } from "./history";
 import { named } from "./states";
 import { texts } from "./texts";
 import { Both, Next, Took, When, ago, millis, useNow } from "./time";
@@ -63,9 +64,11 @@ interface Props {
   zone?: string;
   /** Leave out the time so far where the end is known. */
   isShort?: boolean;
+  /** How long such waits usually take, in seconds. */
+  usual?: number | null;
 }
 
-export function WaitTimes({ wait, since, zone, isShort = false }: Props) {
+export function WaitTimes({ wait, since, zone, isShort = false, usual }: Props) {
   const begun = wait?.since ?? since;
   const end = wait && endOf(wait);
   const checks = useChecks(wait);
@@ -74,6 +77,8 @@ export function WaitTimes({ wait, since, zone, isShort = false }: Props) {
       {begun && !(isShort && end) && (
         <span>
           {texts.why.lasts} <Took from={begun} to={null} />
+          {" "}
+          <Usually seconds={usual} />
         </span>
       )}
       {end && (

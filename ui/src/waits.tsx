@@ -41,7 +41,7 @@ export function Waiting({ rows, isShort }: { rows: Overview["waiting_longest"]; 
             <Glyph state={row.state} />
             <span class="why-text">{row.text}</span>
             <span class="end">
-              <WaitTimes wait={row.waiting_on} since={row.since} isShort={isShort} />
+              <WaitTimes wait={row.waiting_on} since={row.since} isShort={isShort} usual={row.usual_seconds} />
             </span>
             <span class="second">
               {runs > 1 && <span class="num">{texts.home.inRuns(runs)}</span>}

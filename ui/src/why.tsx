@@ -139,7 +139,7 @@ function Times({ cause, zone }: { cause: Cause; zone: string }) {
   const wait = cause.waiting_on;
   return wait && (wait.since ?? endOf(wait)) && (
     <p class="why-times soft">
-      <WaitTimes wait={wait} zone={zone} />
+      <WaitTimes wait={wait} zone={zone} usual={cause.usual_seconds} />
     </p>
   );
 }

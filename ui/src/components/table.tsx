@@ -64,6 +64,8 @@ interface TableProps<T> {
   hrefOf?: (item: T) => string | null;
   /** What the link of a row is called, if not its first cells. */
   nameOf?: (item: T) => string;
+  /** The head of a group, which takes the whole row; false for other rows. */
+  groupOf?: (item: T) => ComponentChildren;
   /** The row that is shown beside the table. */
   current?: (item: T) => boolean;
   sort?: Sort;
@@ -185,7 +187,7 @@ export function Table<T>(props: TableProps<T>) {
             </div>
           }
           row={(item, index) => (
-            <Row item={item} index={index} columns={shown} href={item === undefined ? null : (props.hrefOf?.(item) ?? null)} rowName={item === undefined ? undefined : props.nameOf?.(item)}>
+            <Row item={item} index={index} columns={shown} href={item === undefined ? null : (props.hrefOf?.(item) ?? null)} rowName={item === undefined ? undefined : props.nameOf?.(item)} group={item === undefined ? false : props.groupOf?.(item)}>
               {selection && item !== undefined && (
                 <Check isOn={selection.keys.has(String(keyOf(item, index)))} name={props.nameOf?.(item) ?? String(keyOf(item, index))} index={index} toggling={toggling} />
               )}
@@ -254,11 +256,20 @@ interface RowProps<T> {
   columns: Column<T>[];
   href: string | null;
   rowName?: string;
+  group?: ComponentChildren;
   children?: ComponentChildren;
 }
 
-function Row<T>({ item, index, columns, href, rowName, children }: RowProps<T>) {
+function Row<T>({ item, index, columns, href, rowName, group, children }: RowProps<T>) {
   if (item === undefined) return <div class="table-row is-loading" />;
+  if (group)
+    return (
+      <div class="table-row table-group">
+        <span role="cell" class="table-cell" aria-colspan={columns.length}>
+          {group}
+        </span>
+      </div>
+    );
   // The title of the row is its link, and the link covers the row.
   const linked = columns.find((column) => column.phone === "title") ?? columns[0];
   return (

@@ -5,12 +5,14 @@ import { useState } from "preact/hooks";
 import { texts as actionTexts } from "../action_texts";
 import { deleteValue, valuePath } from "../actions";
 import { get, send } from "../api";
+import { Menu } from "../components/menu";
 import { useItems } from "../data";
 import { ask, attempt, reason } from "../dialog";
 import { Empty, Panel, Shown } from "../parts";
 import { When } from "../time";
 import { ConnectionForm, type Detail, Draft, type Type } from "./form";
 import { texts } from "./texts";
+import { texts as shared } from "../texts";
 
 interface Row {
   name: string;
@@ -71,9 +73,7 @@ export default function Connections() {
                   <button type="button" data-needs="admin" class="small" disabled={!row.opens} aria-label={texts.editRow(row.name)} onClick={() => void attempt(() => edit(row.name))}>
                     {texts.edit}
                   </button>
-                  <button type="button" data-needs="admin" class="small" aria-label={said.remove(row.name)} onClick={() => deleteValue("connection", row.name)}>
-                    {texts.remove}
-                  </button>
+                  <Menu label={shared.common.moreOf(row.name)} icon="ellipsis" isBare needs="admin" items={[{ name: said.remove(row.name), act: () => deleteValue("connection", row.name), isGrave: true, needs: "admin" }]} />
                 </div>
                 <Told outcome={outcomes[row.name]} />
               </li>

@@ -8,6 +8,7 @@ import { type Option, Select, Text } from "../actions";
 import { enc, send } from "../api";
 import { CopyButton } from "../components/copy";
 import { Detail } from "../components/detail";
+import { Menu } from "../components/menu";
 import { SplitPane } from "../components/split";
 import { type Column, Table } from "../components/table";
 import { type Data, useItems } from "../data";
@@ -301,9 +302,7 @@ function UserDetail({ user, sessions }: { user: User; sessions: Session[] }) {
           <button type="button" data-needs="admin" onClick={() => setDisabled(user)}>
             {user.disabled ? texts.access.enable : texts.access.disable}
           </button>
-          <button type="button" data-needs="admin" class="grave" onClick={() => deleteUser(user)}>
-            {texts.access.remove}
-          </button>
+          <Menu label={texts.common.moreOf(user.name)} icon="ellipsis" isBare needs="admin" items={[{ name: texts.access.remove, act: () => deleteUser(user), isGrave: true, needs: "admin" }]} />
         </>
       }
     >

@@ -42,7 +42,7 @@ export function DagPage({ id, view }: { id: string; view: string }) {
             <DagHead dag={data} at={at} />
             <SplitPane name="grid" side={at === "grid" && picked ? <GridPane dag={data.dag_id} picked={picked} /> : null} isFull={place.query.has("full")}>
               <Top dag={data} />
-              {at === "grid" && <HealthStrip id={data.dag_id} />}
+              {(at === "grid" || at === "history") && <HealthStrip id={data.dag_id} />}
               <View dag={data} at={at} />
             </SplitPane>
           </>

@@ -27,6 +27,9 @@ const TIMES = [
   { key: "p50", name: texts.history.p50, tone: "h-p50" },
   { key: "p95", name: texts.history.p95, tone: "h-p95" },
 ];
+/** Of periods with one run each, both are the same. */
+const TIME = [{ key: "p50", name: texts.history.single, tone: "h-p50" }];
+const timesOf = (items: DagPeriod[], durations: (one: DagPeriod) => Durations) => (items.every((one) => durations(one).count <= 1) ? TIME : TIMES);
 const RATE = [{ key: "rate", name: texts.history.rateName, tone: "h-rate" }];
 
 /** Where a column is several periods of the answer, the last of them stands for the lines. */
@@ -80,10 +83,10 @@ export default function DagHistoryView({ id, isRare }: { id: string; isRare: boo
               <Chart label={`${texts.history.runs}: ${id}`} kind="columns" series={RUN_SERIES} points={endsOf(data.items, from, period)} {...shared} format={(value) => number(value)} empty={texts.history.noRuns} />
             </Panel>
             <Panel title={texts.history.duration}>
-              <Chart label={`${texts.history.duration}: ${id}`} kind="lines" series={TIMES} points={points(data.items, from, period, (one) => ({ p50: one.duration.p50, p95: one.duration.p95 }))} {...shared} format={seconds} scale={durationScale} />
+              <Chart label={`${texts.history.duration}: ${id}`} kind="lines" series={timesOf(data.items, (one) => one.duration)} points={points(data.items, from, period, (one) => ({ p50: one.duration.p50, p95: one.duration.p95 }))} {...shared} format={seconds} scale={durationScale} />
             </Panel>
             <Panel title={texts.history.queue}>
-              <Chart label={`${texts.history.queue}: ${id}`} kind="lines" series={TIMES} points={points(data.items, from, period, (one) => ({ p50: one.queue.p50, p95: one.queue.p95 }))} {...shared} format={seconds} scale={durationScale} />
+              <Chart label={`${texts.history.queue}: ${id}`} kind="lines" series={timesOf(data.items, (one) => one.queue)} points={points(data.items, from, period, (one) => ({ p50: one.queue.p50, p95: one.queue.p95 }))} {...shared} format={seconds} scale={durationScale} />
             </Panel>
             <Panel title={texts.history.rate}>
               <Chart label={`${texts.history.rate}: ${id}`} kind="columns" series={RATE} {...rates(data.items, from, period)} {...shared} hrefOf={(at) => hrefOf(at, "failed")} format={percent} scale={(most) => niceScale(Math.max(0.1, most), false)} empty={data.total.failure_rate === null ? undefined : texts.history.noFailures} />

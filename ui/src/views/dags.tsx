@@ -8,13 +8,14 @@ import { Menu } from "../components/menu";
 import { type Column, type Sort, Table } from "../components/table";
 import { useData, useItems, usePages } from "../data";
 import { heights } from "../grid";
+import { percent, statsFrom } from "../history";
 import { onChange } from "../live";
 import { Choice, Empty, Filter, Head, NoMatches, Shown, dagHref } from "../parts";
 import { go, usePlace, withQuery } from "../router";
 import { scheduleName } from "../schedule";
 import { Glyph, named } from "../states";
 import { count, texts } from "../texts";
-import { DAY_MS, When, span } from "../time";
+import { When, span } from "../time";
 import type { Dag, RecentRun } from "../types";
 
 const PAGE = 500;
@@ -32,11 +33,9 @@ interface Stats {
   p50_seconds: number | null;
 }
 
-const DAYS = 30;
-
-/** How the runs of each DAG went lately. The period begins with a day, so that its address stays the same. */
+/** How the runs of each DAG went lately. */
 function useStats(): Map<string, Stats> {
-  const since = useMemo(() => new Date(Math.floor(Date.now() / DAY_MS - DAYS) * DAY_MS).toISOString(), []);
+  const since = useMemo(statsFrom, []);
   const found = useData<{ items: Stats[] }>(query("/history/dags", { from: since }), { on: (change) => change.runs.size > 0, gap: 30_000 });
   return useMemo(() => new Map((found.data?.items ?? []).map((one) => [one.dag_id, one])), [found.data]);
 }
@@ -185,7 +184,7 @@ const columns = (recent: Record<string, RecentRun[]>, stats: Map<string, Stats>,
     isNumber: true,
     isWideOnly: true,
     isSortable,
-    cell: (dag) => dag.dag_id !== null && percent(stats.get(dag.dag_id)),
+    cell: (dag) => dag.dag_id !== null && success(stats.get(dag.dag_id)),
   },
   {
     id: "median",
@@ -202,7 +201,7 @@ const columns = (recent: Record<string, RecentRun[]>, stats: Map<string, Stats>,
   { id: "buttons", title: "", width: "134px", isFixed: true, isInteractive: true, cell: (dag) => dag.dag_id !== null && <Buttons id={dag.dag_id} paused={dag.paused} /> },
 ];
 
-const percent = (one: Stats | undefined) => (one?.failure_rate == null ? <span class="soft">–</span> : `${Math.floor((1 - one.failure_rate) * 100)} %`);
+const success = (one: Stats | undefined) => (one?.failure_rate == null ? <span class="soft">–</span> : percent(1 - one.failure_rate));
 const seconds = (one: Stats | undefined) => (one?.p50_seconds == null ? <span class="soft">–</span> : span(one.p50_seconds * 1000));
 
 /** What is unknown comes last, whichever way. */

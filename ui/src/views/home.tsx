@@ -2,7 +2,7 @@ import { Empty, Head, Panel, Shown, number, runHref } from "../parts";
 import { type Data, useData } from "../data";
 import type { Decision } from "../decision";
 import { useMode } from "../live";
-import { RunsChart, SlowMark } from "../history";
+import { RunsChart, SlowMark, type Usual } from "../history";
 import { Bar, Glyph, UsageBar, ended, queuedForWorkers, shownState, sum } from "../states";
 import { sentenceCase, stateName, texts } from "../texts";
 import { Took, When, whole } from "../time";
@@ -13,6 +13,7 @@ interface InFlight {
   run: RunSummary;
   counts: Record<string, number>;
   slow_after_seconds: number | null;
+  usual_seconds?: number | null;
 }
 
 interface Attention {
@@ -275,6 +276,8 @@ function AttentionRow({ group }: { group: Attention }) {
   );
 }
 
+const usualOf = (after: number | null, median: number | null | undefined): Usual | null => (after === null ? null : { slow_after_seconds: after, median_seconds: median ?? undefined });
+
 function InFlightList({ runs }: { runs: InFlight[] }) {
   if (runs.length === 0)
     return (
@@ -284,7 +287,7 @@ function InFlightList({ runs }: { runs: InFlight[] }) {
     );
   return (
     <ul class="rows">
-      {runs.map(({ run, counts, slow_after_seconds }) => (
+      {runs.map(({ run, counts, slow_after_seconds, usual_seconds }) => (
         <li key={run.run_id}>
           <a class="home-row" data-row href={runHref(run.run_id)}>
             <Glyph state={shownState(run.state, counts)} />
@@ -299,7 +302,7 @@ function InFlightList({ runs }: { runs: InFlight[] }) {
                 <Bar counts={counts} label={run.run_id} />
               </span>
               <span class="num">{sum(counts) > 0 ? texts.common.of(ended(counts), sum(counts)) : ""}</span>
-              <SlowMark run={run} after={slow_after_seconds} />
+              <SlowMark run={run} usual={usualOf(slow_after_seconds, usual_seconds)} />
             </span>
           </a>
         </li>

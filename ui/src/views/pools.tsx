@@ -2,6 +2,7 @@ import { liftPool, setPool } from "../actions";
 import { enc } from "../api";
 import { Detail } from "../components/detail";
 import { lazy } from "../components/lazy";
+import { Menu } from "../components/menu";
 import { SplitPane } from "../components/split";
 import { type Column, Table } from "../components/table";
 import { useData, useItems } from "../data";
@@ -69,9 +70,7 @@ function One({ pool }: { pool: Pool }) {
           <button type="button" data-needs="operator" onClick={() => setPool(pool.name, pool.slots, pool.include_deferred)}>
             {texts.pools.change}
           </button>
-          <button type="button" data-needs="operator" onClick={() => liftPool(pool.name)}>
-            {texts.pools.remove}
-          </button>
+          <Menu label={texts.common.moreOf(pool.name)} icon="ellipsis" isBare needs="operator" items={[{ name: texts.pools.remove, act: () => liftPool(pool.name), isGrave: true, needs: "operator" }]} />
         </>
       }
     >

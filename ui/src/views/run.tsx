@@ -11,15 +11,15 @@ import { Gantt } from "../gantt";
 import { GraphView, graphOf } from "../graph";
 import { RunLog } from "../log";
 import { NoteBox, NoteMark, writeNote } from "../note";
-import { Empty, Fact, Filter, Head, HeadActions, NoMatches, Panel, Shown, Trouble, childName, dagHref, number, runHref, shortVersion, taskHref } from "../parts";
+import { Empty, Fact, Filter, Head, HeadActions, NoMatches, Panel, Shown, StartedBy, Trouble, childName, dagHref, number, runHref, shortVersion, taskHref } from "../parts";
 import { RunParameters } from "../run_parameters";
 import { go, usePlace, withQuery } from "../router";
 import { Bar, Glyph, Legend, State, TASK_ORDER, ended, isLive, shownState, sum, worst } from "../states";
 import { TaskPane } from "../task";
 import { stateName, texts } from "../texts";
-import { SlowMark, useUsual } from "../history";
+import { SlowMark, Usually, useUsual } from "../history";
 import { At, Took, When, millis, span } from "../time";
-import type { Counts, DagDetail, GanttRow, Graph, Note, Run, RunGraph, RunGraphTask, Task } from "../types";
+import type { Counts, DagDetail, GanttRow, Graph, Note, Run, RunGraph, RunGraphTask, RunSummary, Task } from "../types";
 import { Waits } from "../wait_times";
 import { Why } from "../why";
 
@@ -49,7 +49,7 @@ export function RunPage({ id, view }: { id: string; view: string }) {
           <>
             <RunHead run={data} view={view} hasNoNote={note === null} />
             <SplitPane name="task" side={pane} isFull={place.query.has("full")}>
-              <Top run={data} tasks={graph.data?.tasks.length} cause={graph.data?.run.cause} note={note} isBrief={view !== ""} />
+              <Top run={data} tasks={graph.data?.tasks.length} summary={graph.data?.run} note={note} isBrief={view !== ""} />
               <View run={data} view={view} tasks={graph.data?.tasks} notes={notes.data ?? []} isOld={graph.problem?.isAbsent === true} picked={task} />
             </SplitPane>
           </>
@@ -130,23 +130,27 @@ function sentenceOf(run: Run, tasks?: number): string {
 }
 
 /** In the overview every fact of the run; in the other views, which need the room, its progress only. */
-function Top({ run, tasks, cause, note, isBrief }: { run: Run; tasks?: number; cause?: string; note: Note | null | undefined; isBrief: boolean }) {
+function Top({ run, tasks, summary, note, isBrief }: { run: Run; tasks?: number; summary?: RunSummary; note: Note | null | undefined; isBrief: boolean }) {
   const live = isGoingOn(run);
   const usual = useUsual();
   const hasCause = live || FAILED.has(run.state);
+  // The cause above, the facts and the bar below say the same.
+  const isTold = !isBrief && (FAILED.has(run.state) || shownState(run.state, run.counts) === "waiting");
   const newest = useData<DagDetail>(isBrief ? null : `/dags/${enc(run.dag_id)}`, { on: ofDag(run.dag_id), gap: 5000 }).data?.version;
   return (
     <>
       {!isBrief && hasCause && <Why run={run.run_id} isGoingOn={live} />}
-      <p class={isBrief || !hasCause ? "sentence" : "sentence about"}>
-        {sentenceOf(run, tasks)}
-        {isBrief && hasCause && (
-          <>
-            {" "}
-            <a href={runHref(run.run_id)}>{live ? texts.why.waits : texts.why.failed}</a>
-          </>
-        )}
-      </p>
+      {!isTold && (
+        <p class={isBrief ? "sentence" : "sentence about"}>
+          {sentenceOf(run, tasks)}
+          {isBrief && hasCause && (
+            <>
+              {" "}
+              <a href={runHref(run.run_id)}>{live ? texts.why.waits : texts.why.failed}</a>
+            </>
+          )}
+        </p>
+      )}
       {note && <NoteBox of={{ run: run.run_id }} note={note} />}
       <div class="run-top">
         {!isBrief && <dl class="facts inline">
@@ -158,13 +162,17 @@ function Top({ run, tasks, cause, note, isBrief }: { run: Run; tasks?: number; c
               <At at={run.logical_date} />
             </Fact>
           )}
-          {cause && <Fact name={texts.run.startedBy}>{texts.runs.causes[cause] ?? cause}</Fact>}
+          {summary && (
+            <Fact name={texts.run.startedBy}>
+              <StartedBy run={summary} />
+            </Fact>
+          )}
           {run.quarantine && <Fact name={texts.run.quarantine}>{run.quarantine}</Fact>}
           <Fact name={texts.run.started}>
             <When at={run.started_at} />
           </Fact>
           <Fact name={live ? texts.run.elapsed : texts.run.duration}>
-            <Took from={run.started_at} to={run.ended_at} /> <SlowMark run={run} after={usual.get(run.dag_id)} />
+            <Took from={run.started_at} to={run.ended_at} /> <SlowMark run={run} usual={usual.get(run.dag_id)} /> <Usually seconds={usual.get(run.dag_id)?.median_seconds} />
           </Fact>
           <Fact name={texts.run.version}>
             <CodeLink dag={run.dag_id} version={run.version} />
@@ -175,8 +183,10 @@ function Top({ run, tasks, cause, note, isBrief }: { run: Run; tasks?: number; c
             </Fact>
           )}
         </dl>}
-        <Bar counts={run.counts} label={texts.run.tasks} />
-        <Legend counts={run.counts} hrefOf={(state) => `${runHref(run.run_id)}/tasks?state=${state}`} />
+        <div class="run-progress">
+          <Bar counts={run.counts} label={texts.run.tasks} />
+          <Legend counts={run.counts} hrefOf={(state) => `${runHref(run.run_id)}/tasks?state=${state}`} />
+        </div>
       </div>
     </>
   );
@@ -267,7 +277,8 @@ const byTask = (notes: Note[]): Column<RunGraphTask>[] => [
   { id: "state", title: "", width: "20px", phone: "lead", isFixed: true, cell: (task) => <Glyph state={worst(task.counts)} /> },
   { id: "task", title: texts.task.name, width: "minmax(140px, 1.4fr)", phone: "title", isFixed: true, isMono: true, cell: (task) => <Noted name={task.task_id} note={noteOf(notes, task.task_id)} />, sort: (one, other) => one.task_id.localeCompare(other.task_id) },
   { id: "progress", title: texts.run.progress, width: "minmax(100px, 1fr)", phone: "second", cell: Progress },
-  { id: "done", title: texts.run.done, width: "110px", isNumber: true, phone: "second-end", cell: (task) => texts.common.of(ended(task.counts), sum(task.counts)), sort: (one, other) => sum(one.counts) - sum(other.counts) },
+  { id: "done", title: texts.run.done, width: "120px", isNumber: true, phone: "second-end", cell: (task) => (sum(task.counts) > 1 ? texts.common.of(ended(task.counts), sum(task.counts)) : ""), sort: (one, other) => sum(one.counts) - sum(other.counts) },
+  { id: "started", title: texts.run.started, width: "92px", isNumber: true, isWideOnly: true, cell: (task) => <When at={task.started_at} /> },
   {
     id: "duration",
     title: texts.run.duration,
@@ -277,6 +288,7 @@ const byTask = (notes: Note[]): Column<RunGraphTask>[] => [
     cell: (task) => <Took from={task.started_at} to={Object.keys(task.counts).some(isLive) ? null : task.ended_at} />,
     sort: (one, other) => lasted(one) - lasted(other),
   },
+  { id: "usual", title: texts.history.usual, meaning: texts.history.usualMeaning, width: "84px", isNumber: true, isWideOnly: true, cell: (task) => <span class="soft">{task.usual_seconds ? span(task.usual_seconds * 1000) : "–"}</span> },
 ];
 
 /** A bar for many; of one, its state says the same. */

@@ -8,7 +8,7 @@ import { type Concerns, useData, useItems, usePages } from "../data";
 import { ask, tell } from "../dialog";
 import { NoteMark } from "../note";
 import { SlowMark, useUsual } from "../history";
-import { Empty, Filter, Head, NoMatches, Shown, dagHref, runHref } from "../parts";
+import { Empty, Filter, Head, NoMatches, Shown, StartedBy, dagHref, runHref } from "../parts";
 import { go, usePlace } from "../router";
 import { CAUSES, type Choices, STATES, asAsked, changed, deleteView, filterOf, rangeOf, runsHref, saveView, savedViews, toggled, withFilter } from "../run_filters";
 import { State, shownState } from "../states";
@@ -148,11 +148,11 @@ function useFlight(): Flight {
 
 const COLUMNS: Column<RunSummary>[] = [
   { id: "state", title: texts.runs.state, width: "104px", phone: "lead", isFixed: true, cell: (run) => <State state={run.state} /> },
-  { id: "run", title: texts.runs.run, width: "minmax(180px, 2fr)", phone: "title", isFixed: true, isMono: true, cell: (run) => <RunName run={run} /> },
-  { id: "dag", title: texts.runs.dag, width: "minmax(96px, 1fr)", phone: "second", isMono: true, cell: (run) => <a href={dagHref(run.dag_id)}>{run.dag_id}</a> },
+  { id: "run", title: texts.runs.run, width: "minmax(200px, 2.4fr)", phone: "title", isFixed: true, isMono: true, cell: (run) => <RunName run={run} /> },
+  { id: "dag", title: texts.runs.dag, width: "minmax(90px, 1fr)", phone: "second", isMono: true, cell: (run) => <a href={dagHref(run.dag_id)}>{run.dag_id}</a> },
   { id: "why", title: texts.runs.waits, width: "minmax(160px, 1.4fr)", isWideOnly: true, isOptional: true, cell: () => null },
   { id: "date", title: texts.runs.logicalDate, width: "124px", isWideOnly: true, cell: (run) => <At at={run.logical_date} none="" /> },
-  { id: "cause", title: texts.runs.startedBy, width: "80px", isWideOnly: true, cell: (run) => nameOf("cause", run.cause) },
+  { id: "cause", title: texts.runs.startedBy, width: "80px", isWideOnly: true, cell: (run) => <StartedBy run={run} /> },
   { id: "started", title: texts.runs.started, width: "92px", isNumber: true, phone: "end", cell: (run) => <When at={run.started_at ?? run.created_at} /> },
   { id: "took", title: texts.runs.duration, width: "72px", isNumber: true, phone: "second-end", cell: (run) => <Took from={run.started_at} to={run.ended_at} /> },
 ];
@@ -180,13 +180,13 @@ export function RunList({ filter, total, toolbar, isOfOne = false }: RunListProp
   const columns = useMemo(() => {
     const took = (run: RunSummary) => (
       <>
-        <SlowMark run={run} after={usual.get(run.dag_id)} /> <Took from={run.started_at} to={run.ended_at} />
+        <SlowMark run={run} usual={usual.get(run.dag_id)} /> <Took from={run.started_at} to={run.ended_at} />
       </>
     );
     const cells: Record<string, Partial<Column<RunSummary>>> = {
       state: { cell: (run) => <State state={shownState(run.state, flight.counts.get(run.run_id))} meaning={flight.waits.get(run.run_id)} /> },
       why: { cell: (run) => <span title={flight.waits.get(run.run_id)}>{flight.waits.get(run.run_id)}</span> },
-      ...(usual.size > 0 && { took: { width: "188px", cell: took } }),
+      ...(usual.size > 0 && { took: { width: "138px", cell: took } }),
     };
     return COLUMNS.filter((column) => !isOfOne || column.id !== "dag").map((column) => ({ ...column, ...cells[column.id] }));
   }, [usual, flight, isOfOne]);

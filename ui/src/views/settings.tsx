@@ -4,6 +4,7 @@ import { useState } from "preact/hooks";
 import { Text, deleteValue, valuePath } from "../actions";
 import { send } from "../api";
 import { lazy } from "../components/lazy";
+import { Menu } from "../components/menu";
 import { useItems } from "../data";
 import { act, ask } from "../dialog";
 import { parsed } from "../form";
@@ -128,9 +129,7 @@ function Values({ kind, title, hint }: { kind: Kind; title: string; hint: string
                 <button type="button" data-needs="admin" class="small" aria-label={said.value.replace(row.name)} onClick={() => set(kind, row.name, hint)}>
                   {texts.settings.replace}
                 </button>
-                <button type="button" data-needs="admin" class="small" aria-label={said.value.remove(row.name)} onClick={() => deleteValue(kind, row.name)}>
-                  {texts.settings.remove}
-                </button>
+                <Menu label={texts.common.moreOf(row.name)} icon="ellipsis" isBare needs="admin" items={[{ name: said.value.remove(row.name), act: () => deleteValue(kind, row.name), isGrave: true, needs: "admin" }]} />
               </li>
             ))}
           </ul>

@@ -1,22 +1,14 @@
-import type { ComponentChildren } from "preact";
-
 import { unquarantine } from "../actions";
-import { query } from "../api";
-import { type Column, Table } from "../components/table";
 import { TabBar } from "../components/tabs";
-import { type Concerns, type Data, useData, useItems, usePages } from "../data";
-import { fire, fireName } from "../fire";
-import { Choice, DagFilter, Empty, Head, NoMatches, Panel, Shown, bytes, childName, dagHref, number, taskHref } from "../parts";
+import { type Concerns, type Data, useData, useItems } from "../data";
+import { Choice, DagFilter, Empty, Head, Panel, Shown, bytes, number } from "../parts";
 import { go, usePlace, withQuery } from "../router";
-import { eventName } from "../schedule";
-import { Glyph, named, queuedForWorkers } from "../states";
+import { named, queuedForWorkers } from "../states";
 import { sentenceCase, texts } from "../texts";
-import { Next, Took, When, span } from "../time";
-import type { Overview, Pool, Slow, Trigger, TriggerSummary } from "../types";
-import { endOf } from "../wait_times";
-import { Waiting } from "../waits";
+import { Next, When, span } from "../time";
+import type { Overview, Pool, Slow, TriggerSummary } from "../types";
+import { WaitingList } from "./waiting_list";
 
-const PAGE = 200;
 const ofTriggers: Concerns = (change) => change.triggers || change.runs.size > 0;
 const STATES: [string, string][] = ["", "waiting", "trigger_capacity", "stopped", "fired", "ending"].map((state) => [
   state,
@@ -47,21 +39,19 @@ function Waits({ summary }: { summary: Data<TriggerSummary> }) {
   const state = place.query.get("state") ?? "";
   const dag = place.query.get("dag") ?? "";
   const overview = useData<Overview>("/overview", { gap: 1000, every: 10_000 });
-  const kinds: [string, string][] = (summary.data?.kinds ?? []).map((one) => [one.kind, sentenceCase(one.kind)]);
+  const isSensing = (overview.data?.states["sensing"] ?? 0) > 0;
+  const names = new Set([...(summary.data?.kinds ?? []).map((one) => one.kind), ...(isSensing ? ["condition"] : [])]);
+  const kinds = [...names].map((name): [string, string] => [name, sentenceCase(name)]);
   const queued = overview.data?.states["queued"] ?? 0;
   const pools = useItems<Pool>(queued > 0 ? "/pools" : null, { gap: 1000, every: 10_000 });
   return (
     <>
       {overview.data && <Sentence now={overview.data} pools={pools.data ?? []} />}
-      {overview.data && overview.data.waiting_longest.length > 0 && (
-        <Panel title={texts.triggers.byCause}>
-          <Waiting rows={overview.data.waiting_longest} />
-        </Panel>
-      )}
-      <List
+      <WaitingList
         kind={kind}
         state={state}
         dag={dag}
+        now={overview.data}
         toolbar={
           <>
             <DagFilter onValue={(text) => go(withQuery({ dag: text }), { replace: true })} />
@@ -143,96 +133,6 @@ function Hosts({ hosts }: { hosts: TriggerSummary["hosts"] }) {
     </ul>
   );
 }
-
-function List({ kind, state, dag, toolbar }: { kind: string; state: string; dag: string; toolbar: ComponentChildren }) {
-  const rows = usePages<Trigger>((cursor) => query("/triggers", { kind, state, dag, limit: PAGE, cursor }), (row) => row.trigger_id, PAGE, {
-    on: ofTriggers,
-    gap: 1000,
-  });
-  return (
-    <Shown of={rows}>
-      {(data) => (
-        <Table
-          name="waiting"
-          class="tall"
-          label={texts.table.listed(data.length, rows.isWhole, texts.triggers.listed)}
-          columns={COLUMNS}
-          items={data}
-          keyOf={(row) => `${row.trigger_id} ${row.dag_id}`}
-          hrefOf={hrefOf}
-          nameOf={nameOf}
-          onEnd={rows.more}
-          toolbar={toolbar}
-          empty={
-            <Empty>
-              {kind || state || dag ? (
-                <NoMatches href="/triggers" />
-              ) : (
-                texts.triggers.none
-              )}
-            </Empty>
-          }
-        />
-      )}
-    </Shown>
-  );
-}
-
-const nameOf = (row: Trigger): string => (row.task_id === null ? texts.triggers.startsRuns(row.dag_id) : childName(row.task_id, row.map_index, row.round, row.map_label));
-
-const hrefOf = (row: Trigger): string => (row.run_id !== null && row.task_id !== null ? taskHref(row.run_id, row.task_id, row.map_index, row.round) : dagHref(row.dag_id));
-
-/** When it fires or times out; nothing if neither is known. */
-function Ends(row: Trigger) {
-  const end = endOf({ kind: row.kind === "person" ? "decision" : "trigger", detail: "", until: row.deadline, fires_at: row.fires_at });
-  return (
-    end && (
-      <>
-        {end.at !== row.fires_at && <span class="soft">{end.name}</span>} <When at={end.at} />
-      </>
-    )
-  );
-}
-
-const COLUMNS: Column<Trigger>[] = [
-  { id: "glyph", title: "", width: "20px", phone: "lead", isFixed: true, cell: () => <Glyph state="deferred" /> },
-  { id: "task", title: texts.task.name, width: "minmax(140px, 1.2fr)", phone: "title", isFixed: true, isMono: true, cell: nameOf },
-  {
-    id: "waiting",
-    title: texts.task.waitingFor,
-    width: "minmax(160px, 2fr)",
-    phone: "second",
-    cell: (row) => (
-      <>
-        {row.label && <b>{row.fires_at ? row.label : `${row.label}: `}</b>}
-        {!(row.label && row.fires_at) && (eventName(row.text ?? row.detail) ?? (row.text ?? row.detail).replace(/^for /, ""))} {row.state !== "waiting" && <span class="soft">{named(row.state)}</span>}
-        {row.shared_with !== null && row.shared_with > 0 && <span class="tag">{texts.triggers.shared(row.shared_with + 1)}</span>}
-      </>
-    ),
-  },
-  { id: "kind", title: texts.triggers.kind, width: "96px", isWideOnly: true, cell: (row) => <span class="soft">{sentenceCase(row.kind)}</span> },
-  { id: "run", title: texts.triggers.run, width: "minmax(110px, 1fr)", isMono: true, isWideOnly: true, cell: (row) => <span class="soft">{row.run_id ?? row.dag_id}</span> },
-  { id: "since", title: texts.triggers.waited, width: "92px", isNumber: true, phone: "end", cell: (row) => <Took from={row.since} to={null} /> },
-  { id: "end", title: texts.triggers.ends, width: "148px", isNumber: true, phone: "second-end", cell: Ends },
-  {
-    id: "fire",
-    title: "",
-    width: "112px",
-    isFixed: true,
-    isInteractive: true,
-    cell: (row) =>
-      row.run_id !== null &&
-      (row.kind === "person" ? (
-        <button type="button" data-needs="operator" class="small" aria-label={`${texts.actions.answer} ${nameOf(row)}`} onClick={() => go(`/decisions/${row.trigger_id}`)}>
-          {texts.actions.answer}
-        </button>
-      ) : (
-        <button type="button" data-needs="operator" class="small" aria-label={`${fireName(row.kind)} ${nameOf(row)}`} onClick={() => void fire(row.trigger_id, nameOf(row))}>
-          {fireName(row.kind)}
-        </button>
-      )),
-  },
-];
 
 /** Up to so many, the list itself shows how long each has waited. */
 const FEW = 20;
