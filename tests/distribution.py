@@ -12,6 +12,7 @@ import contextlib
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from xdist.remote import Producer
@@ -19,7 +20,7 @@ from xdist.scheduler import LoadGroupScheduling
 
 from tests.cpu_budget import exceptions
 
-__all__ = ("Distribution", "rank", "unit_of")
+__all__ = ("Distribution", "Scheduling", "rank", "unit_of")
 
 _STARTS_PROCESSES = ("process", "postgres", "browser")
 _COSTLY = {case: float(entry["seconds"]) for case, entry in exceptions().items()}
@@ -43,8 +44,39 @@ def rank(nodeid: str, cases: int, starts_processes: bool) -> tuple[int, float, s
     return 2 if starts_processes else 3, -cases, unit
 
 
-class _Scheduling(LoadGroupScheduling):  # type: ignore[misc]  # it has no types
+class Scheduling(LoadGroupScheduling):  # type: ignore[misc]  # it has no types
     """Hand out units in the order in which they were collected."""
+
+    def remove_node(self, node: Any) -> str | None:
+        """Give what a worker has left to others, without the case at which it crashed.
+
+        xdist would hand out its finished units again, too. A worker that gets such a unit has
+        nothing to run and never asks for more, so the session would not end.
+        """
+        left = {
+            unit: cases
+            for unit, cases in self.assigned_work.pop(node).items()
+            if not all(cases.values())
+        }
+        if not left:
+            return None
+        first = next(iter(left.values()))
+        crashed = next(case for case, is_done in first.items() if not is_done)
+        first[crashed] = True
+        for unit, cases in reversed(left.items()):
+            if not all(cases.values()):
+                self.workqueue[unit] = cases
+                self.workqueue.move_to_end(unit, last=False)
+        for other in self.assigned_work:
+            self._reschedule(other)
+        return crashed
+
+    def _reschedule(self, node: Any) -> None:
+        """Give a worker units until it has three cases: it keeps the last one until it has more."""
+        before = -1
+        while not node.shutting_down and before != len(self.workqueue):
+            before = len(self.workqueue)
+            super()._reschedule(node)
 
     def _split_scope(self, nodeid: str) -> str:
         return unit_of(nodeid)
@@ -61,7 +93,7 @@ class Distribution:
         if config.getoption("dist") != "loadgroup":
             return None
         config.option.loadscopereorder = False  # it would ignore how long a case takes
-        return _Scheduling(config, log)
+        return Scheduling(config, log)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self, session: pytest.Session) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from aioflow.author.codec import DEPTH_LIMIT, decode
-from aioflow.core.state.attribution import LoopBlocker
+from aioflow.core.state.crash_attribution import LoopBlocker
 from aioflow.errors import RequestError
 from aioflow.model.notes import NoteRow
 from aioflow.model.rows import DAMAGED, Damage, RunRow, TaskRow, is_damage

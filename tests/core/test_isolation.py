@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from aioflow.core.state.attribution import BLOCK_WINDOW_US, BLOCKER_LIMIT, LoopBlockers
+from aioflow.core.state.crash_attribution import BLOCK_WINDOW_US, BLOCKER_LIMIT, LoopBlockers
 from aioflow.core.triggers import migration
 from aioflow.errors import RequestError
 from aioflow.model.dag import Body, DagSpec, RetryPolicy, TaskSpec

@@ -6,7 +6,7 @@ its docstring changes. A test fails while the page and the modules differ.
 
 from __future__ import annotations
 
-import ast
+import re
 from pathlib import Path
 
 __all__ = ("PAGE", "render")
@@ -14,6 +14,8 @@ __all__ = ("PAGE", "render")
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "modules.md"
 PACKAGES = (ROOT / "aioflow", ROOT / "triggers" / "aioflow_triggers")
+
+_FIRST_LINE = re.compile(r'(?:#.*\n)*"""(.*?)(?:"""|\n)')
 
 HEAD = """\
 # Modules
@@ -46,8 +48,8 @@ def _section(folder: Path) -> str:
 
 
 def _summary(path: Path) -> str:
-    docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
-    return docstring.partition("\n")[0].replace("``", "`").replace("|", r"\|")
+    found = _FIRST_LINE.match(path.read_text())
+    return "" if found is None else found[1].replace("``", "`").replace("|", r"\|")
 
 
 if __name__ == "__main__":

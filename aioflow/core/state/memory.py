@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from aioflow.core.state.accounts import Accounts
-from aioflow.core.state.attribution import CrashSuspects, LoopBlockers
+from aioflow.core.state.crash_attribution import CrashSuspects, LoopBlockers
 from aioflow.core.state.dag_triggers import DagTriggers
 from aioflow.core.state.graph import DagVersion
 from aioflow.core.state.outbox_quota import OutboxQuota

@@ -20,8 +20,8 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from aioflow.core.state.attribution import LoopBlocker
 from aioflow.core.state.child_roles import ASYNC, QUARANTINE, TRIGGERS, is_own, kind_of
+from aioflow.core.state.crash_attribution import LoopBlocker
 from aioflow.core.state.dag_triggers import DagTrigger
 from aioflow.core.state.graph import DagVersion
 from aioflow.core.state.memory import Memory

@@ -222,7 +222,9 @@ class _Session:
 
     def _deliver(self, kind: int, worker_no: int, data: bytes) -> None:
         worker = self.workers.get(worker_no)
-        if worker is None:
+        if kind == Kind.END:
+            self.shut_down()
+        elif worker is None:
             if kind == Kind.KILL and worker_no in self.expected:
                 self.refused.add(worker_no)
         elif kind == Kind.FRAME:
@@ -241,7 +243,7 @@ class _Session:
             self.spare.hosted.beat()
 
     def shut_down(self) -> None:
-        """Kill everything, because the Dask worker ends or serves a later daemon."""
+        """Kill everything: the daemon ends, or this Dask worker, or a later daemon uses it."""
         self.is_over = True
         self.decided.set()
         for worker in self.workers.values():
@@ -388,9 +390,13 @@ class Agent(WorkerPlugin):
         await self.end_older(*node, order.epoch)
         if order.epoch < self._epochs[node]:
             return None
-        results_name = _hash(order.home_id, order.node_no, order.epoch, order.secret)
-        fresh = _Session(order.epoch, order.secret, results_name)
-        return self._sessions.setdefault((*node, order.executor), fresh)
+        key = *node, order.executor
+        found = self._sessions.get(key)
+        if found is None or found.is_over:
+            results_name = _hash(order.home_id, order.node_no, order.epoch, order.secret)
+            found = _Session(order.epoch, order.secret, results_name, found)
+            self._sessions[key] = found
+        return found
 
     async def _run(self, session: _Session, order: PilotOrder) -> None:
         """Run a program, and report its end on the session's stream.

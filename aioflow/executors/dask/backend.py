@@ -439,6 +439,10 @@ class DaskBackend:
         """Kill all workers, and wait until they are dead."""
         for worker in list(self._workers.values()):
             self.kill(worker.no)
+        for link in self._links.values():
+            link.put(
+                Kind.END, 0
+            )  # also for pilots that begin now, and have not announced themselves
         with anyio.move_on_after(END_SECONDS):
             while self._workers:
                 self._emptied = anyio.Event()

@@ -53,6 +53,8 @@ class Kind(IntEnum):
     """Close the link of a worker, so that it exits by itself."""
     KILL = 6
     """Kill a worker."""
+    END = 7
+    """The daemon ends. Kill all workers, and start those whose pilots begin now no more."""
 
 
 Message: TypeAlias = tuple[int, int, bytes]

@@ -96,7 +96,15 @@ class Daemon:
     def pilot(self, agent: Agent, worker_no: int) -> None:
         """Run a pilot."""
         self._worker.on_event = self._on_announcement
-        order = PilotOrder(
+
+        async def serve() -> None:
+            self.ends[worker_no] = await agent.serve(self.order(worker_no))
+
+        self._group.start_soon(serve)
+
+    def order(self, worker_no: int) -> PilotOrder:
+        """Return the order of a pilot."""
+        return PilotOrder(
             home_id=self.home_id,
             node_no=0,
             epoch=self.epoch,
@@ -107,11 +115,6 @@ class Daemon:
             aioflow=version("aioflow-engine"),
             python=(sys.version_info.major, sys.version_info.minor),
         )
-
-        async def serve() -> None:
-            self.ends[worker_no] = await agent.serve(order)
-
-        self._group.start_soon(serve)
 
     def drop_link(self) -> None:
         """Forget the link, as after ``patience_seconds``."""
@@ -275,6 +278,28 @@ async def test_a_daemon_that_gave_up_its_link_uses_the_dask_worker_over_another(
         await until(lambda: 3 in daemon.ends)
         assert daemon.ends[3].has_run
         await until(lambda: daemon.gone == [3])
+        group.cancel_scope.cancel()
+
+
+async def test_all_workers_end_with_their_daemon_and_it_may_run_again(agent, worker):
+    async with anyio.create_task_group() as group:
+        daemon = Daemon(worker, group, "one")
+        daemon.pilot(agent, 1)
+        await until(lambda: 1 in daemon.started)
+        worker.on_event = lambda _: None  # the announcement of the second comes too late
+        group.start_soon(agent.serve, daemon.order(2))
+        (session,) = agent._sessions.values()
+        await until(lambda: 2 in session.workers)
+
+        daemon.links[0].put(Kind.END, 0)
+        await until(lambda: not session.workers)
+        await until(lambda: sorted(daemon.gone) == [1, 2])
+        assert session.spare is None or session.spare.ended.is_set()
+
+        daemon.drop_link()
+        daemon.pilot(agent, 3)
+        await until(lambda: 3 in daemon.started)
+        assert 3 not in daemon.ends
         group.cancel_scope.cancel()
 
 
