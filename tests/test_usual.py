@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
 from aioflow.api.page.usual import UsualTimes, usual_seconds
+from aioflow.api.queries import RunReader
 from aioflow.clock import SystemClock
 from aioflow.model.history import HistoryRow, Measure, bucket_of
 from aioflow.model.states import TaskState
@@ -35,6 +38,10 @@ class Database:
         return [row for row in self.rows if (row.dag_id, row.task_id) in tasks]
 
 
+def usual_of(database: Database, clock: SetClock | None = None) -> UsualTimes:
+    return UsualTimes(cast("RunReader", database), clock or SetClock())
+
+
 def took(seconds: float, times: int, measure: Measure = Measure.DURATION) -> HistoryRow:
     return HistoryRow(*KEY, int(measure), 0, bucket_of(int(seconds * 1000)), times, 0)
 
@@ -52,7 +59,7 @@ def took(seconds: float, times: int, measure: Measure = Measure.DURATION) -> His
 )
 async def test_each_state_has_the_median_of_its_own_measure(state, expected):
     rows = took(60, 5), took(3600, 3, Measure.WAIT), took(2, 9, Measure.QUEUE)
-    usual = UsualTimes(Database(*rows), SetClock())
+    usual = usual_of(Database(*rows))
 
     found = usual_seconds((await usual.of_tasks([KEY])).get(KEY), state)
 
@@ -60,14 +67,14 @@ async def test_each_state_has_the_median_of_its_own_measure(state, expected):
 
 
 async def test_two_durations_are_not_usual():
-    usual = UsualTimes(Database(took(60, 2)), SetClock())
+    usual = usual_of(Database(took(60, 2)))
 
     assert usual_seconds((await usual.of_tasks([KEY]))[KEY], TaskState.RUNNING) is None
 
 
 async def test_many_rows_need_one_read_a_minute():
     clock, database = SetClock(), Database(took(60, 5))
-    usual = UsualTimes(database, clock)
+    usual = usual_of(database, clock)
     for _ in range(3):
         await usual.of_tasks([KEY, ("etl", "other")])
     assert database.reads == 1
@@ -81,7 +88,5 @@ async def test_many_rows_need_one_read_a_minute():
 async def test_a_run_of_many_tasks_is_not_looked_up():
     database = Database(took(60, 5))
 
-    assert (
-        await UsualTimes(database, SetClock()).of_tasks([("etl", str(n)) for n in range(61)]) == {}
-    )
+    assert await usual_of(database).of_tasks([("etl", str(n)) for n in range(61)]) == {}
     assert database.reads == 0

@@ -172,7 +172,7 @@ class Watched:
         self.page.locator(within).get_by_role("button", name=name, exact=True).first.click()
 
     def choose(self, name: str, menu: str = "More actions") -> None:
-        """Choose one of the rarer actions of the view or of one of its rows, which are in a menu."""
+        """Choose one of the rarer actions of the view or of a row, which are in a menu."""
         self.press(menu)
         self.page.get_by_role("menuitem", name=name, exact=True).click()
 

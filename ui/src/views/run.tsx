@@ -308,7 +308,8 @@ function Noted({ name, note }: { name: string; note: string | undefined }) {
 }
 
 function ByTask({ run, tasks, notes }: { run: Run; tasks: RunGraphTask[]; notes: Note[] }) {
-  const columns = useMemo(() => byTask(notes), [notes]);
+  const hasMapped = tasks.some((task) => sum(task.counts) > 1);
+  const columns = useMemo(() => byTask(notes).filter((column) => column.id !== "done" || hasMapped), [notes, hasMapped]);
   const picked = usePlace().query.get("task");
   const isFew = tasks.length <= MOST_BOXES;
   return (
