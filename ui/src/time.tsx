@@ -78,7 +78,7 @@ const UNITS: [number, string][] = [
 /** 75 seconds as "1m 15s": two units at most. */
 export function span(ms: number): string {
   const seconds = Math.abs(ms) / 1000;
-  if (seconds > 0 && seconds < 0.001) return "<1ms";
+  if (seconds < 0.001) return "<1ms";
   if (seconds < 0.0995) return `${Math.round(seconds * 1000)}ms`;
   if (seconds < 9.95) return `${seconds.toFixed(1)}s`;
   if (seconds < 60) return `${Math.floor(seconds)}s`;
