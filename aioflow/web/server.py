@@ -174,6 +174,7 @@ class LoopLag:
         return max(self._late_us) / 1e6
 
 
+_DATE_SECONDS = 1.0
 _GRACE_SECONDS = 3
 _LAST_SECONDS = 2.0
 _KEEP_ALIVE_SECONDS = 30
@@ -204,6 +205,7 @@ class _Server(uvicorn.Server):
         config.http_protocol_class = self._connections.protocol(config.http_protocol_class)
         super().__init__(config)
         self.up = anyio.Event()
+        self._stopping = anyio.Event()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -212,6 +214,20 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self.up.set()
+
+    async def main_loop(self) -> None:
+        """Renew the date of the headers once a second, until ``stop``.
+
+        uvicorn's own loop wakes ten times a second, in an idle daemon, too.
+        """
+        while not await self.on_tick(0):
+            with anyio.move_on_after(_DATE_SECONDS):
+                await self._stopping.wait()
+
+    def stop(self) -> None:
+        """Begin to shut down."""
+        self.should_exit = True
+        self._stopping.set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Shut down. Cancel requests that do not end in time, and log them in one line."""
@@ -235,7 +251,7 @@ class _Server(uvicorn.Server):
         self._connections.abort()
 
     async def run_on(self, listening: socket.socket) -> None:
-        """Serve until ``should_exit`` is set. Shielded: cancellation would leave the port open."""
+        """Serve until ``stop``. Shielded: cancellation would leave the port open."""
         with anyio.CancelScope(shield=True):
             await self.serve(sockets=[listening])
 
@@ -318,7 +334,7 @@ class WebAddress:
             finally:
                 self.is_listening = False
                 for server, _ in servers:
-                    server.should_exit = True  # they are shielded and shut down by themselves
+                    server.stop()  # they are shielded and shut down by themselves
 
     def close(self) -> None:
         """Shut down; open requests may end within seconds."""
