@@ -201,7 +201,7 @@ async def test_a_stopped_dask_worker_is_lost_and_then_back(own_cluster, tmp_path
         await events.until(lambda: not worker.lost)
         await events.until(lambda: worker.found(Succeeded))
         await events.until(lambda: b"\n39\n" in worker.output)
-        numbers = [int(line) for line in bytes(worker.output).split() if line.isdigit()]
+        numbers = [int(line) for line in bytes(worker.output).splitlines() if line.isdigit()]
         assert numbers[-40:] == list(range(40))
 
 
