@@ -92,6 +92,7 @@ def names(daemon: DaemonProcess, run_id: str, tasks: int) -> dict[str, object]:
         "trigger_id": trigger_no,
         "event_id": event,
         "backfill_id": 1,  # does not exist; to find that out may take as long
+        "audit_id": 1,
         "name": "default",
         "middle": tasks // 2,
     }
