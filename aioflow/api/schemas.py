@@ -395,8 +395,8 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
         state: ``damaged`` if the row of the run cannot be read.
         quarantine: Why it starts no more tasks; ``None`` for a healthy run.
         note: The text of the note on the run, if it has one.
-        started_by: The person who started it, or its backfill, or the run that called it; ``None``
-            if no person did.
+        started_by: The person, the backfill or the calling run that started it; ``None`` if its
+            schedule or an event did.
     """
 
     run_id: str
