@@ -367,6 +367,8 @@ class Warp:
                 if key == "logical_date" or not ISO.fullmatch(text):
                     return text
                 return _text(self._time(_time(text), run, key))
+            case float() if key == "usual_seconds":
+                return round(value * LONGER.get(run.partition("-")[0], 1), 1)
             case _:
                 return value
 

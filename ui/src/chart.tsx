@@ -55,7 +55,7 @@ const TOP = 8;
 const LABEL_WIDTH = 52;
 
 /** The smallest maximum of the scale, so that a single run does not fill the chart. */
-const LOWEST = 4;
+const LOWEST = 1;
 
 /** Round numbers from 0 to at least the largest value. */
 export function niceScale(most: number, isWhole = true): number[] {

@@ -8,7 +8,7 @@ import { shortened, usePlaced } from "./graph/placed";
 import { type ShownNode, type Times, criticalPath, related, shownGraph } from "./graph/shape";
 import { LINE, NODE_HEIGHT, type Placed, type PlacedNode, type Way } from "./graph/sizes";
 import { number } from "./parts";
-import { Glyph, ended, named, ordered, sum, worst } from "./states";
+import { Glyph, ended, endedOf, named, ordered, sum, worst } from "./states";
 import { sentenceCase, stateName, texts } from "./texts";
 import type { Counts, DagDetail, Graph } from "./types";
 
@@ -352,7 +352,7 @@ function belowOf(shown: ShownNode, state: string | null): string {
   const all = counts ? sum(counts) : 0;
   const tasks = texts.common.many(shown.tasks, "task");
   if (!node) return counts && all > 0 ? `${number(ended(counts))} of ${tasks}` : tasks;
-  if (counts && node.is_mapped) return all === 0 ? texts.graph.unexpanded : texts.common.of(ended(counts), all);
+  if (counts && node.is_mapped) return all === 0 ? texts.graph.unexpanded : endedOf(counts);
   return state ? stateName(state) : `${sentenceCase(named(kindOf(shown)))}${node.is_mapped ? ", mapped" : ""}`;
 }
 

@@ -115,6 +115,9 @@ export const sum = (counts: Counts): number => Object.values(counts).reduce((all
 export const ended = (counts: Counts): number =>
   Object.entries(counts).reduce((all, [state, count]) => (isLive(state) ? all : all + count), 0);
 
+/** How many have ended, and how many of these have failed. */
+export const endedOf = (counts: Counts): string => texts.common.ended(ended(counts), sum(counts), counts.failed ?? 0);
+
 /** How many are in which state, as one bar. */
 export function Bar({ counts, label }: { counts: Counts; label?: string }) {
   const all = sum(counts);

@@ -44,6 +44,7 @@ export const texts = {
     showAll: "Show all",
     none: "None",
     of: (some: number, all: number): string => `${count(some)} of ${count(all)}`,
+    ended: (some: number, all: number, failed: number): string => `${count(some)} of ${count(all)}${failed > 0 ? `, ${count(failed)} failed` : ""}`,
     many,
   },
 
@@ -428,7 +429,7 @@ export const texts = {
     underWay: (done: number, all: number, tasks: number | undefined, running: number, waiting: number, failed: number): string =>
       [tasks !== undefined && tasks < all ? `${count(done)} of ${count(all)} task instances (${many(tasks, "task")}) done` : `${count(done)} of ${many(all, "task")} done`, running ? `${count(running)} running` : "", waiting ? `${count(waiting)} waiting` : "", failed ? `${count(failed)} failed` : ""].filter(Boolean).join(", ") + ".",
     failed: (failed: number, blocked: number, took: string | null): string =>
-      `${many(failed, "task")} failed${blocked ? `, and ${count(blocked)} after ${failed === 1 ? "it" : "them"} did not start` : ""}${took ? `, after ${took}` : ""}.`,
+      `${took ? `Ended after ${took}: ` : ""}${many(failed, "task")} failed${blocked ? `, and ${count(blocked)} after ${failed === 1 ? "it" : "them"} did not start` : ""}.`,
     success: (all: number, took: string | null): string => `${many(all, "task")} done${took ? ` in ${took}` : ""}.`,
     ended: (state: string, done: number, all: number, took: string | null): string => `${state}${took ? ` after ${took}` : ""}, with ${count(done)} of ${many(all, "task")} ended.`,
   },

@@ -14,7 +14,7 @@ import { NoteBox, NoteMark, writeNote } from "../note";
 import { Empty, Fact, Filter, Head, HeadActions, NoMatches, Panel, Shown, StartedBy, Trouble, childName, dagHref, number, runHref, shortVersion, taskHref } from "../parts";
 import { RunParameters } from "../run_parameters";
 import { go, usePlace, withQuery } from "../router";
-import { Bar, Glyph, Legend, State, TASK_ORDER, ended, isLive, shownState, sum, worst } from "../states";
+import { Bar, Glyph, Legend, State, TASK_ORDER, ended, endedOf, isLive, shownState, sum, worst } from "../states";
 import { TaskPane } from "../task";
 import { stateName, texts } from "../texts";
 import { SlowMark, Usually, useUsual } from "../history";
@@ -277,7 +277,7 @@ const byTask = (notes: Note[]): Column<RunGraphTask>[] => [
   { id: "state", title: "", width: "20px", phone: "lead", isFixed: true, cell: (task) => <Glyph state={worst(task.counts)} /> },
   { id: "task", title: texts.task.name, width: "minmax(140px, 1.4fr)", phone: "title", isFixed: true, isMono: true, cell: (task) => <Noted name={task.task_id} note={noteOf(notes, task.task_id)} />, sort: (one, other) => one.task_id.localeCompare(other.task_id) },
   { id: "progress", title: texts.run.progress, width: "minmax(100px, 1fr)", phone: "second", cell: Progress },
-  { id: "done", title: texts.run.done, width: "120px", isNumber: true, phone: "second-end", cell: (task) => (sum(task.counts) > 1 ? texts.common.of(ended(task.counts), sum(task.counts)) : ""), sort: (one, other) => sum(one.counts) - sum(other.counts) },
+  { id: "done", title: texts.run.done, width: "minmax(112px, 160px)", isNumber: true, phone: "second-end", cell: (task) => (sum(task.counts) > 1 ? endedOf(task.counts) : ""), sort: (one, other) => sum(one.counts) - sum(other.counts) },
   { id: "started", title: texts.run.started, width: "92px", isNumber: true, isWideOnly: true, cell: (task) => <When at={task.started_at} /> },
   {
     id: "duration",
