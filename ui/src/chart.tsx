@@ -54,16 +54,13 @@ const BOTTOM = 22;
 const TOP = 8;
 const LABEL_WIDTH = 52;
 
-/** The smallest maximum of the scale, so that a single run does not fill the chart. */
-const LOWEST = 1;
-
 /** Round numbers from 0 to at least the largest value. */
 export function niceScale(most: number, isWhole = true): number[] {
-  const rough = Math.max(most, isWhole ? LOWEST : 1e-3) / 4;
+  const rough = Math.max(most, isWhole ? 1 : 1e-3) / 4;
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((one) => one * power).find((one) => one >= rough)!;
   const used = isWhole ? Math.max(1, step) : step;
-  return steps(isWhole ? Math.max(most, LOWEST) : most, used);
+  return steps(most, used);
 }
 
 const steps = (most: number, step: number): number[] => Array.from({ length: Math.max(1, Math.ceil(most / step - 1e-9)) + 1 }, (_, index) => index * step);
