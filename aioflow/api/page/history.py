@@ -34,6 +34,8 @@ from aioflow.model.timestamps import Timestamp, to_timestamp
 from aioflow.store import Store
 
 __all__ = (
+    "USUAL_DAYS",
+    "USUAL_US",
     "DagHistoryView",
     "DagStatsView",
     "DagsStatsView",
@@ -58,12 +60,14 @@ __all__ = (
 
 Step = Literal["hour", "day"]
 
-_USUAL_DAYS = 30
+USUAL_DAYS = 30
+"""The last days of which durations count as usual."""
+
 _USUAL_RUNS = 10
 """Minimum number of successful runs before a run can be slower than usual."""
 
-_USUAL_US = 60_000_000
-"""How long the usual durations of all DAGs are cached. They change slowly."""
+USUAL_US = 60_000_000
+"""How long usual durations are cached. They change slowly."""
 
 _SLOWER = 1.5
 _LONGEST_US = 800 * DAY_US
@@ -362,9 +366,9 @@ class History:
     async def usual_of_dags(self) -> dict[str, Usual]:
         """Return how long the runs of each DAG usually take, if known."""
         now = self._clock.now()
-        if self._usual is not None and 0 <= now - self._usual[0] < _USUAL_US:
+        if self._usual is not None and 0 <= now - self._usual[0] < USUAL_US:
             return self._usual[1]
-        found = await self._durations(now - _USUAL_DAYS * DAY_US, now)
+        found = await self._durations(now - USUAL_DAYS * DAY_US, now)
         usual = {}
         for dag_id, durations in found.items():
             median, limit = percentile_ms(durations, 0.5), slow_after_ms(durations)

@@ -1,7 +1,4 @@
-"""How long tasks usually take, are queued and wait: medians of the last 30 days.
-
-They change slowly, so each is cached for a minute.
-"""
+"""How long tasks usually take, are queued and wait: medians of the last 30 days."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Collection, Mapping
 from typing import TypeAlias
 
+from aioflow.api.page.history import USUAL_DAYS, USUAL_US
 from aioflow.api.queries import RunReader
 from aioflow.clock import Clock
 from aioflow.model.history import DAY_US, Measure, percentile_ms
@@ -22,11 +20,9 @@ TaskKey: TypeAlias = tuple[str, str]
 
 Medians: TypeAlias = Mapping[Measure, float]
 
-_DAYS = 30
 _LEAST = 3
 """Minimum number of durations before their median counts as usual."""
 
-_FRESH_US = 60_000_000
 _CACHED = 2_000
 _MOST = 60
 """Maximum number of tasks that are looked up at a time; none are if there are more."""
@@ -67,13 +63,15 @@ class UsualTimes:
 
     def _is_fresh(self, key: TaskKey, now: Timestamp) -> bool:
         known = self._cache.get(key)
-        return known is not None and 0 <= now - known[0] < _FRESH_US
+        return known is not None and 0 <= now - known[0] < USUAL_US
 
     async def _read(self, keys: Collection[TaskKey], now: Timestamp) -> None:
         counts: defaultdict[TaskKey, defaultdict[int, Counter[int]]] = defaultdict(
             lambda: defaultdict(Counter)
         )
-        rows = await self._reader.store.count_durations_of_tasks(keys, now - _DAYS * DAY_US, now)
+        rows = await self._reader.store.count_durations_of_tasks(
+            keys, now - USUAL_DAYS * DAY_US, now
+        )
         for row in rows:
             counts[row.dag_id, row.task_id][row.measure][row.bucket] += row.occurrences
         for key in keys:
