@@ -142,7 +142,7 @@ class HostedWorker:
         asyncio.get_running_loop().call_later(LINK_GRACE_SECONDS, self.kill)
 
     def shut_down(self) -> None:
-        """Kill the program because this Dask worker ends: wait for no one who reads its output."""
+        """Kill the program as its daemon or Dask worker ends, without a wait for its reader."""
         self._is_closing = True
         self.kill()
         self._window_opened.set()
