@@ -7,12 +7,10 @@ import os
 import socket
 from collections.abc import Mapping
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 
 import httpx2
 import msgspec
-import psutil
 import pytest
 
 from aioflow.author.client import Connection, connection_of
@@ -22,6 +20,7 @@ from aioflow.model.dag import ValueKind
 from aioflow.processes.connection_tests import ConnectionTests
 from benchmarks.daemon import eventually
 from tests.author.test_mail import SmtpServer
+from tests.executors.processes import is_alive
 from tests.packages import SitePackages
 from tests.triggers.site import site
 from tests.web.node import node
@@ -110,13 +109,6 @@ async def test_type_of_a_plug_in_has_its_form_and_tests_its_connections(
 # ── limits ──────────────────────────────────────────────────────────────────────────────
 
 
-def is_dead(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
-
-
 async def test_test_that_hangs_is_killed_with_all_that_it_started(
     odd: ConnectionTests, tmp_path: Path
 ) -> None:
@@ -124,8 +116,8 @@ async def test_test_that_hangs_is_killed_with_all_that_it_started(
     outcome = await odd.test(Connection(conn_type="odd", host="hangs", schema=str(started)))
 
     assert (outcome.is_ok, outcome.message) == (False, "no answer in 1 s")
-    for pid in map(int, started.read_text().split()):
-        eventually(partial(is_dead, pid))  # the kernel kills it when it next runs
+    pids = [int(pid) for pid in started.read_text().split()]
+    eventually(lambda: not any(map(is_alive, pids)))  # the kernel kills each when it next runs
 
 
 @pytest.mark.parametrize(

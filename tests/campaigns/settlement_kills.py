@@ -139,16 +139,9 @@ def _wait_for(phase: str, daemon: DaemonProcess, run_id: str, merchants: int) ->
 
 def _assert_gone(pids: list[int]) -> None:
     def gone() -> bool:
-        return not any(_lives(pid) for pid in pids)
+        return not any(is_alive(pid) for pid in pids)
 
-    eventually(gone, 30.0, lambda: f"alive: {[pid for pid in pids if _lives(pid)]}")
-
-
-def _lives(pid: int) -> bool:
-    try:
-        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return False
+    eventually(gone, 30.0, lambda: f"alive: {[pid for pid in pids if is_alive(pid)]}")
 
 
 def _assert_total(

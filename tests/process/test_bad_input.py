@@ -19,6 +19,7 @@ import pytest
 from aioflow.processes.orphans import Record
 from benchmarks.daemon import DaemonProcess, eventually, put
 from tests.daemons import SharedDaemon
+from tests.executors.processes import is_alive
 
 HERE = Path(__file__).parent
 pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
@@ -107,14 +108,7 @@ def test_a_double_forked_grandchild_dies_with_its_timed_out_task(daemon, tmp_pat
     assert state == "failed"
     assert reason(tasks["daemonizing", -1]) == "timeout"
     grandchild = int(note.read_text())
-    eventually(lambda: not _lives(grandchild))
-
-
-def _lives(pid: int) -> bool:
-    try:
-        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return False
+    eventually(lambda: not is_alive(grandchild))
 
 
 @pytest.mark.parametrize("megabytes", [100, pytest.param(200, marks=pytest.mark.nightly)])
@@ -440,4 +434,4 @@ def test_sigterm_drains_and_a_second_one_ends_at_once(killed_daemon, tmp_path):
 
     assert (status, "is draining" in line, "[home.busy]" in line) == (1, True, True), line
     assert not (daemon.home / "run" / "draining").exists()
-    eventually(lambda: not _lives(int(note.read_text())))
+    eventually(lambda: not is_alive(int(note.read_text())))
