@@ -42,7 +42,7 @@ def test_the_latency_of_a_resume_is_that_of_the_event_or_of_the_timer():
 
     measures.record_latencies(
         [fired, TimerFired(2 * SECOND, task_no=3), TimerFired(SECOND, dag_id="a")],
-        at=Moment.of(5 * SECOND),
+        lambda: Moment.of(5 * SECOND),
     )
 
     assert (measures.events.count, measures.events.total) == (1, 1.0)
@@ -52,7 +52,7 @@ def test_the_latency_of_a_resume_is_that_of_the_event_or_of_the_timer():
 def test_a_clock_that_was_set_back_makes_no_negative_latency():
     measures = Measures()
 
-    measures.record_latencies([TimerFired(9 * SECOND, task_no=3)], at=Moment.of(SECOND))
+    measures.record_latencies([TimerFired(9 * SECOND, task_no=3)], lambda: Moment.of(SECOND))
 
     assert (measures.timers.count, measures.timers.total) == (1, 0.0)
 

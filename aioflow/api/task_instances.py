@@ -7,6 +7,7 @@ numbered across clears.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -190,14 +191,13 @@ class RunLayout:
             rows: As ``Store.count_states`` returns them.
             run_state: Determines the state of task instances without a row.
         """
-        counts: dict[str, int] = {}
+        counts: Counter[TaskState] = Counter()
         for _, state, count in rows:
-            counts[state.label] = counts.get(state.label, 0) + count
-        absent = self.total - sum(count for _, _, count in rows)
+            counts[state] += count
+        absent = self.total - counts.total()
         if absent > 0:
-            label = absent_state(run_state).label
-            counts[label] = counts.get(label, 0) + absent
-        return dict(sorted(counts.items()))
+            counts[absent_state(run_state)] += absent
+        return dict(sorted((state.label, count) for state, count in counts.items()))
 
 
 def absent_state(run_state: RunState) -> TaskState:

@@ -317,7 +317,7 @@ class Engine(FailedTurns):
         self.turns += 1
         self.turned_at = self._clock.monotonic_us()
         self.measures.turns.add((self.turned_at - self._turning_since) / 1e6)
-        self.measures.record_latencies(inputs, self._steady.read())
+        self.measures.record_latencies(inputs, self._steady.read)
         self._turning_since = None
         self._turned.set()
 
@@ -331,7 +331,10 @@ class Engine(FailedTurns):
             TurnFailed: If deciding raised. Nothing was committed.
             rollback.Refused: If the batch was refused. Nothing was committed.
         """
-        await self._patiently(partial(self._recalling.recall, inputs, self.memory))
+        if self._recalling.is_needed(inputs, self.memory):
+            await self._patiently(partial(self._recalling.recall, inputs, self.memory))
+        else:
+            self._recalling.forget(self.memory)
         await self._lease_numbers(inputs)
         batch, effects, tx = decide(
             self.memory,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from aioflow.model.batch import Batch
 from aioflow.model.states import RunState, TaskState
@@ -99,14 +99,20 @@ class Measures:
         self.run_steps = [0] * len(RunState)
         self.runs_made = 0
 
-    def record_latencies(self, inputs: Sequence[Input], at: Moment) -> None:
-        """Record the latency of the inputs of a completed turn."""
+    def record_latencies(self, inputs: Sequence[Input], read: Callable[[], Moment]) -> None:
+        """Record the latency of the inputs of a completed turn.
+
+        Args:
+            read: Returns the current moment. Most turns have no input with a latency.
+        """
+        at: Moment | None = None
         for entry in inputs:
-            kind = type(entry)
-            if kind is TriggerFired:
-                self.events.add(max(at.now - entry.at, 0) / 1e6)  # type: ignore[union-attr]
-            elif kind is TimerFired and entry.task_no >= 0:  # type: ignore[union-attr]
-                self.timers.add(max(at.steady - entry.at, 0) / 1e6)  # type: ignore[union-attr]
+            if isinstance(entry, TriggerFired):
+                at = at or read()
+                self.events.add(max(at.now - entry.at, 0) / 1e6)
+            elif isinstance(entry, TimerFired) and entry.task_no >= 0:
+                at = at or read()
+                self.timers.add(max(at.steady - entry.at, 0) / 1e6)
 
     def committed(self, batch: Batch, seconds: float) -> None:
         """Record a durable batch."""

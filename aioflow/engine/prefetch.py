@@ -56,6 +56,9 @@ _READING = (
 )
 """The inputs that may need rows. Most inputs of a turn do not."""
 
+_READING_OR_FIRED = (*_READING, TriggerFired)
+"""The same where DAG triggers exist: the keys of their events may be stored already."""
+
 _DENSE = 2
 """Rows are read as one range of numbers if it has at most this many numbers per needed row."""
 
@@ -66,6 +69,7 @@ class Recalling:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._one_at_a_time = anyio.Lock()
+        self._has_recalled = False
         self._began: dict[tuple[str, str | None], int] = {}  # commit number when the read began
 
     def has_all(self, inputs: Sequence[Input], memory: Memory) -> bool:
@@ -84,6 +88,24 @@ class Recalling:
             for request in asks(inputs):
                 if not _is_at_hand(request, memory):
                     await self._load(request, memory)
+
+    def is_needed(self, inputs: Sequence[Input], memory: Memory) -> bool:
+        """Return whether ``recall`` may read something for these inputs; rarely so."""
+        kinds = _READING_OR_FIRED if memory.dag_triggers else _READING
+        return bool(memory.loaded) or any(isinstance(entry, kinds) for entry in inputs)
+
+    def forget(self, memory: Memory) -> None:
+        """Drop the rows that ``recall`` has read for earlier inputs."""
+        if not memory.loaded and not self._one_at_a_time.locked():
+            memory.touched.clear()
+        if not self._has_recalled:
+            return
+        self._has_recalled = False
+        memory.prefetched_tasks, memory.answered, memory.prefetched_runs = {}, {}, {}
+        memory.loaded_outbox, memory.encrypted, memory.decisions = {}, [], {}
+        memory.noted_runs, memory.notes, memory.known_keys = {}, {}, set()
+        memory.found_fire_times, memory.keyed_backfills, memory.found_ahead = {}, {}, {}
+        idempotency.remember_existing_runs((), memory)
 
     async def recall(self, inputs: Sequence[Input], memory: Memory) -> None:
         """Read the rows that these inputs need, and drop those read for earlier inputs.
@@ -105,14 +127,9 @@ class Recalling:
         Raises:
             StoreUnavailable: See ``load``.
         """
-        memory.prefetched_tasks, memory.answered, memory.prefetched_runs = {}, {}, {}
-        memory.loaded_outbox, memory.encrypted, memory.decisions = {}, [], {}
-        memory.noted_runs, memory.notes = {}, {}
-        memory.found_fire_times, memory.keyed_backfills, memory.found_ahead = {}, {}, {}
-        idempotency.remember_existing_runs((), memory)
+        self.forget(memory)
+        self._has_recalled = True
         memory.known_keys = await _known_keys(inputs, self._store, memory)
-        if not memory.loaded and not self._one_at_a_time.locked():
-            memory.touched.clear()
         reading = [entry for entry in inputs if isinstance(entry, _READING)]
         if reading or memory.loaded:
             await self.load(reading, memory)

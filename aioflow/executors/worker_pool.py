@@ -248,7 +248,7 @@ class WorkerProcesses:
     def _fill_others(self) -> None:
         """Start the processes that slots wait for in other interpreters."""
         known = self._context.interpreters
-        if known is None:
+        if known is None or not self._waiting_slots:
             return
         wanted = Counter(slot.wanted_interpreter for slot in self._waiting_slots)
         for name in wanted.keys() - {""}:

@@ -161,7 +161,9 @@ class RowChecker:
         selected = list(columns)
         self._columns = [column if isinstance(column, Column) else None for column in selected]
         self._types = [_type_of(column) for column in selected]
-        self._rows = list[tuple[tuple(self._types)]]  # type: ignore[misc]
+        # msgspec analyses a struct only once, but any other type in each call.
+        rows: Any = list[tuple[tuple(self._types)]]  # type: ignore[misc]
+        self._rows = msgspec.defstruct("Rows", [("rows", rows)])
 
     def checked(self, found: Sequence[Values]) -> list[Values]:
         """Return the rows if all values fit their columns.
@@ -171,7 +173,8 @@ class RowChecker:
         """
         if found and type(found[0]) is not tuple:
             found = list(map(tuple, found))
-        return cast("list[Values]", msgspec.convert(found, self._rows, builtin_types=_AS_THEY_ARE))
+        rows = msgspec.convert({"rows": found}, self._rows, builtin_types=_AS_THEY_ARE)
+        return cast("list[Values]", rows.rows)  # type: ignore[attr-defined]
 
     def repaired(
         self, values: Values, made: Callable[[Values], Row]

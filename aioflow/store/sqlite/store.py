@@ -221,7 +221,7 @@ class SqliteStore(Reading):
         self._writer = writer
         self._readers = cycle(readers)
         self._free = list(asked or readers)
-        self._admitted = anyio.Semaphore(len(self._free))
+        self._admitted = anyio.Semaphore(len(self._free), fast_acquire=True)
         self._open_another = open_another
         self._epoch: int | None = None
         self._seconds: float | None = None

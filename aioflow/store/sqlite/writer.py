@@ -129,7 +129,7 @@ class Writer:
         self._sync_failure = ""
         self._synchronous = synchronous
         self._clock = SystemClock()
-        self._turn = anyio.Lock()
+        self._turn = anyio.Lock(fast_acquire=True)  # the holder yields to the loop by waiting
         self._connection: aiosqlite.Connection | None = None
         self._checkpointer: Checkpointer | None = None
 
