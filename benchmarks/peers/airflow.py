@@ -29,7 +29,8 @@ SYSTEM = System(
         ),
         (
             "A task without a heartbeat is restarted after 20 s instead of 300 s, and has 2 retries"
-            " after 1 s."
+            " after 1 s. Tasks of a scheduler that is gone are looked for every 10 s instead of"
+            " 300 s, and it counts as gone after 10 s instead of 30 s."
         ),
         (
             "Triggers are written for precision (one `asyncio.sleep`); the ones it ships look"

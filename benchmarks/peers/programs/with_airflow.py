@@ -44,6 +44,8 @@ class WithAirflow(serving.Program):
             "LOGGING__LOGGING_LEVEL": "WARNING",
             "SCHEDULER__MAX_TIS_PER_QUERY": 512,
             "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": 20,
+            "SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": 10,
+            "SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": 10,
             "DATABASE__SQL_ALCHEMY_CONN": self.database.replace(
                 "postgresql://", "postgresql+psycopg2://"
             ),
