@@ -234,6 +234,8 @@ def kill(cell: Cell) -> list[Value]:
             lambda: len(read_ledger(ledger).ended) >= some, cell.start.seconds, look_seconds=0.02
         )
         instance.kill()
+        killed = read_ledger(ledger)
+        running = len(set(killed.started) - set(killed.ended))
         was = ledger.stat().st_size
         recorded = set(instance.recorded())
         began = time.monotonic()
@@ -246,7 +248,11 @@ def kill(cell: Cell) -> list[Value]:
         seconds = time.monotonic() - began
     lost = len(everyone - set(read_ledger(ledger).ended))
     again = read_ledger(ledger, was).started
-    note = f"{len(recorded)} had a recorded success, {len(again)} started after the kill"
+    unrecorded = len(set(killed.ended) & set(again) - recorded)
+    note = (
+        f"{running} ran at the kill, {len(recorded)} had a recorded success, {len(again)} started"
+        f" after it, of which {unrecorded} had ended unrecorded"
+    )
     return [
         Value("kill_lost", lost, note),
         Value("kill_twice", len(recorded & set(again)), note),

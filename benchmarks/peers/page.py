@@ -30,8 +30,9 @@ BEGIN, END = "<!-- peers: begin -->", "<!-- peers: end -->"
 BEFORE = "## Not supported yet\n"
 
 IN_README = (
-    "tasks_async", "chain", "fan_1000", "waits_bytes", "waits_ended", "lateness_p50",
-    "start_ready", "start_memory", "kill_ended",
+    "tasks_async", "tasks_async_per_core", "tasks_def", "chain", "fan_1000", "waits_bytes",
+    "waits_ended", "lateness_p50", "start_ready", "start_memory", "kill_lost", "kill_twice",
+    "kill_ended",
 )  # fmt: skip
 DRAWN = (
     "tasks_async", "chain", "fan_1000", "waits_bytes", "waits_ended", "lateness_p50", "kill_ended",
@@ -226,11 +227,14 @@ everything again and writes this page; `make peers SYSTEM=dbos FIGURE=chain` mea
   same run, the same database and the same durability: a peer that does not sync its commits stands
   beside aioflow with `durability = "normal"`.
 * "does not do" means that the system lacks the feature; nothing is measured as 0 for that.
-* Memory is unique (USS), of all processes of the system and its database server; what processes
-  of PostgreSQL share is in no figure. CPU is of the same processes, and of a client in a process of
+* Memory is unique (USS), of all processes of the system and its database server: what several
+  processes share is in no figure. The bytes of a wait include what handing it over leaves behind,
+  such as connections and threads. CPU is of the same processes, and of a client in a process of
   its own; requests to aioflow are made by the driver, one for each piece of work.
 * † marks values from rounds in which other processes used more than {OTHERS_LIMIT} cores. That
   is so for {loaded} of {len(measured)} values; they count only where a cell has no others.
+* aioflow commits many independent tasks in one transaction; the others commit each by itself. That
+  is most of the difference in tasks per second, and none of it in the chain.
 * A no-op says what a system itself costs. Systems differ in what they do besides: aioflow and
   Prefect have a server with a page, a library such as DBOS leaves that to another product.
 
