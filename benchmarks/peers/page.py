@@ -37,6 +37,10 @@ IN_README = (
 DRAWN = (
     "tasks_async", "chain", "fan_1000", "waits_bytes", "waits_ended", "lateness_p50", "kill_ended",
 )  # fmt: skip
+GROWING = frozenset({
+    "fan_1000", "fan_10000", "waits_handed_over", "waits_idle", "waits_ended", "kill_ended",
+})  # fmt: skip
+"""Figures of the whole work, which say nothing about that of another size."""
 BY_NUMBER = ("density_bytes", "density_idle")
 THEMES = {"light": ("#1f2328", "#0969da", "#8c959f"), "dark": ("#e6edf3", "#4493f8", "#7d8590")}
 """Colours of text, of aioflow and of the others."""
@@ -68,8 +72,13 @@ class Comparison(NamedTuple):
 
     @property
     def ratio(self) -> float | None:
-        """Return ``None`` if one of them has no value, or is 0, or if they count failures."""
+        """Return ``None`` if one of them has no value, or is 0, or if they count failures.
+
+        Also if the figure grows with the size of the work, and the sizes differ.
+        """
         if self.ours is None or self.theirs is None or FIGURES[self.figure].unit == "tasks":
+            return None
+        if self.figure in GROWING and self.ours.size != self.theirs.size:
             return None
         ours, theirs = self.ours.median, self.theirs.median
         if not ours or not theirs:
@@ -148,7 +157,9 @@ def _cell(found: Comparison | None) -> str:
     if found.ratio is not None:
         return ratio_text(found.ratio)
     if found.theirs is not None and found.ours is not None:
-        return f"{number(found.ours.median)} : {number(found.theirs.median)}"
+        pair = f"{number(found.ours.median)} : {number(found.theirs.median)}"
+        sizes = f"{found.ours.size:,} : {found.theirs.size:,}"
+        return pair if found.ours.size == found.theirs.size else f"{pair} (sizes {sizes})"
     return "no" if found.note.startswith("does not do") else found.note.partition(":")[0]
 
 
@@ -233,10 +244,14 @@ everything again and writes this page; `make peers SYSTEM=dbos FIGURE=chain` mea
   its own; requests to aioflow are made by the driver, one for each piece of work.
 * † marks values from rounds in which other processes used more than {OTHERS_LIMIT} cores. That
   is so for {loaded} of {len(measured)} values; they count only where a cell has no others.
-* aioflow commits many independent tasks in one transaction; the others commit each by itself. That
-  is most of the difference in tasks per second, and none of it in the chain.
+* aioflow commits many independent tasks in one transaction, and Prefect is set to record 20 states
+  in one; the others commit each task by itself. That is most of the difference in tasks per second,
+  and none of it in the chain.
 * A no-op says what a system itself costs. Systems differ in what they do besides: aioflow and
-  Prefect have a server with a page, a library such as DBOS leaves that to another product.
+  Prefect have a server with a page, a library such as DBOS leaves that to another product. Airflow,
+  Prefect and Dagster have integrations and executors that no figure here shows.
+* All figures are overhead. For tasks of a second or more, up to the same number at a time, the
+  differences in tasks per second mostly vanish.
 
 Measured {when[0]} to {when[-1]} at {", ".join(f"`{one}`" for one in commits)} on \
 {measured[0].cpus} CPUs; an fsync took {min(fsync):g} to {max(fsync):g} ms."""
