@@ -6,7 +6,7 @@ import { Icon } from "./components/icons";
 import { VirtualList } from "./list";
 import { runHref } from "./parts";
 import { go, usePlace, withQuery } from "./router";
-import { Glyph, Legend, named, ordered, sum, worst } from "./states";
+import { Glyph, Legend, named, ordered, runState, sum, worst } from "./states";
 import { texts } from "./texts";
 import { local, millis, shortTime, span } from "./time";
 import type { Counts, Grid } from "./types";
@@ -247,8 +247,8 @@ export function GridView({ grid }: { grid: Grid }) {
                 <small class="grid-mark" aria-hidden="true">
                   {tall[index]!.isCut ? briefly(run) : days[index] && run.cause === "manual" && <Icon name="play" size={10} />}
                 </small>
-                <i class={`column b-${run.state} ${tall[index]!.isCut ? "is-cut" : ""}`} style={{ height: `${tall[index]!.height}px` }} />
-                <Glyph state={run.state} size={12} />
+                <i class={`column b-${runState(run)} ${tall[index]!.isCut ? "is-cut" : ""}`} style={{ height: `${tall[index]!.height}px` }} />
+                <Glyph state={runState(run)} size={12} />
               </a>
             ))}
           </div>
@@ -372,7 +372,7 @@ const briefly = (run: Timed): string => span(lengthOfRun(run, Date.now())).split
 function allOf(grid: Grid): Counts {
   const found: Counts = {};
   for (const run of grid.runs) {
-    found[run.state] = 1;
+    found[runState(run)] = 1;
     for (const [, counts] of run.cells ?? []) found[worst(counts)] = 1;
   }
   return found;
@@ -380,7 +380,7 @@ function allOf(grid: Grid): Counts {
 
 function runTitle(run: Grid["runs"][number]): string {
   const took = run.started_at === null ? "" : `, ${span(lengthOfRun(run, Date.now()))}`;
-  return `${run.run_id}: ${named(run.state)}${run.logical_date ? `, for ${shortTime(run.logical_date)}` : ""}${took}${run.cause === "manual" ? `, ${texts.grid.manual.toLowerCase()}` : ""}`;
+  return `${run.run_id}: ${named(runState(run))}${run.logical_date ? `, for ${shortTime(run.logical_date)}` : ""}${took}${run.cause === "manual" ? `, ${texts.grid.manual.toLowerCase()}` : ""}`;
 }
 
 function cellTitle(task: string, counts: Counts, from: string | null, to: string | null, run: string): string {

@@ -13,7 +13,7 @@ import { type Found, matching, verbOf } from "./palette/match";
 import { recentPlaces } from "./palette/recent";
 import { dagHref, runHref, taskHref } from "./parts";
 import { go, here } from "./router";
-import { Glyph, isLive, worst } from "./states";
+import { Glyph, isLive, runState, worst } from "./states";
 import { texts } from "./texts";
 import { useTyped } from "./typed";
 import type { Dag, DagDetail, Run, RunGraph, RunSummary } from "./types";
@@ -158,7 +158,7 @@ function useGroups(text: string, role: string | undefined, help: () => void): { 
     { title: texts.palette.actionsOfDags, items: verb ? found.filter((one) => one.dag_id !== openDag).flatMap((one) => actionsOfDag(one.dag_id!, one.paused).filter((item) => item.key.startsWith(verb))) : [] },
     { title: texts.palette.recent, items: text ? [] : recentPlaces().filter((href) => href !== window.location.pathname).map(recentItem) },
     { title: texts.places.dags, items: verb ? [] : found.map((one) => ({ key: `dag ${one.dag_id}`, name: one.dag_id!, href: dagHref(one.dag_id!), icon: "workflow", detail: one.paused ? texts.states["paused"]! : "" })) },
-    { title: texts.places.runs, items: (runs.data ?? []).map((one) => ({ key: `run ${one.run_id}`, name: one.run_id, detail: one.dag_id, href: runHref(one.run_id), state: one.state, isFound: true })) },
+    { title: texts.places.runs, items: (runs.data ?? []).map((one) => ({ key: `run ${one.run_id}`, name: one.run_id, detail: one.dag_id, href: runHref(one.run_id), state: runState(one), isFound: true })) },
     { title: texts.palette.tasks, items: openRun === undefined || !text ? [] : (graph.data?.tasks ?? []).map((one) => ({ key: `task ${one.task_id}`, name: one.task_id, href: taskHref(openRun, one.task_id), state: worst(one.counts) })) },
     { title: texts.palette.pages, items: PLACES.map(([letter, name, href]) => ({ key: `page ${href}`, name, href, icon: placeIcon(href), detail: `g ${letter}`, needs: href === "/access" || href === "/audit" ? "admin" : undefined })) },
     { title: texts.palette.others, items: text ? others(help) : [] },

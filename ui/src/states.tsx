@@ -29,10 +29,13 @@ export const queuedForWorkers = (states: Counts, pools: readonly Pool[]): number
 
 export const named = (state: string): string => state.replaceAll("_", " ");
 
-/** A run as the page names it: "running" only if a task of it runs, or is about to. */
-export function shownState(state: string, counts: Counts | undefined): string {
-  if (state !== "running" || !counts || counts["running"] || counts["queued"]) return state;
-  return counts["sensing"] || counts["deferred"] || counts["retrying"] ? "waiting" : state;
+/** The state of a run in every view: "running" only if a task of it runs, or is about to. */
+export const runState = ({ state, is_waiting: waits }: { state: string; is_waiting?: boolean }): string => (state === "running" && waits ? "waiting" : state);
+
+/** The same for a run whose tasks are counted. */
+export function countedState(state: string, counts: Counts): string {
+  const waits = !counts["running"] && !counts["queued"] && !!(counts["sensing"] || counts["deferred"] || counts["retrying"]);
+  return runState({ state, is_waiting: waits });
 }
 
 const fill = (d: string) => <path d={d} fill="currentColor" stroke="none" />;

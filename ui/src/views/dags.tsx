@@ -13,7 +13,7 @@ import { onChange } from "../live";
 import { Choice, Empty, Filter, Head, NoMatches, Shown, dagHref } from "../parts";
 import { go, usePlace, withQuery } from "../router";
 import { scheduleName } from "../schedule";
-import { Glyph, named } from "../states";
+import { Glyph, named, runState } from "../states";
 import { count, texts } from "../texts";
 import { When, span } from "../time";
 import type { Dag, RecentRun } from "../types";
@@ -225,7 +225,9 @@ function sorted(dags: Dag[], sort: Sort | undefined, stats: Map<string, Stats>):
 }
 
 const glyphOf = (dag: Dag, recent: Record<string, RecentRun[]>): string =>
-  dag.import_error ? "failed" : dag.paused ? "paused" : ((dag.dag_id !== null && recent[dag.dag_id]?.[0]?.state) || "pending");
+  dag.import_error ? "failed" : dag.paused ? "paused" : newestOf(recent[dag.dag_id ?? ""]);
+
+const newestOf = (runs: RecentRun[] | undefined): string => (runs?.[0] ? runState(runs[0]) : "pending");
 
 function Buttons({ id, paused }: { id: string; paused: boolean }) {
   return (
@@ -258,11 +260,11 @@ function Recent({ dag, runs }: { dag: string; runs: RecentRun[] }) {
   const oldest = [...runs].reverse();
   const tall = heights(oldest, BAR_HEIGHT);
   const failed = runs.filter((run) => run.state === "failed" || run.state === "partial").length;
-  const text = texts.dags.recentOf(runs.length, failed, named(runs[0]!.state));
+  const text = texts.dags.recentOf(runs.length, failed, named(newestOf(runs)));
   return (
     <a class="recent" href={`${dagHref(dag)}/runs`} title={text} aria-label={text}>
       {oldest.map((run, index) => (
-        <i key={run.run_id} class={`column b-${run.state} ${tall[index]!.isCut ? "is-cut" : ""}`} style={{ height: `${tall[index]!.height}px` }} />
+        <i key={run.run_id} class={`column b-${runState(run)} ${tall[index]!.isCut ? "is-cut" : ""}`} style={{ height: `${tall[index]!.height}px` }} />
       ))}
     </a>
   );

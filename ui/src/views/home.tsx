@@ -3,7 +3,7 @@ import { type Data, useData } from "../data";
 import type { Decision } from "../decision";
 import { useMode } from "../live";
 import { RunsChart, SlowMark, type Usual } from "../history";
-import { Bar, Glyph, UsageBar, ended, queuedForWorkers, shownState, sum } from "../states";
+import { Bar, Glyph, UsageBar, ended, queuedForWorkers, runState, sum } from "../states";
 import { sentenceCase, stateName, texts } from "../texts";
 import { Took, When, whole } from "../time";
 import type { Overview, Pool, RunSummary, TaskError } from "../types";
@@ -290,7 +290,7 @@ function InFlightList({ runs }: { runs: InFlight[] }) {
       {runs.map(({ run, counts, slow_after_seconds, usual_seconds }) => (
         <li key={run.run_id}>
           <a class="home-row" data-row href={runHref(run.run_id)}>
-            <Glyph state={shownState(run.state, counts)} />
+            <Glyph state={runState(run)} />
             <span class="cut mono" title={run.run_id}>
               {run.run_id}
             </span>

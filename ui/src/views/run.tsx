@@ -14,7 +14,7 @@ import { NoteBox, NoteMark, writeNote } from "../note";
 import { Empty, Fact, Filter, Head, HeadActions, NoMatches, Panel, Shown, StartedBy, Trouble, childName, dagHref, number, runHref, shortVersion, taskHref } from "../parts";
 import { RunParameters } from "../run_parameters";
 import { go, usePlace, withQuery } from "../router";
-import { Bar, Glyph, Legend, State, TASK_ORDER, ended, endedOf, isLive, shownState, sum, worst } from "../states";
+import { Bar, Glyph, Legend, State, TASK_ORDER, countedState, ended, endedOf, isLive, sum, worst } from "../states";
 import { TaskPane } from "../task";
 import { stateName, texts } from "../texts";
 import { SlowMark, Usually, useUsual } from "../history";
@@ -77,7 +77,7 @@ function RunHead({ run, view, hasNoNote }: { run: Run; view: string; hasNoNote: 
       name={run.run_id}
       title={
         <>
-          <State state={shownState(run.state, run.counts)} /> <span class="cut">{run.run_id}</span>
+          <State state={countedState(run.state, run.counts)} /> <span class="cut">{run.run_id}</span>
         </>
       }
       tabs={
@@ -135,7 +135,7 @@ function Top({ run, tasks, summary, note, isBrief }: { run: Run; tasks?: number;
   const usual = useUsual();
   const hasCause = live || FAILED.has(run.state);
   // The cause above, the facts and the bar below say the same.
-  const isTold = !isBrief && (FAILED.has(run.state) || shownState(run.state, run.counts) === "waiting");
+  const isTold = !isBrief && (FAILED.has(run.state) || countedState(run.state, run.counts) === "waiting");
   const newest = useData<DagDetail>(isBrief ? null : `/dags/${enc(run.dag_id)}`, { on: ofDag(run.dag_id), gap: 5000 }).data?.version;
   return (
     <>
