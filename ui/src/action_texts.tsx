@@ -104,7 +104,7 @@ export const texts = {
     meaning: "At most this many slots of the pool are used at once. Running tasks continue.",
     change: "Change",
     create: "Create",
-    deferred: "Deferred tasks hold slots, too",
+    deferred: "Waiting tasks hold slots, too",
     done: (name: string, slots: number): string => `Pool ${name} has ${many(slots, "slot")}`,
     liftTitle: (name: string): string => `Remove the limit of pool ${name}?`,
     lift: "Remove",

@@ -22,6 +22,7 @@ import { Bar, Glyph, Legend, State, isLive, named, sum } from "./states";
 import { texts } from "./texts";
 import { At, Took, When } from "./time";
 import type { Note, RunGraphTask, Task, TaskShown, Try } from "./types";
+import { stateWithWait } from "./wait_times";
 import { Why } from "./why";
 
 interface Props {
@@ -193,7 +194,7 @@ function One({ run, dag, version, task, map, round, shown, tasks, hrefOf }: Prop
           <div>
             <dt class="offscreen">{texts.task.state}</dt>
             <dd>
-              <State state={shown.state} />
+              <State state={shown.state} name={stateWithWait(shown)} />
             </dd>
           </div>
           <div>

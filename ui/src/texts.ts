@@ -602,8 +602,8 @@ export const texts = {
     none: "No task has started yet.",
     label: "Time of tasks",
     from: "from",
-    waiting: "Waiting, holds no slot",
-    retrying: "Waiting for its next try",
+    waiting: "Waiting",
+    retrying: "Retrying, until the next try",
   },
 
   grid: {
@@ -653,10 +653,10 @@ export const texts = {
     shared: (all: number): string => `shared watch (${count(all)})`,
     startsRuns: (dag: string): string => `Starts runs of ${dag}`,
     event: (name: string): string => `event ${name}`,
-    listed: "deferred waits",
-    deferredOf: (deferred: number, most: number | null): string => `${count(deferred)} deferred${most ? ` of at most ${count(most)}` : ""}`,
+    listed: "waits",
+    deferredOf: (deferred: number, most: number | null): string => `${count(deferred)} waiting for triggers${most ? `, of at most ${count(most)}` : ""}`,
     lackCapacity: (tasks: number): string => `${many(tasks, "task")} wait${tasks === 1 ? "s" : ""} for capacity: raise`,
-    byKind: "Deferred by kind",
+    byKind: "Waits for triggers by kind",
     oldest: "Oldest",
     checked: "Checked",
     checkedMeaning: "Number of things that are checked for them: waits for the same thing share one check",
@@ -724,8 +724,8 @@ export const texts = {
     holders: "Held by",
     noHolders: "Nothing holds it.",
     waitsForTrigger: "waits for a trigger",
-    countsDeferred: "Deferred tasks hold slots of it, too.",
-    countsNone: "Deferred tasks hold no slots of it.",
+    countsDeferred: "Waiting tasks hold slots of it, too.",
+    countsNone: "Waiting tasks hold no slots of it.",
   },
 
   events: {
@@ -870,7 +870,7 @@ export const texts = {
     waitsForNothing: "It waits for nothing: it has ended.",
   },
 
-  /** Names of states. The scheduler's own names stay: they are in the API, the CLI and the docs. */
+  /** Names of states. The scheduler's own names stay in the API, the CLI and the docs: it tells sensors from deferred tasks, which both wait. */
   states: {
     success: "Success",
     done: "Done",
@@ -880,8 +880,8 @@ export const texts = {
     upstream_failed: "Upstream failed",
     running: "Running",
     waiting: "Waiting",
-    sensing: "Sensing",
-    deferred: "Deferred",
+    sensing: "Waiting",
+    deferred: "Waiting",
     retrying: "Retrying",
     queued: "Queued",
     pending: "Pending",
@@ -898,9 +898,9 @@ export const texts = {
     partial: "The run ended, and some of its tasks failed",
     upstream_failed: "Did not start, because a task before it failed",
     running: "Runs now, and holds a slot",
-    waiting: "Runs no task now: those that have begun wait for a file, a time, an event, a person or another run",
-    sensing: "Checks at intervals whether a condition holds",
-    deferred: "Waits for a trigger, and holds no slot",
+    waiting: "Waits for a file, a time, an event, a condition, a person or another run (deferred: holds no slot)",
+    sensing: "Waits for a condition, which is checked at intervals",
+    deferred: "Waits for a trigger (deferred: holds no slot)",
     retrying: "Failed, and starts again after a delay",
     queued: "Could start, and waits for a slot",
     pending: "Waits for the tasks before it",

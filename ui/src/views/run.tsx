@@ -11,10 +11,10 @@ import { Gantt } from "../gantt";
 import { GraphView, graphOf } from "../graph";
 import { RunLog } from "../log";
 import { NoteBox, NoteMark, writeNote } from "../note";
-import { Empty, Fact, Filter, Head, HeadActions, NoMatches, Panel, Shown, StartedBy, Trouble, childName, dagHref, number, runHref, shortVersion, taskHref } from "../parts";
+import { Empty, Fact, Filter, Head, HeadActions, NoMatches, Panel, Shown, StartedBy, Trouble, childName, dagHref, number, runHref, shortVersion, taskHref, tasksHref } from "../parts";
 import { RunParameters } from "../run_parameters";
 import { go, usePlace, withQuery } from "../router";
-import { Bar, Glyph, Legend, State, TASK_ORDER, countedState, ended, endedOf, isLive, sum, worst } from "../states";
+import { Bar, Glyph, Legend, State, TASK_ORDER, byName, countedState, ended, endedOf, isLive, statesOf, sum, worst } from "../states";
 import { TaskPane } from "../task";
 import { stateName, texts } from "../texts";
 import { SlowMark, Usually, useUsual } from "../history";
@@ -185,7 +185,7 @@ function Top({ run, tasks, summary, note, isBrief }: { run: Run; tasks?: number;
         </dl>}
         <div class="run-progress">
           <Bar counts={run.counts} label={texts.run.tasks} />
-          <Legend counts={run.counts} hrefOf={(state) => `${runHref(run.run_id)}/tasks?state=${state}`} />
+          <Legend counts={run.counts} hrefOf={(state) => tasksHref(run.run_id, state)} />
         </div>
       </div>
     </>
@@ -336,11 +336,16 @@ function RunGantt({ run }: { run: Run }) {
   return <Gantt rows={rows.items} run={run.run_id} from={run.started_at} to={run.ended_at} onRange={rows.onRange} />;
 }
 
-const stateLabel = (states: string[]): string => (states.length === 0 ? texts.task.state : states.length === 1 ? stateName(states[0]!) : `${texts.task.state} (${states.length})`);
+function stateLabel(states: string[]): string {
+  const names = [...new Set(states.map(stateName))];
+  return names.length === 0 ? texts.task.state : names.length === 1 ? names[0]! : `${texts.task.state} (${names.length})`;
+}
 
-/** The address with one state more in the filter, or without it. */
-function withState(states: string[], state: string): string {
-  const next = states.includes(state) ? states.filter((one) => one !== state) : [...states, state];
+/** The address with one more state of those that the page names in the filter, or without it. */
+function withState(states: string[], shown: string): string {
+  const own = statesOf(shown);
+  const others = states.filter((one) => !own.includes(one));
+  const next = others.length < states.length ? others : [...states, ...own];
   const href = withQuery({ state: null });
   return next.length === 0 ? href : `${href}${href.includes("?") ? "&" : "?"}${next.map((one) => `state=${one}`).join("&")}`;
 }
@@ -348,9 +353,11 @@ function withState(states: string[], state: string): string {
 function Tasks({ run, tasks, notes }: { run: Run; tasks?: RunGraphTask[]; notes: Note[] }) {
   const columns = useMemo(() => columnsOf(notes), [notes]);
   const place = usePlace();
-  const states = place.query.getAll("state").filter((state) => TASK_ORDER.includes(state));
+  const known = TASK_ORDER.flatMap(statesOf);
+  const states = place.query.getAll("state").filter((state) => known.includes(state));
   const of = place.query.get("of") ?? "";
   const counts = (of ? tasks?.find((task) => task.task_id === of)?.counts : undefined) ?? (of ? {} : run.counts);
+  const shown = byName(counts);
   const rows = useWindow<Task>(
     states.length > 0 ? countOf(counts, ...states) : sum(counts),
     (offset) => query(`/runs/${enc(run.run_id)}/tasks`, { task: of, offset, limit: PAGE }) + states.map((state) => `&state=${state}`).join(""),
@@ -371,7 +378,7 @@ function Tasks({ run, tasks, notes }: { run: Run; tasks?: RunGraphTask[]; notes:
       toolbar={
         <>
           <Filter name="of" label={texts.run.filterTask} options={tasks?.slice(0, 500).map((task) => task.task_id)} onValue={(text) => go(withQuery({ of: text }), { replace: true })} />
-          <Menu label={stateLabel(states)} items={TASK_ORDER.map((one) => ({ name: stateName(one), hint: counts[one] ? number(counts[one]) : "", isOn: states.includes(one), act: () => go(withState(states, one), { replace: true }) }))} />
+          <Menu label={stateLabel(states)} items={TASK_ORDER.map((one) => ({ name: stateName(one), hint: shown[one] ? number(shown[one]) : "", isOn: statesOf(one).some((own) => states.includes(own)), act: () => go(withState(states, one), { replace: true }) }))} />
         </>
       }
       empty={

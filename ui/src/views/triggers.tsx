@@ -206,7 +206,7 @@ function Ages({ ages }: { ages: TriggerSummary["ages"] }) {
             <tr key={index}>
               <th scope="row">{age.upto_seconds === null ? texts.triggers.longer : texts.triggers.upTo(span(age.upto_seconds * 1000))}</th>
               <td>
-                <i class="b-deferred" style={{ width: `${(100 * Math.log(1 + age.count)) / most}%` }} />
+                <i class="b-waiting" style={{ width: `${(100 * Math.log(1 + age.count)) / most}%` }} />
               </td>
               <td class="num">{number(age.count)}</td>
             </tr>
