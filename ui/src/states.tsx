@@ -140,11 +140,19 @@ export function Bar({ counts, label }: { counts: Counts; label?: string }) {
   );
 }
 
+interface UsageProps {
+  used: number;
+  all: number;
+  /** How many wait for it: if it is full, that is a bottleneck. */
+  queued?: number;
+  label: string;
+}
+
 /** How much of a limit is used, as a bar. */
-export function UsageBar({ used, all, label }: { used: number; all: number; label: string }) {
+export function UsageBar({ used, all, queued = 0, label }: UsageProps) {
   return (
     <span class="bar" role="img" aria-label={label}>
-      {used > 0 && all > 0 && <i class="b-running" style={{ width: `${Math.min(100, (100 * used) / all)}%` }} />}
+      {used > 0 && all > 0 && <i class={queued > 0 && used >= all ? "b-full" : "b-running"} style={{ width: `${Math.min(100, (100 * used) / all)}%` }} />}
     </span>
   );
 }
