@@ -4,7 +4,7 @@ import "./styles/palette.css";
 
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 
-import { backfill, cancel, clear, deleteRun, emit, mark, pause, trigger } from "./actions";
+import { backfill, cancel, clear, deleteRun, emit, mark, pause, retry, trigger } from "./actions";
 import { enc, query } from "./api";
 import { Icon, type IconName } from "./components/icons";
 import { never, useData, useItems } from "./data";
@@ -177,13 +177,14 @@ function actionsOfRun(run: string, data: Run | undefined, task: string | null, f
   const which = { run, task: task ?? undefined, map: Number(fields.get("map") ?? -1), round: Number(fields.get("round") ?? 0) };
   const items: Item[] = [];
   if (task !== null) {
-    items.push({ key: "clear task", name: texts.palette.clearTask(task), icon: "rotate-ccw", act: () => void clear(which), needs: "operator" });
+    items.push({ key: "clear task", name: texts.palette.clearTask(task), words: texts.palette.retry, icon: "rotate-ccw", act: () => void clear(which), needs: "operator" });
     items.push({ key: "mark task", name: texts.palette.markTask(task), icon: "flag", act: () => mark(which), needs: "operator" });
   }
   if (data === undefined) return items;
   const live = isLive(data.state);
   if (live) items.push({ key: "cancel run", name: texts.palette.cancelRun, detail: run, icon: "ban", act: () => cancel(run), needs: "operator" });
-  items.push({ key: "clear run", name: texts.palette.clearRun, detail: run, icon: "rotate-ccw", act: () => void clear({ run }), needs: "operator" });
+  if (data.state === "failed" || data.state === "partial") items.push({ key: "retry run", name: texts.palette.retryRun, words: texts.palette.clear, detail: run, icon: "rotate-ccw", act: () => void retry({ run }, true), needs: "operator" });
+  items.push({ key: "clear run", name: texts.palette.clearRun, words: texts.palette.retry, detail: run, icon: "rotate-ccw", act: () => void clear({ run }), needs: "operator" });
   items.push({ key: "mark run", name: texts.palette.markRun, detail: run, icon: "flag", act: () => mark({ run }), needs: "operator" });
   if (!live) items.push({ key: "delete run", name: texts.palette.deleteRun, detail: run, icon: "trash-2", act: () => deleteRun(run), needs: "admin" });
   return items;

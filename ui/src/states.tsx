@@ -125,7 +125,10 @@ export const ended = (counts: Counts): number =>
 /** How many have ended, and how many of these have failed. */
 export const endedOf = (counts: Counts): string => texts.common.ended(ended(counts), sum(counts), counts.failed ?? 0);
 
-/** How many are in which state, as one bar. */
+/** The part of the counts that has ended: a bar is as full as what is done. */
+export const endedParts = (counts: Counts): [string, number][] => ordered(counts).filter(([state]) => !isLive(state) && state !== WAITING);
+
+/** How many have ended, and how, as one bar. */
 export function Bar({ counts, label }: { counts: Counts; label?: string }) {
   const all = sum(counts);
   const text = ordered(counts)
@@ -133,7 +136,7 @@ export function Bar({ counts, label }: { counts: Counts; label?: string }) {
     .join(", ");
   return (
     <span class="bar" role="img" aria-label={`${label ? `${label}: ` : ""}${text || "no tasks"}`} title={text}>
-      {ordered(counts).map(([state, count]) => (
+      {endedParts(counts).map(([state, count]) => (
         <i key={state} class={`b-${state}`} style={{ width: `${(100 * count) / all}%` }} />
       ))}
     </span>

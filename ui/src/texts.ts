@@ -112,6 +112,8 @@ export const texts = {
     notFound: "Page not found",
     notFoundText: "No page has this address.",
     goHome: "Go to Home",
+    moreWith: (decisions: number, errors: number): string =>
+      [decisions ? many(decisions, "decision") : "", errors ? many(errors, "import error") : ""].filter(Boolean).join(", "),
     newVersion: (version: string): string => `The daemon now runs version ${version}.`,
     reload: "Reload page",
     storeAway: "The database does not answer.",
@@ -133,6 +135,10 @@ export const texts = {
     pages: "Pages",
     others: "More actions",
     run: "Run",
+    /** Words by which the others are found, too. */
+    retry: "retry rerun",
+    clear: "clear rerun",
+    retryRun: "Retry failed tasks of this run",
     clearRun: "Clear this run",
     markRun: "Set the state of this run",
     cancelRun: "Cancel this run",
@@ -153,7 +159,7 @@ export const texts = {
     ["x", "Select the row"],
     ["[ ]", "Previous or next task"],
     ["f", "Task on the full page"],
-    ["c", "Clear the task"],
+    ["c", "Clear or retry the task"],
     ["← ↑ ↓ →", "Next box of a grid or graph"],
     ["Esc", "Close"],
     ["?", "This list"],
@@ -215,7 +221,7 @@ export const texts = {
     approvals: (some: number, all: number): string => `${count(some)} of ${many(all, "approval")}`,
     notStarter: "but not the starter of the run",
     asAdmin: "you may answer as admin",
-    next: "Next",
+    next: "Runs next",
     deadline: "Deadline",
     unanswered: "If no one answers by",
     fails: "the task gets a TimeoutError",
@@ -236,9 +242,14 @@ export const texts = {
 
   actions: {
     clear: "Clear",
-    clearFailed: "Clear failed",
-    clearMeaning: "Runs its tasks again",
-    clearFailedMeaning: (tasks: number): string => `Runs what failed, and what did not start because of that, again: ${many(tasks, "task")}`,
+    clearMore: "Clear…",
+    clearMeaning: "Runs its tasks again; which of them, can be chosen",
+    retry: "Retry",
+    retryTask: "Retry task",
+    retryTaskMeaning: "Clears the task: it runs again, and what comes after it",
+    retryFailed: "Retry failed tasks",
+    retryFailedMeaning: (tasks: number): string => `Clears what failed, and what did not start because of that: ${many(tasks, "task")} ${tasks === 1 ? "runs" : "run"} again`,
+    retryChildrenMeaning: "Clears the failed children: they run again, and what comes after them",
     mark: "Set state",
     markRun: "Set run state",
     markTask: "Set task state",
@@ -262,7 +273,7 @@ export const texts = {
     marked: (tasks: number, state: string): string => `${many(tasks, "task")} would become ${state}:`,
     reset: (tasks: number): string => `Because of that, ${many(tasks, "task")} would be evaluated again:`,
     more: (tasks: number): string => `and ${many(tasks, "more task")}`,
-    clears: (tasks: number): string => `${many(tasks, "task")} will be cleared in 10 seconds`,
+    clears: (tasks: number): string => `${many(tasks, "task")} will run again in 10 seconds`,
     marks: (what: string, state: string): string => `${what} will be set to ${state} in 10 seconds`,
   },
 
@@ -348,11 +359,8 @@ export const texts = {
   },
 
   runs: {
-    sentence: (total: number, isFiltered: boolean, isComplete: boolean, states: Record<string, number>): string => {
-      const parts = ["running", "queued", "failed", "partial"].flatMap((state) => (states[state] ? [`${count(states[state])} ${state === "running" ? "in flight" : state}`] : []));
-      const all = `${isComplete ? "" : "More than "}${many(total, "run")}${isFiltered ? (total === 1 ? " matches" : " match") : ""}`;
-      return parts.length > 0 && total > 1 ? `${all}: ${parts.join(", ")}.` : `${all}.`;
-    },
+    total: (total: number, isFiltered: boolean, isComplete: boolean): string => `${isComplete ? "" : "More than "}${many(total, "run")}${isFiltered ? (total === 1 ? " matches" : " match") : ""}`,
+    part: (state: string, runs: number): string => `${count(runs)} ${state === "running" ? "in flight" : state}`,
     search: "Search runs and DAGs",
     params: "Search parameters",
     causes: { manual: "Manual", schedule: "Schedule", backfill: "Backfill", event: "Event", task: "Task" } as Record<string, string>,
@@ -368,7 +376,7 @@ export const texts = {
     waits: "Waits for",
     none: "No runs yet.",
     startOne: "Start one",
-    views: "Views",
+    views: "Saved views",
     save: "Save",
     saveView: "Save this view",
     viewName: "Name",
@@ -383,17 +391,17 @@ export const texts = {
   bulk: {
     label: "Actions on the selected runs",
     keep: "Do not cancel",
-    verbs: { cancel: "Cancel runs", clear_failed: "Clear failed", mark_success: "Mark success", mark_failed: "Mark failed", delete: "Delete" },
+    verbs: { cancel: "Cancel runs", clear_failed: "Retry failed tasks", mark_success: "Mark success", mark_failed: "Mark failed", delete: "Delete" },
     meanings: {
-      cancel: "Running tasks are stopped, and no more start. Cancelled runs can be cleared later.",
+      cancel: "Running tasks are stopped, and no more start. Cancelled runs can be retried later.",
       clear_failed: "Tasks that failed, did not start because of that, or were cancelled run again. Earlier tries and logs remain.",
       mark_success: "The runs end as successful. Running tasks are stopped.",
       mark_failed: "The runs end as failed. Running tasks are stopped.",
       delete: "The runs are deleted with their results and logs. This cannot be undone.",
     },
-    title: (action: string, runs: number): string => `${({ cancel: "Cancel", clear_failed: "Clear what failed in", mark_success: "Mark as successful", mark_failed: "Mark as failed", delete: "Delete" } as Record<string, string>)[action]} ${many(runs, "run")}?`,
+    title: (action: string, runs: number): string => `${({ cancel: "Cancel", clear_failed: "Retry the failed tasks of", mark_success: "Mark as successful", mark_failed: "Mark as failed", delete: "Delete" } as Record<string, string>)[action]} ${many(runs, "run")}?`,
     done: (action: string, done: number, failed: number, reason: string): string =>
-      `${({ cancel: "Cancelled", clear_failed: "Cleared", mark_success: "Marked success:", mark_failed: "Marked failed:", delete: "Deleted" } as Record<string, string>)[action]} ${many(done, "run")}${failed ? `. ${many(failed, "run")} could not be changed: ${reason}` : ""}`,
+      `${({ cancel: "Cancelled", clear_failed: "Retried", mark_success: "Marked success:", mark_failed: "Marked failed:", delete: "Deleted" } as Record<string, string>)[action]} ${many(done, "run")}${failed ? `. ${many(failed, "run")} could not be changed: ${reason}` : ""}`,
     nothing: (matching: number): string => `None of the ${many(matching, "matching run")} would be changed.`,
     left: (runs: number): string => `${many(runs, "other matching run")} ${runs === 1 ? "is" : "are"} left as ${runs === 1 ? "it is" : "they are"}.`,
     slices: "This is done 200 runs at a time. If this page is closed, the rest is left as it is.",
@@ -423,11 +431,10 @@ export const texts = {
     parameters: "Parameters",
     noParameters: "No parameters.",
     isDefault: "default",
-    filterTask: "Filter by task id",
+    filterTask: "Search tasks",
     allStates: "All states",
     queued: "Queued. It starts when its DAG has room for another run.",
-    underWay: (done: number, all: number, tasks: number | undefined, running: number, waiting: number, failed: number): string =>
-      [tasks !== undefined && tasks < all ? `${count(done)} of ${count(all)} task instances (${many(tasks, "task")}) done` : `${count(done)} of ${many(all, "task")} done`, running ? `${count(running)} running` : "", waiting ? `${count(waiting)} waiting` : "", failed ? `${count(failed)} failed` : ""].filter(Boolean).join(", ") + ".",
+    underWay: (done: number, all: number, others: [state: string, tasks: number][]): string => `${[`${count(done)} of ${many(all, "task")} done`, ...others.map(([state, tasks]) => `${count(tasks)} ${state}`)].join(", ")}.`,
     failed: (failed: number, blocked: number, took: string | null): string =>
       `${took ? `Ended after ${took}: ` : ""}${many(failed, "task")} failed${blocked ? `, and ${count(blocked)} after ${failed === 1 ? "it" : "them"} did not start` : ""}.`,
     success: (all: number, took: string | null): string => `${many(all, "task")} done${took ? ` in ${took}` : ""}.`,
@@ -475,6 +482,7 @@ export const texts = {
     asTable: "Show as a table",
     asTables: "Show as tables",
     soFar: ", so far",
+    soFarLabel: "so far",
     about: "About these numbers",
     someOf: (some: number, all: number): string => ` (${count(some)} of ${count(all)})`,
     period: "Period",
@@ -534,10 +542,10 @@ export const texts = {
 
   dags: {
     sentence: "Every DAG of the DAG folder, with its last runs and the next one.",
-    counted: (dags: number, paused: number, broken: number): string =>
-      `${many(dags, "DAG")}${paused ? `, ${count(paused)} paused` : ""}.${broken ? ` ${many(broken, "file")} cannot be imported.` : ""}`,
-    find: "Find a DAG",
-    filter: "Filter by DAG",
+    countPaused: (dags: number): string => `${count(dags)} paused`,
+    countBroken: (files: number): string => `${many(files, "file")} cannot be imported.`,
+    find: "Search DAGs",
+    filter: "Search DAGs",
     which: "Which DAGs",
     all: "All DAGs",
     broken: "Import error",
@@ -570,7 +578,7 @@ export const texts = {
     smaller: "Smaller",
     larger: "Larger",
     fit: "Fit",
-    search: "Find a task",
+    search: "Search tasks",
     found: (at: number, all: number): string => (at === -1 ? count(all) : `${count(at + 1)} of ${count(all)}`),
     collapse: "Collapse groups",
     expand: "Expand groups",
@@ -583,7 +591,7 @@ export const texts = {
     large: (tasks: number): string => `A graph of ${many(tasks, "task")} takes a while to draw. The list of tasks shows the same.`,
     draw: "Draw it",
     region: "Graph of tasks",
-    unexpanded: "Size unknown",
+    unexpanded: "Pending, size unknown",
   },
 
   form: {
@@ -606,9 +614,10 @@ export const texts = {
   grid: {
     label: "Tasks by run",
     noRuns: "No runs yet. Trigger one, or wait for the schedule.",
-    severalChildren: "Mapped task: 1/5 means that 1 of 5 children failed",
+    severalChildren: "Mapped task; a number counts its failed children",
+    longer: "Longer than the tallest bar",
     manual: "Started manually",
-    scale: (full: string): string => `Full bar: ${full}`,
+    scale: (full: string): string => `Tallest bar = ${full}`,
     shown: "What cells show",
     states: "States",
     durations: "Durations",
@@ -633,10 +642,10 @@ export const texts = {
     groups: { queued: "Queued for a slot", retrying: "For the next try" } as Record<string, string>,
     kindName: (kind: string): string => triggerKinds[kind] ?? kind,
     times: (tasks: number): string => `${count(tasks)} tasks`,
-    waits: "Waiting",
+    waits: "Waits",
     waited: "Time so far",
     ends: "Ends",
-    health: "Loop health",
+    health: "Triggerer",
     views: "Views of what waits",
     hosts: "Trigger hosts",
     noHosts: "No process runs triggers.",
@@ -680,7 +689,7 @@ export const texts = {
     list: "List",
     lineage: "Lineage",
     lineageOf: (all: number): string => `DAGs that update or wait for ${many(all, "asset")}`,
-    find: "Find an asset",
+    find: "Search assets",
     name: "Asset",
     updatedBy: "Updated by",
     starts: "Starts",
@@ -728,7 +737,7 @@ export const texts = {
   events: {
     sentence: "What tasks, webhooks and programs have emitted, and which tasks that resumed.",
     emit: "Emit event",
-    filter: "Filter by name",
+    filter: "Search events",
     name: "Name",
     key: "Key",
     from: "Emitted by",

@@ -1,6 +1,6 @@
 import { useMemo } from "preact/hooks";
 
-import { cancel, clear, deleteRun, mark, runAgain } from "../actions";
+import { cancel, clear, deleteRun, mark, retry, runAgain } from "../actions";
 import { enc, query } from "../api";
 import { never, ofDag, ofRun, useData, useItems, useWindow } from "../data";
 import { Menu } from "../components/menu";
@@ -14,7 +14,7 @@ import { NoteBox, NoteMark, writeNote } from "../note";
 import { Empty, Fact, Filter, Head, HeadActions, NoMatches, Panel, Shown, StartedBy, Trouble, childName, dagHref, number, runHref, shortVersion, taskHref, tasksHref } from "../parts";
 import { RunParameters } from "../run_parameters";
 import { go, usePlace, withQuery } from "../router";
-import { Bar, Glyph, Legend, State, TASK_ORDER, byName, countedState, ended, endedOf, isLive, statesOf, sum, worst } from "../states";
+import { Bar, Glyph, Legend, State, TASK_ORDER, byName, countedState, ended, endedOf, isLive, named, statesOf, sum, worst } from "../states";
 import { TaskPane } from "../task";
 import { stateName, texts } from "../texts";
 import { SlowMark, Usually, useUsual } from "../history";
@@ -49,7 +49,7 @@ export function RunPage({ id, view }: { id: string; view: string }) {
           <>
             <RunHead run={data} view={view} hasNoNote={note === null} />
             <SplitPane name="task" side={pane} isFull={place.query.has("full")}>
-              <Top run={data} tasks={graph.data?.tasks.length} summary={graph.data?.run} note={note} isBrief={view !== ""} />
+              <Top run={data} summary={graph.data?.run} note={note} isBrief={view !== ""} />
               <View run={data} view={view} tasks={graph.data?.tasks} notes={notes.data ?? []} isOld={graph.problem?.isAbsent === true} picked={task} />
             </SplitPane>
           </>
@@ -65,11 +65,12 @@ function RunHead({ run, view, hasNoNote }: { run: Run; view: string; hasNoNote: 
   const hasFailed = FAILED.has(run.state);
   // While a task is open beside the run, the main action is that of the task.
   const isAlone = !usePlace().query.has("task");
-  const clearing = {
-    name: hasFailed ? texts.actions.clearFailed : texts.actions.clear,
-    meaning: hasFailed ? texts.actions.clearFailedMeaning(clearable(run.counts)) : texts.actions.clearMeaning,
-    act: () => void clear({ run: run.run_id }, hasFailed),
+  const retrying = {
+    name: texts.actions.retryFailed,
+    meaning: texts.actions.retryFailedMeaning(clearable(run.counts)),
+    act: () => void retry({ run: run.run_id }, true),
     needs: "operator" as const,
+    isMain: isAlone,
   };
   return (
     <Head
@@ -96,12 +97,12 @@ function RunHead({ run, view, hasNoNote }: { run: Run; view: string; hasNoNote: 
     >
       <HeadActions
         actions={[
-          ...(hasFailed ? [{ ...clearing, isMain: isAlone }] : []),
+          ...(hasFailed ? [retrying] : []),
           ...(live ? [{ name: texts.actions.cancel, act: () => cancel(run.run_id), isGrave: true, needs: "operator" as const }] : []),
           ...(live ? [] : [{ name: texts.actions.again, meaning: texts.actions.againMeaning, act: () => void runAgain(run), needs: "operator" as const }]),
         ]}
         more={[
-          ...(hasFailed ? [] : [clearing]),
+          { name: texts.actions.clearMore, meaning: texts.actions.clearMeaning, act: () => void clear({ run: run.run_id }), needs: "operator" },
           { name: texts.actions.markRun, act: () => mark({ run: run.run_id }), needs: "operator" },
           ...(hasNoNote ? [{ name: texts.notes.add, act: () => writeNote({ run: run.run_id }), needs: "operator" as const }] : []),
           ...(live ? [] : (["line", { name: texts.actions.remove, meaning: texts.actions.removeMeaning, act: () => deleteRun(run.run_id), isGrave: true, needs: "admin" }] as const)),
@@ -113,8 +114,11 @@ function RunHead({ run, view, hasNoNote }: { run: Run; view: string; hasNoNote: 
 
 const countOf = (counts: Counts, ...states: string[]): number => states.reduce((all, state) => all + (counts[state] ?? 0), 0);
 
+/** The states that the progress of a run names, beside what is done. */
+const TOLD = ["running", "waiting", "retrying", "queued", "pending", "failed", "upstream_failed"];
+
 /** The result of a run, or its progress. */
-function sentenceOf(run: Run, tasks?: number): string {
+function sentenceOf(run: Run): string {
   const { counts } = run;
   const count = (...states: string[]) => countOf(counts, ...states);
   const [begun, over] = [millis(run.started_at), millis(run.ended_at)];
@@ -122,7 +126,8 @@ function sentenceOf(run: Run, tasks?: number): string {
   const all = sum(counts);
   if (isGoingOn(run)) {
     if (run.state === "queued") return texts.run.queued;
-    return texts.run.underWay(ended(counts), all, tasks, count("running"), count("queued", "sensing", "deferred", "retrying"), count("failed", "upstream_failed"));
+    const shown = byName(counts);
+    return texts.run.underWay(ended(counts), all, TOLD.flatMap((state): [string, number][] => (shown[state] ? [[named(state), shown[state]]] : [])));
   }
   if (FAILED.has(run.state)) return texts.run.failed(count("failed"), count("upstream_failed"), took);
   if (run.state === "success") return texts.run.success(all, took);
@@ -130,7 +135,7 @@ function sentenceOf(run: Run, tasks?: number): string {
 }
 
 /** In the overview every fact of the run; in the other views, which need the room, its progress only. */
-function Top({ run, tasks, summary, note, isBrief }: { run: Run; tasks?: number; summary?: RunSummary; note: Note | null | undefined; isBrief: boolean }) {
+function Top({ run, summary, note, isBrief }: { run: Run; summary?: RunSummary; note: Note | null | undefined; isBrief: boolean }) {
   const live = isGoingOn(run);
   const usual = useUsual();
   const hasCause = live || FAILED.has(run.state);
@@ -142,7 +147,7 @@ function Top({ run, tasks, summary, note, isBrief }: { run: Run; tasks?: number;
       {!isBrief && hasCause && <Why run={run.run_id} isGoingOn={live} />}
       {!isTold && (
         <p class={isBrief ? "sentence" : "sentence about"}>
-          {sentenceOf(run, tasks)}
+          {sentenceOf(run)}
           {isBrief && hasCause && (
             <>
               {" "}

@@ -1,3 +1,4 @@
+import { Fragment } from "preact";
 import { useEffect, useMemo, useState } from "preact/hooks";
 
 import { BULK_ACTIONS, type BulkAction, actOnMatching, actOnSelected } from "../bulk";
@@ -39,10 +40,30 @@ export function Runs() {
   const set = (next: URLSearchParams) => go(runsHref(next), { replace: true });
   return (
     <>
-      <Head title={texts.places.runs} name={texts.places.runs} sentence={facets.data && (facets.data.total > 0 || filter.size > 0) && texts.runs.sentence(facets.data.total, filter.size > 0, facets.data.is_complete, facets.data.states)}>
+      <Head title={texts.places.runs} name={texts.places.runs} sentence={facets.data && (facets.data.total > 0 || filter.size > 0) && <Totals facets={facets.data} filter={filter} />}>
         <Views filter={filter} />
       </Head>
       <RunList filter={asked} total={facets.data?.total} toolbar={<Filters filter={filter} facets={facets.data} onFilter={set} />} />
+    </>
+  );
+}
+
+/** The states that are worth a total, in their order. */
+const TOLD = ["running", "queued", "failed", "partial"];
+
+/** How many runs there are, and how many in which state, each with a link to these. */
+function Totals({ facets: { total, states, is_complete: isComplete }, filter }: { facets: Facets; filter: URLSearchParams }) {
+  const parts = total > 1 ? TOLD.filter((state) => states[state]) : [];
+  return (
+    <>
+      {texts.runs.total(total, filter.size > 0, isComplete)}
+      {parts.map((state, index) => (
+        <Fragment key={state}>
+          {index === 0 ? ": " : ", "}
+          {filter.getAll("state").includes(state) ? texts.runs.part(state, states[state]!) : <a href={runsHref(changed(filter, { state }))}>{texts.runs.part(state, states[state]!)}</a>}
+        </Fragment>
+      ))}
+      .
     </>
   );
 }
@@ -138,13 +159,22 @@ function useCauses(): ReadonlyMap<string, string> {
 const COLUMNS: Column<RunSummary>[] = [
   { id: "state", title: texts.runs.state, width: "104px", phone: "lead", isFixed: true, cell: (run) => <State state={runState(run)} /> },
   { id: "run", title: texts.runs.run, width: "minmax(200px, 2.4fr)", phone: "title", isFixed: true, isMono: true, cell: (run) => <RunName run={run} /> },
-  { id: "dag", title: texts.runs.dag, width: "minmax(90px, 1fr)", phone: "second", isMono: true, cell: (run) => <a href={dagHref(run.dag_id)}>{run.dag_id}</a> },
+  { id: "dag", title: texts.runs.dag, width: "minmax(90px, 1fr)", phone: "second", isMono: true, cell: (run) => <DagOf run={run} /> },
   { id: "why", title: texts.runs.waits, width: "minmax(160px, 1.4fr)", isWideOnly: true, isOptional: true, cell: () => null },
   { id: "date", title: texts.runs.logicalDate, width: "124px", isWideOnly: true, cell: (run) => <At at={run.logical_date} none="" /> },
   { id: "cause", title: texts.runs.startedBy, width: "80px", isWideOnly: true, cell: (run) => <StartedBy run={run} /> },
   { id: "started", title: texts.runs.started, width: "92px", isNumber: true, phone: "end", cell: (run) => <When at={run.started_at ?? run.created_at} /> },
   { id: "took", title: texts.runs.duration, width: "72px", isNumber: true, phone: "second-end", cell: (run) => <Took from={run.started_at} to={run.ended_at} /> },
 ];
+
+/** A phone has room for the icon of the state only: its word stands before the DAG. */
+const StateWord = ({ run }: { run: RunSummary }) => <span class="phone-only word">{stateName(runState(run))}</span>;
+
+const DagOf = ({ run }: { run: RunSummary }) => (
+  <>
+    <StateWord run={run} /> <a href={dagHref(run.dag_id)}>{run.dag_id}</a>
+  </>
+);
 
 interface RunListProps {
   filter: URLSearchParams;
@@ -166,6 +196,7 @@ export function RunList({ filter, total, toolbar, isOfOne = false }: RunListProp
   useEffect(clear, [text]);
   const usual = useUsual();
   const causes = useCauses();
+  const hasDates = runs.data?.some((run) => run.logical_date !== null) ?? false;
   const columns = useMemo(() => {
     const took = (run: RunSummary) => (
       <>
@@ -177,8 +208,9 @@ export function RunList({ filter, total, toolbar, isOfOne = false }: RunListProp
       why: { cell: (run) => <span title={causes.get(run.run_id)}>{causes.get(run.run_id)}</span> },
       ...(usual.size > 0 && { took: { width: "138px", cell: took } }),
     };
-    return COLUMNS.filter((column) => !isOfOne || column.id !== "dag").map((column) => ({ ...column, ...cells[column.id] }));
-  }, [usual, causes, isOfOne]);
+    if (isOfOne) cells["cause"] = { phone: "second", cell: (run) => <><StateWord run={run} /> <StartedBy run={run} /></> };
+    return COLUMNS.filter((column) => (!isOfOne || column.id !== "dag") && (hasDates || column.id !== "date")).map((column) => ({ ...column, ...cells[column.id] }));
+  }, [usual, causes, isOfOne, hasDates]);
   const perform = (action: BulkAction) => (isAll || keys.size === total ? void actOnMatching(action, filter, clear) : actOnSelected(action, [...keys], clear));
   const bar = keys.size > 0 && (
     <span class="bulk-bar" role="group" aria-label={texts.bulk.label}>
