@@ -34,11 +34,11 @@ def finds_nothing(world: World, name: str) -> None:
 def waits(world: World, run: int) -> bool:
     """Return whether a run only waits; what counts its tasks says the same."""
     found = run in waiting_runs(world.memory, [run])
-    kept = world.memory.runs.peek(run)
-    states = {state for _, state, _ in counted(kept)}
+    live = world.memory.runs.peek(run)
+    states = {state for _, state, _ in counted(live)}
     busy = states & {TaskState.RUNNING, TaskState.QUEUED}
     some = states & {TaskState.SENSING, TaskState.DEFERRED, TaskState.RETRYING}
-    assert found == only_waits(kept) == (bool(some) and not busy)
+    assert found == only_waits(live) == (bool(some) and not busy)
     return found
 
 
