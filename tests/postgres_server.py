@@ -135,10 +135,9 @@ class PostgresServer:
                 f"listen_addresses = ''\n"
                 f"unix_socket_directories = '{home}'\n"
                 f"max_connections = 300\n"
-                f"max_wal_size = 128MB\n"
             )
             if not self._is_durable:
-                conf.write("fsync = off\nfull_page_writes = off\n")
+                conf.write("fsync = off\nfull_page_writes = off\nmax_wal_size = 128MB\n")
 
     def _control(self, *words: str | Path) -> None:
         self._run(self._binaries / "pg_ctl", "-D", self._data, *words)

@@ -36,7 +36,11 @@ SYSTEM = System(
             "`SQLAlchemyDataStore` over aiosqlite or asyncpg; the event broker is the local one,"
             " which is right for one scheduler process."
         ),
-        "One `AsyncScheduler`, `max_concurrent_jobs=100`, and as many of each task.",
+        "One `AsyncScheduler`, `max_concurrent_jobs=100`, and no limit for each task.",
+        (
+            "Its own documentation does not recommend SQLite for several schedulers; here is one."
+            " On PostgreSQL, 20 jobs or schedules are added at a time."
+        ),
         "Its memory store is faster, but not durable, so it is not measured.",
     ),
     written={
@@ -45,10 +49,10 @@ SYSTEM = System(
         "waits": "schedules with a `DateTrigger`: a wait is a row, no code of the user has begun."
         " The resumed code is the job's first line",
         "waits_bytes": "rows alone; no process holds anything per wait",
-        "kill": "500 jobs at a time; success is recorded by deleting the job's row. A job whose"
-        " scheduler died is by design not run again: it ends as abandoned once its lease of 30 s"
-        " is over",
+        "kill": "500 jobs at a time; success is recorded by deleting the job's row. A job of a dead"
+        " scheduler is run again if one looks for jobs once the lease of 30 s is over, which a new"
+        " job each second makes it do, and ends as abandoned if a clean-up comes first",
     },
     lacks={"fan_1000": NO_FAN_IN, "fan_10000": NO_FAN_IN},
-    sizes={"tasks_async": 1_000, "tasks_def": 1_000},
+    sizes={"tasks_async": 1_000, "tasks_def": 1_000, "waits": 5_000},
 )

@@ -20,11 +20,15 @@ SYSTEM = System(
     variants=(
         Variant(
             "SQLite",
-            "survives a power cut: WAL with synchronous=FULL, as Dagster opens it",
+            "events survive a power cut: WAL with synchronous=FULL, as Dagster opens it; outputs"
+            " of ops stay in memory",
             "SQLite",
         ),
         Variant(
-            "PostgreSQL", "survives a power cut: synchronous_commit and fsync on", "PostgreSQL"
+            "PostgreSQL",
+            "events survive a power cut: synchronous_commit and fsync on; outputs of ops stay in"
+            " memory",
+            "PostgreSQL",
         ),
     ),
     settings=(
@@ -34,7 +38,7 @@ SYSTEM = System(
         ),
         (
             "A web server (`dagster-webserver`) and a daemon (`dagster-daemon run`) run beside"
-            " it, as `dagster dev` starts them. Telemetry is off."
+            " it, each with its own code server. Telemetry is off."
         ),
         (
             "Runs are executed in the client's process, so the launch of a run's own process is"
@@ -53,8 +57,8 @@ SYSTEM = System(
         "immediate": NO_WAIT,
         "density": NO_WAIT,
         "kill": (
-            "does not do 500 tasks at a time: its executors run one op per process, and a killed"
-            " run is re-executed only on request"
+            "not measured: one op per process; with its default launcher a killed run is executed"
+            " again on request"
         ),
     },
     sizes={"tasks_async": 200, "tasks_def": 200},

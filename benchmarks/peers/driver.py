@@ -195,6 +195,7 @@ def _values(job: Job, machine: Machine, start: Start, size: int) -> list[Value]:
                 size,
                 lambda: machine.server(job.variant),
                 job.system.task_programs if job.variant.needs_postgres else 1,
+                job.system.per_second,
             )
             return MEASURES[job.measurement](cell)
     except TimedOut:

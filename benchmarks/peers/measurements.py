@@ -46,6 +46,7 @@ class Cell(NamedTuple):
         make: Makes an instance that does not run yet.
         server: Returns the processes of the database server, if there is one.
         programs: Number of its programs that share the no-op tasks.
+        per_second: How many waits are due per second where their lateness is measured.
     """
 
     make: Callable[[Start], Instance]
@@ -53,6 +54,7 @@ class Cell(NamedTuple):
     size: int
     server: Callable[[], list[psutil.Process]] = list
     programs: int = 1
+    per_second: float = 100.0
 
 
 Measure = Callable[[Cell], list[Value]]
@@ -201,8 +203,9 @@ def _idle(instance: Instance, cell: Cell) -> tuple[float, int]:
 def lateness(cell: Cell) -> list[Value]:
     """Measure from each due instant to the line that runs next, by the wall clock."""
     with _running(cell.make(cell.start)) as instance:
-        instance.ask("lateness", count=min(20, cell.size), per_second=100)
-        late = instance.ask("lateness", count=cell.size, per_second=100)["late_ms"]
+        per_second = cell.per_second
+        instance.ask("lateness", count=min(20, cell.size), per_second=per_second)
+        late = instance.ask("lateness", count=cell.size, per_second=per_second)["late_ms"]
     assert len(late) == cell.size, f"{len(late)} of {cell.size} resumed"
     found = percentiles(late)
     return [Value("lateness_p50", found["p50"]), Value("lateness_p99", found["p99"])]
@@ -234,6 +237,8 @@ def kill(cell: Cell) -> list[Value]:
             lambda: len(read_ledger(ledger).ended) >= some, cell.start.seconds, look_seconds=0.02
         )
         instance.kill()
+        killed = read_ledger(ledger)
+        running = len(set(killed.started) - set(killed.ended))
         was = ledger.stat().st_size
         recorded = set(instance.recorded())
         began = time.monotonic()
@@ -246,7 +251,11 @@ def kill(cell: Cell) -> list[Value]:
         seconds = time.monotonic() - began
     lost = len(everyone - set(read_ledger(ledger).ended))
     again = read_ledger(ledger, was).started
-    note = f"{len(recorded)} had a recorded success, {len(again)} started after the kill"
+    unrecorded = len(set(killed.ended) & set(again) - recorded)
+    note = (
+        f"{running} ran at the kill, {len(recorded)} had a recorded success, {len(again)} started"
+        f" after it, of which {unrecorded} had ended unrecorded"
+    )
     return [
         Value("kill_lost", lost, note),
         Value("kill_twice", len(recorded & set(again)), note),

@@ -30,13 +30,36 @@ BEGIN, END = "<!-- peers: begin -->", "<!-- peers: end -->"
 BEFORE = "## Not supported yet\n"
 
 IN_README = (
-    "tasks_async", "chain", "fan_1000", "waits_bytes", "waits_ended", "lateness_p50",
-    "start_ready", "start_memory", "kill_ended",
+    "tasks_async", "tasks_async_per_core", "tasks_def", "chain", "fan_1000", "waits_bytes",
+    "waits_ended", "lateness_p50", "start_ready", "start_memory", "kill_lost", "kill_twice",
+    "kill_ended",
 )  # fmt: skip
 DRAWN = (
     "tasks_async", "chain", "fan_1000", "waits_bytes", "waits_ended", "lateness_p50", "kill_ended",
 )  # fmt: skip
+GROWING = frozenset({
+    "fan_1000", "fan_10000", "waits_handed_over", "waits_idle", "waits_ended", "kill_ended",
+})  # fmt: skip
+"""Figures of the whole work, which say nothing about that of another size."""
 BY_NUMBER = ("density_bytes", "density_idle")
+CAUSES: Mapping[str, str] = {
+    "start_ready": (
+        "aioflow is a daemon: most of the time is the import of its modules and the start of its"
+        " child processes. A library starts inside the user's program."
+    ),
+    "start_memory": (
+        "Each of its processes has an interpreter: the daemon, the workers, and the hosts of"
+        " coroutines and triggers."
+    ),
+    "waits_handed_over": (
+        "In aioflow each wait is a task that has begun and hands over its trigger. A job with an"
+        " instant is a row alone, and a batch of them one statement."
+    ),
+    "waits_idle": "The daemon looks after its children, its files and its lease while all wait.",
+    "kill_ended": "About half of it is the start of the daemon and of its child processes.",
+}
+"""Why a peer is ahead at a figure, as profiles of aioflow show."""
+
 THEMES = {"light": ("#1f2328", "#0969da", "#8c959f"), "dark": ("#e6edf3", "#4493f8", "#7d8590")}
 """Colours of text, of aioflow and of the others."""
 
@@ -67,8 +90,13 @@ class Comparison(NamedTuple):
 
     @property
     def ratio(self) -> float | None:
-        """Return ``None`` if one of them has no value, or is 0, or if they count failures."""
+        """Return ``None`` if one of them has no value, or is 0, or if they count failures.
+
+        Also if the figure grows with the size of the work, and the sizes differ.
+        """
         if self.ours is None or self.theirs is None or FIGURES[self.figure].unit == "tasks":
+            return None
+        if self.figure in GROWING and self.ours.size != self.theirs.size:
             return None
         ours, theirs = self.ours.median, self.theirs.median
         if not ours or not theirs:
@@ -147,7 +175,9 @@ def _cell(found: Comparison | None) -> str:
     if found.ratio is not None:
         return ratio_text(found.ratio)
     if found.theirs is not None and found.ours is not None:
-        return f"{number(found.ours.median)} : {number(found.theirs.median)}"
+        pair = f"{number(found.ours.median)} : {number(found.theirs.median)}"
+        sizes = f"{found.ours.size:,} : {found.theirs.size:,}"
+        return pair if found.ours.size == found.theirs.size else f"{pair} (sizes {sizes})"
     return "no" if found.note.startswith("does not do") else found.note.partition(":")[0]
 
 
@@ -200,12 +230,30 @@ def render(lines: Sequence[Line], systems: Sequence[System]) -> str:
     parts = [
         _head(lines),
         f"## Ratios\n\n{ratio_table(lines, measured, [f for f in FIGURES if f not in BY_NUMBER])}",
+        _ahead(lines, measured),
         _pictures(lines),
         "## aioflow\n\n" + _described(next(one for one in systems if not one.program)),
         *(_section(lines, peer) for peer in measured),
         _work(),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _ahead(lines: Sequence[Line], peers: Sequence[System]) -> str:
+    """Return where peers are ahead, with the causes."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for peer in peers:
+        for variant in peer.variants:
+            for one in compare(lines, peer, variant):
+                if one.ratio is not None and ratio_text(one.ratio).startswith("**"):
+                    found[one.figure].append(f"{peer.title} on {variant.name}")
+    if not found:
+        return ""
+    rows = [
+        f"* {FIGURES[name].what}: {', '.join(ahead)}. {CAUSES.get(name, '')}".rstrip()
+        for name, ahead in found.items()
+    ]
+    return "## Where another system is ahead\n\n" + "\n".join(rows)
 
 
 def _head(lines: Sequence[Line]) -> str:
@@ -226,13 +274,21 @@ everything again and writes this page; `make peers SYSTEM=dbos FIGURE=chain` mea
   same run, the same database and the same durability: a peer that does not sync its commits stands
   beside aioflow with `durability = "normal"`.
 * "does not do" means that the system lacks the feature; nothing is measured as 0 for that.
-* Memory is unique (USS), of all processes of the system and its database server; what processes
-  of PostgreSQL share is in no figure. CPU is of the same processes, and of a client in a process of
+* Memory is unique (USS), of all processes of the system and its database server: what several
+  processes share is in no figure. The bytes of a wait include what handing it over leaves behind,
+  such as connections and threads; they are 0 where the processes did not grow, because memory of
+  earlier tasks was used again. CPU is of the same processes, and of a client in a process of
   its own; requests to aioflow are made by the driver, one for each piece of work.
 * † marks values from rounds in which other processes used more than {OTHERS_LIMIT} cores. That
   is so for {loaded} of {len(measured)} values; they count only where a cell has no others.
+* aioflow commits many independent tasks in one transaction, and Prefect is set to record 20 states
+  in one; the others commit each task by itself. That is most of the difference in tasks per second,
+  and none of it in the chain.
 * A no-op says what a system itself costs. Systems differ in what they do besides: aioflow and
-  Prefect have a server with a page, a library such as DBOS leaves that to another product.
+  Prefect have a server with a page, a library such as DBOS leaves that to another product. Airflow,
+  Prefect and Dagster have integrations and executors that no figure here shows.
+* All figures are overhead. For tasks of a second or more, up to the same number at a time, the
+  differences in tasks per second mostly vanish.
 
 Measured {when[0]} to {when[-1]} at {", ".join(f"`{one}`" for one in commits)} on \
 {measured[0].cpus} CPUs; an fsync took {min(fsync):g} to {max(fsync):g} ms."""

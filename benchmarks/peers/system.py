@@ -85,6 +85,7 @@ class System(NamedTuple):
         sizes: Sizes of measurements that would not end in the time limit otherwise.
         newer: A newer release that exists, but that the package index did not have.
         task_programs: Number of its programs that share the no-op tasks.
+        per_second: How many waits are due per second where their lateness is measured.
     """
 
     name: str
@@ -98,6 +99,7 @@ class System(NamedTuple):
     sizes: Mapping[str, int] = {}
     newer: str = ""
     task_programs: int = 1
+    per_second: float = 100.0
 
     @property
     def version(self) -> str:

@@ -9,7 +9,7 @@ import dagster as dg
 
 
 @dg.op(out=dg.DynamicOut(int), config_schema={"count": int})
-def numbers(context: dg.OpExecutionContext) -> Iterator[Any]:
+def numbers(context) -> Iterator[Any]:  # type: ignore[no-untyped-def]  # noqa: ANN001 - not a string
     for number in range(context.op_config["count"]):
         yield dg.DynamicOutput(number, mapping_key=str(number))
 

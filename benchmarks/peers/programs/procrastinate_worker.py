@@ -8,8 +8,8 @@ import sys
 from procrastinate_tasks import app
 
 POLLING_SECONDS = 0.1
-HEARTBEAT_SECONDS = 1.0
-STALLED_SECONDS = 5.0
+HEARTBEAT_SECONDS = 0.5
+STALLED_SECONDS = 2.0
 
 
 async def main(concurrency: int) -> None:

@@ -16,7 +16,8 @@ import sys
 import time
 import traceback
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,13 @@ def mark(file: Path | str, text: str) -> None:
 def task_seconds(number: int) -> float:
     """Return how long a task of the measurement ``kill`` takes: 0.5 to 2.5 s."""
     return 0.5 + number % 101 / 50
+
+
+async def gathered(work: Iterable[Awaitable[Any]], at_a_time: int = 20) -> None:
+    """Await everything, so many at a time."""
+    left = iter(work)
+    while part := list(islice(left, at_a_time)):
+        await asyncio.gather(*part)
 
 
 async def eventually(look: Callable[[], Any], seconds: float, pause: float = 0.01) -> Any:

@@ -15,6 +15,7 @@ from typing import Any
 import psycopg2
 import serving
 
+PARALLELISM = 16
 SERVICES = ("api-server", "scheduler", "dag-processor", "triggerer")
 DAGS = {"fan_async", "fan_def", "fan_in", "hops_2", "hops_5", "hops_40", "flight", "late"}
 
@@ -31,7 +32,7 @@ class WithAirflow(serving.Program):
             "CORE__DAGS_FOLDER": here / "airflow_dags",
             "CORE__LOAD_EXAMPLES": False,
             "CORE__EXECUTOR": "LocalExecutor",
-            "CORE__PARALLELISM": 8,
+            "CORE__PARALLELISM": PARALLELISM,
             "CORE__MAX_MAP_LENGTH": 20_000,
             "CORE__DEFAULT_POOL_TASK_SLOT_COUNT": 20_000,
             "CORE__DAGS_ARE_PAUSED_AT_CREATION": False,
@@ -43,7 +44,11 @@ class WithAirflow(serving.Program):
             "API__BASE_URL": self.base,
             "LOGGING__LOGGING_LEVEL": "WARNING",
             "SCHEDULER__MAX_TIS_PER_QUERY": 512,
+            "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": 0.1,
+            "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": 3600,
             "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": 20,
+            "SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": 10,
+            "SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": 10,
             "DATABASE__SQL_ALCHEMY_CONN": self.database.replace(
                 "postgresql://", "postgresql+psycopg2://"
             ),
@@ -53,6 +58,8 @@ class WithAirflow(serving.Program):
         os.environ["PYTHONPATH"] = str(here)
         os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         self.services: list[subprocess.Popen[bytes]] = []
+        self.connection: Any = None
+        self.began = 0.0
         self.due = 0.0
         self.run_id = ""
         self.handed_over = 0
@@ -70,6 +77,7 @@ class WithAirflow(serving.Program):
         return {"resident": [service.pid for service in self.services]}
 
     def _run_services(self) -> None:
+        self.began = time.time()
         for name in SERVICES:
             command = [str(Path(sys.executable).with_name("airflow")), name]
             self.services.append(subprocess.Popen(command, stdin=subprocess.DEVNULL))
@@ -79,19 +87,21 @@ class WithAirflow(serving.Program):
             self._request("GET", "/api/v2/version")
         except OSError:
             return False
-        return {name for (name,) in self.rows("SELECT dag_id FROM dag")} >= DAGS
+        jobs = "SELECT count(DISTINCT job_type) FROM job WHERE state = 'running' AND start_date >"
+        ((running,),) = self.rows(f"{jobs} to_timestamp(%s)", self.began)
+        dags = {name for (name,) in self.rows("SELECT dag_id FROM dag")}
+        return int(running) >= len(SERVICES) - 1 and dags >= DAGS
 
     async def stop(self) -> None:
         await serving.end(self.services)
 
     def rows(self, statement: str, *arguments: Any) -> list[Any]:
-        connection = psycopg2.connect(self.database)
-        try:
-            with connection.cursor() as cursor:
-                cursor.execute(statement, arguments)
-                return list(cursor.fetchall())
-        finally:
-            connection.close()
+        if self.connection is None:  # one for all looks: each costs the server a process
+            self.connection = psycopg2.connect(self.database)
+            self.connection.autocommit = True
+        with self.connection.cursor() as cursor:
+            cursor.execute(statement, arguments)
+            return list(cursor.fetchall())
 
     def _request(self, method: str, path: str, body: Any = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
@@ -140,7 +150,7 @@ class WithAirflow(serving.Program):
         return int(count)
 
     async def waits(self, count: int, seconds: float, far: bool = False) -> serving.Answer:
-        self.due = time.time() + (86_400.0 if far else self.patience * (15.0 + count / 4))
+        self.due = time.time() + (86_400.0 if far else self.patience * (10.0 + count / 6))
         began = time.monotonic()
         file = str(self.folder / "late")
         self.run_id = self._trigger("late", dues=[self.due] * count, file=file)
@@ -158,7 +168,7 @@ class WithAirflow(serving.Program):
 
     async def lateness(self, count: int, per_second: float, seconds: float) -> serving.Answer:
         file = self.folder / f"late-{time.time()}"
-        first = time.time() + self.patience * (12.0 + count / 4)
+        first = time.time() + self.patience * (8.0 + count / 6)
         dues = [first + number / per_second for number in range(count)]
         await self._run("late", seconds, dues=dues, file=str(file))
         return {"late_ms": [float(line) for line in file.read_text().splitlines()]}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Awaitable, Iterable
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -34,7 +35,8 @@ class WithAPScheduler(serving.Program):
         scheduler = AsyncScheduler(SQLAlchemyDataStore(self.engine), max_concurrent_jobs=limit)
         self.scheduler = jobs.scheduler = await scheduler.__aenter__()
         for job in (jobs.noop, jobs.noop_def, jobs.hop, jobs.due, jobs.in_flight):
-            await scheduler.configure_task(job, max_running_jobs=limit)
+            # No limit: the count of running jobs is not corrected after a kill.
+            await scheduler.configure_task(job, max_running_jobs=None)
         await scheduler.start_in_background()
         return {}
 
@@ -52,12 +54,14 @@ class WithAPScheduler(serving.Program):
         assert await serving.eventually(self._all_ended, seconds, 0.02), "not all jobs ended"
 
     async def tasks(self, kind: str, count: int, seconds: float) -> serving.Answer:
-        for number in range(count):
-            await self.scheduler.add_job(
-                jobs.noop if kind == "async" else jobs.noop_def, args=[number]
-            )
+        job = jobs.noop if kind == "async" else jobs.noop_def
+        await self._add(self.scheduler.add_job(job, args=[number]) for number in range(count))
         await self._until_ended(seconds)
         return {}
+
+    async def _add(self, adding: Iterable[Awaitable[Any]]) -> None:
+        """Add jobs or schedules, on PostgreSQL several at a time; SQLite has one writer."""
+        await serving.gathered(adding, 20 if self.database else 1)
 
     async def chain(self, hops: int, seconds: float) -> serving.Answer:
         began = time.monotonic()
@@ -66,12 +70,15 @@ class WithAPScheduler(serving.Program):
         return {"seconds": time.monotonic() - began}
 
     async def _schedule(self, dues: list[float]) -> None:
-        for instant in dues:
-            trigger = DateTrigger(datetime.fromtimestamp(instant, UTC))
-            await self.scheduler.add_schedule(jobs.due, trigger, args=[instant])
+        await self._add(
+            self.scheduler.add_schedule(
+                jobs.due, DateTrigger(datetime.fromtimestamp(instant, UTC)), args=[instant]
+            )
+            for instant in dues
+        )
 
     async def waits(self, count: int, seconds: float, far: bool = False) -> serving.Answer:
-        self.due = time.time() + (86_400.0 if far else self.patience * (12.0 + count / 150))
+        self.due = time.time() + (86_400.0 if far else self.patience * (12.0 + count / 80))
         began = time.monotonic()
         await self._schedule([self.due] * count)
         took = time.monotonic() - began
@@ -101,6 +108,14 @@ class WithAPScheduler(serving.Program):
         return {}
 
     async def again(self, seconds: float) -> serving.Answer:
+        """Add a job each second: only an event makes the scheduler look for jobs of a dead one."""
+
+        async def wake() -> None:
+            while True:
+                await self.scheduler.add_job(jobs.noop, args=[0])
+                await asyncio.sleep(1.0)
+
+        self.waking = asyncio.create_task(wake())
         return {}
 
     async def recorded(self) -> list[int]:

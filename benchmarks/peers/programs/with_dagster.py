@@ -25,7 +25,8 @@ class WithDagster(serving.Program):
         os.environ["DAGSTER_HOME"] = str(home)
         settings: dict[str, Any] = {"telemetry": {"enabled": False}}
         if self.database:
-            settings["storage"] = {"postgres": {"postgres_url": self.database}}
+            url = self.database.replace("postgresql://", "postgresql+psycopg2://")
+            settings["storage"] = {"postgres": {"postgres_url": url}}
         (home / "dagster.yaml").write_text(json.dumps(settings))
         self.port = serving.free_port()
         self.services: list[subprocess.Popen[bytes]] = []

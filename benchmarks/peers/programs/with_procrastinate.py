@@ -15,7 +15,7 @@ import serving
 
 WORKERS = 2
 CONCURRENCY = 50
-STALLED_SECONDS = 5.0
+STALLED_SECONDS = 2.0
 
 COUNT = (
     "SELECT count(*) AS n FROM procrastinate_jobs WHERE task_name LIKE '%%.{}' AND status = '{}'"
@@ -71,11 +71,11 @@ class WithProcrastinate(serving.Program):
     async def count(self, task: str, status: str) -> int:
         return int((await self.rows(COUNT.format(task, status)))[0]["n"])
 
-    async def _succeeded(self, task: str, count: int, seconds: float) -> bool:
+    async def _succeeded(self, task: str, count: int, seconds: float, pause: float = 0.05) -> bool:
         async def look() -> bool:
             return await self.count(task, "succeeded") >= count
 
-        return bool(await serving.eventually(look, seconds, 0.05))
+        return bool(await serving.eventually(look, seconds, pause))
 
     async def tasks(self, kind: str, count: int, seconds: float) -> serving.Answer:
         name, job = (
@@ -92,7 +92,7 @@ class WithProcrastinate(serving.Program):
         began = time.monotonic()
         await self.jobs.hop.defer_async(left=hops, file=str(file))
         await serving.eventually(file.exists, seconds, 0.001)
-        assert await self._succeeded("hop", before + hops, seconds)
+        assert await self._succeeded("hop", before + hops, seconds, 0.002)
         return {"seconds": time.monotonic() - began}
 
     async def waits(self, count: int, seconds: float, far: bool = False) -> serving.Answer:
@@ -146,9 +146,9 @@ class WithProcrastinate(serving.Program):
         async def retry() -> None:
             while True:
                 manager = self.app.job_manager
-                for job in await manager.get_stalled_jobs(seconds_since_heartbeat=STALLED_SECONDS):
-                    await manager.retry_job(job)
-                await asyncio.sleep(1.0)
+                jobs = await manager.get_stalled_jobs(seconds_since_heartbeat=STALLED_SECONDS)
+                await serving.gathered(manager.retry_job(job) for job in jobs)
+                await asyncio.sleep(0.25)
 
         self.retrying = asyncio.create_task(retry())
         return {}
