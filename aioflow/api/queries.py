@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -379,8 +380,20 @@ class RunReader:
     async def summaries(self, rows: Sequence[RunRow]) -> list[RunSummary]:
         """Return runs as lists show them, with their notes."""
         notes = await self.store.find_notes_of_runs([row.run_no for row in rows]) if rows else {}
-        damages = self.store.damages
-        return [summary(row, damages.of_run(row.run_no), notes.get(row.run_no)) for row in rows]
+        damages, waiting = self.store.damages, self.waiting_runs(rows)
+        return [
+            summary(
+                row,
+                damages.of_run(row.run_no),
+                notes.get(row.run_no),
+                is_waiting=row.run_no in waiting,
+            )
+            for row in rows
+        ]
+
+    def waiting_runs(self, rows: Iterable[RunRow]) -> AbstractSet[RunNo]:
+        """Return the numbers of the runs that only wait. Without a daemon, none is known to."""
+        return frozenset()
 
     async def run(self, run_id: str) -> RunRow:
         """Return the row of a run.

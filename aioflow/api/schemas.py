@@ -397,6 +397,8 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
         note: The text of the note on the run, if it has one.
         started_by: The person, the backfill or the calling run that started it; ``None`` if its
             schedule or an event did.
+        is_waiting: Whether it is running and only waits: no task of it runs or is queued, and those
+            that have begun wait. Only the active node knows; elsewhere it is false.
     """
 
     run_id: str
@@ -411,6 +413,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     quarantine: str | None
     note: str | None = None
     started_by: str | None = None
+    is_waiting: bool = False
 
 
 class NoteView(msgspec.Struct, frozen=True, kw_only=True):
@@ -695,12 +698,19 @@ def slow_view(known: LoopBlocker) -> SlowView:
     )
 
 
-def summary(run: RunRow, damage: Damage | None = None, note: NoteRow | None = None) -> RunSummary:
+def summary(
+    run: RunRow,
+    damage: Damage | None = None,
+    note: NoteRow | None = None,
+    *,
+    is_waiting: bool = False,
+) -> RunSummary:
     """Return a run as lists show it.
 
     Args:
         damage: A known damage of another row of the run.
         note: The note on the run.
+        is_waiting: Whether it only waits.
     """
     return RunSummary(
         run_id=run.run_id,
@@ -715,4 +725,5 @@ def summary(run: RunRow, damage: Damage | None = None, note: NoteRow | None = No
         quarantine=quarantine_reason(run, damage),
         note=None if note is None else note.text,
         started_by=run.started_by,
+        is_waiting=is_waiting,
     )

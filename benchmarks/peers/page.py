@@ -42,6 +42,24 @@ GROWING = frozenset({
 })  # fmt: skip
 """Figures of the whole work, which say nothing about that of another size."""
 BY_NUMBER = ("density_bytes", "density_idle")
+CAUSES: Mapping[str, str] = {
+    "start_ready": (
+        "aioflow is a daemon: most of the time is the import of its modules and the start of its"
+        " child processes. A library starts inside the user's program."
+    ),
+    "start_memory": (
+        "Each of its processes has an interpreter: the daemon, the workers, and the hosts of"
+        " coroutines and triggers."
+    ),
+    "waits_handed_over": (
+        "In aioflow each wait is a task that has begun and hands over its trigger. A job with an"
+        " instant is a row alone, and a batch of them one statement."
+    ),
+    "waits_idle": "The daemon looks after its children, its files and its lease while all wait.",
+    "kill_ended": "About half of it is the start of the daemon and of its child processes.",
+}
+"""Why a peer is ahead at a figure, as profiles of aioflow show."""
+
 THEMES = {"light": ("#1f2328", "#0969da", "#8c959f"), "dark": ("#e6edf3", "#4493f8", "#7d8590")}
 """Colours of text, of aioflow and of the others."""
 
@@ -212,12 +230,30 @@ def render(lines: Sequence[Line], systems: Sequence[System]) -> str:
     parts = [
         _head(lines),
         f"## Ratios\n\n{ratio_table(lines, measured, [f for f in FIGURES if f not in BY_NUMBER])}",
+        _ahead(lines, measured),
         _pictures(lines),
         "## aioflow\n\n" + _described(next(one for one in systems if not one.program)),
         *(_section(lines, peer) for peer in measured),
         _work(),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _ahead(lines: Sequence[Line], peers: Sequence[System]) -> str:
+    """Return where peers are ahead, with the causes."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for peer in peers:
+        for variant in peer.variants:
+            for one in compare(lines, peer, variant):
+                if one.ratio is not None and ratio_text(one.ratio).startswith("**"):
+                    found[one.figure].append(f"{peer.title} on {variant.name}")
+    if not found:
+        return ""
+    rows = [
+        f"* {FIGURES[name].what}: {', '.join(ahead)}. {CAUSES.get(name, '')}".rstrip()
+        for name, ahead in found.items()
+    ]
+    return "## Where another system is ahead\n\n" + "\n".join(rows)
 
 
 def _head(lines: Sequence[Line]) -> str:
@@ -240,7 +276,8 @@ everything again and writes this page; `make peers SYSTEM=dbos FIGURE=chain` mea
 * "does not do" means that the system lacks the feature; nothing is measured as 0 for that.
 * Memory is unique (USS), of all processes of the system and its database server: what several
   processes share is in no figure. The bytes of a wait include what handing it over leaves behind,
-  such as connections and threads. CPU is of the same processes, and of a client in a process of
+  such as connections and threads; they are 0 where the processes did not grow, because memory of
+  earlier tasks was used again. CPU is of the same processes, and of a client in a process of
   its own; requests to aioflow are made by the driver, one for each piece of work.
 * † marks values from rounds in which other processes used more than {OTHERS_LIMIT} cores. That
   is so for {loaded} of {len(measured)} values; they count only where a cell has no others.

@@ -329,6 +329,10 @@ PRINTED = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ ")
 CHECKED = frozenset({"last_check_at", "next_check_at", "until", "deadline"})
 """What is moved with the time of the pictures and not with that of its run."""
 
+NAMES = frozenset({"name", "started_by", "person", "actor", "author", "by"})
+USER = "ada"
+"""Who uses the page in the pictures, in place of the user of the link, who is called ``home``."""
+
 
 class Warp:
     """Moves the times of what was recorded: those of a run by as much as its beginning moves.
@@ -362,6 +366,8 @@ class Warp:
                 return _scheduled(moved)
             case list():
                 return [self._moved(one, run, key) for one in value]
+            case "home" if key in NAMES:
+                return USER
             case str():
                 text = PRINTED.sub("", value.replace(self._folder, FOLDER))
                 if key == "logical_date" or not ISO.fullmatch(text):

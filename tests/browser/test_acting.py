@@ -100,13 +100,13 @@ def test_failed_tasks_are_cleared_and_run_again(browser, daemon, tmp_path):
         page.go(f"/runs/{run}?task=once")
         page.see("not yet", within=".drawer")
         flag.touch()
-        page.press("Clear", within=".drawer")
+        page.press("Retry task", within=".drawer")
         page.see("run again", within="dialog")
         assert page.page.get_by_label(NEWEST).count() == 0
-        page.confirm("Clear")
+        page.confirm("Retry")
         page.without_delay()
 
-        page.heard("Cleared 2 tasks; the run is queued. It runs version")
+        page.heard("2 tasks run again; the run is queued. It runs version")
         page.heard(", the newest")
         page.see("success", within="main h1")
         page.page.keyboard.press("Escape")
@@ -122,9 +122,9 @@ def test_tasks_that_stay_upstream_failed_are_named_after_a_clear_of_one_task(
     daemon.wait(run)
     with watched(browser, daemon) as page:
         page.go(f"/runs/{run}?task=once")
-        page.press("Clear", within=".drawer")
+        page.press("Retry task", within=".drawer")
         page.page.get_by_label("With everything downstream").uncheck()
-        page.confirm("Clear")
+        page.confirm("Retry")
         page.without_delay()
 
         page.heard("then stays upstream_failed; clear with everything downstream")
@@ -149,22 +149,22 @@ def test_failed_tasks_are_cleared_with_the_newest_code(browser, daemon, failing_
         page.go(f"/runs/{run}?task=once")
         put(failing_file, f"{FAILS}    then.override(task_id='other')('')\n")
         page.see("Newest version", within="main")
-        page.press("Clear", within=".drawer")
+        page.press("Retry task", within=".drawer")
         page.page.get_by_label(NEWEST).check()
         page.see("task 'other' is new; clear without the newest code", within="dialog .wrong")
         page.page.get_by_label(NEWEST).uncheck()
-        page.confirm("Clear")
+        page.confirm("Retry")
         page.without_delay()
 
-        page.heard("Cleared 2 tasks")
+        page.heard("2 tasks run again")
         page.heard(f"It runs version {before[:12]}, not the newest, ")
         assert daemon.wait(run)["version"] == before
 
         put(failing_file, FAILS.replace('raise ValueError("not yet")', 'return "mended"'))
         page.eventually(lambda: len(daemon.get("/api/v1/dags/fails")[1]["tasks"]) == 2)
-        page.press("Clear", within=".drawer")
+        page.press("Retry task", within=".drawer")
         page.page.get_by_label(NEWEST).check()
-        page.confirm("Clear")
+        page.confirm("Retry")
         page.without_delay()
 
         page.heard(", the newest")

@@ -68,8 +68,8 @@ def test_a_failed_task_is_read_cleared_and_runs_in_four_clicks(browser, daemon, 
         page.page.locator(".home-lists a", has_text=run).first.click()
         page.page.locator(".why-text a", has_text="once").click()
         page.see("not yet", within=".drawer .lines")
-        page.press("Clear", within=".drawer")
-        page.confirm("Clear")
+        page.press("Retry task", within=".drawer")
+        page.confirm("Retry")
         page.see("success", within="main h1")
         assert clicks() == 4
     assert daemon.run(run)["state"] == "success"
@@ -89,10 +89,12 @@ def test_two_hundred_failed_runs_of_a_range_are_cleared_in_five_clicks(browser, 
         page.page.wait_for_url("**search=many-**")
         page.see("200 runs match")
         page.page.get_by_role("checkbox", name="Select all rows loaded").click()
-        page.press("Clear failed")
-        page.see("Clear what failed in 200 runs?", within="dialog")
-        page.page.locator("dialog footer button[type=submit]", has_text="Clear failed").click()
-        page.heard("Cleared 200 runs")
+        page.press("Retry failed tasks")
+        page.see("Retry the failed tasks of 200 runs?", within="dialog")
+        verb = page.page.locator("dialog footer button[type=submit]")
+        expect(verb).to_have_text("Retry failed tasks")
+        verb.click()
+        page.heard("Retried 200 runs")
         assert clicks() <= 5
     assert {daemon.wait(run)["state"] for run in runs} == {"success"}
 

@@ -24,6 +24,12 @@ def is_at_end(lines):
     return lines.evaluate("(node) => node.scrollTop + node.clientHeight >= node.scrollHeight - 20")
 
 
+def cut_off(lines):
+    """Return the lines in view that are taller than their rows."""
+    look = "(all) => all.filter((one) => one.scrollHeight > one.clientHeight + 1)"
+    return lines.locator(".log-line").evaluate_all(f"{look}.map((one) => one.textContent)")
+
+
 def search(page, text):
     field = page.page.get_by_label("Search log")
     field.fill(text)
@@ -68,6 +74,7 @@ def test_matches_are_visited_one_after_the_other_in_all_of_the_log(browser, daem
         field.press("Enter")
         page.see("Match in line 125", within=".log-head")
         expect(page.page.locator(".log .lines .hit mark")).to_have_text("line 00124 x")
+        assert cut_off(page.page.locator(".log .lines")) == [], "a wrapped line has room for itself"
         page.page.get_by_label("Previous match").click()
         page.see("Match in line 124", within=".log-head")
         assert page.elements() < MOST_ELEMENTS

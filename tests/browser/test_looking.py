@@ -129,7 +129,7 @@ def test_five_thousand_dags_scroll_smoothly(browser, tmp_path):
                     break
             page.see("team_49.job_4999")
             assert deepest < MOST_ELEMENTS
-            page.page.get_by_label("Find a DAG").fill("job_4321")
+            page.page.get_by_label("Search DAGs").fill("job_4321")
             page.see("team_21.job_4321")
             assert page.page.locator(".virtual-row").count() == 1
             page.clean()

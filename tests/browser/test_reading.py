@@ -88,5 +88,5 @@ def test_the_focus_is_visible(browser, daemon):
         ring = page.page.evaluate(look)
         assert ring == "solid"
         page.page.keyboard.press("/")
-        assert focused(page) == "Find a DAG"
+        assert focused(page) == "Search DAGs"
         page.clean()

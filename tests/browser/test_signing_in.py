@@ -80,7 +80,7 @@ def test_a_logout_ends_every_window_and_a_login_returns_to_the_same_page(browser
         page.settle()
         other = page.page.context.new_page()
         other.goto(f"{page.base}/runs/signed-out?task=rests")
-        other.locator(".drawer").get_by_text("deferred").first.wait_for()
+        other.locator(".drawer").get_by_text("Waiting").first.wait_for()
         page.press("Sign out")
         page.see("Sign in")
         daemon.request("POST", "/api/v1/runs/signed-out/cancel")

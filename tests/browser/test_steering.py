@@ -50,7 +50,7 @@ def test_a_pool_is_limited_shows_who_holds_it_and_is_lifted(page, daemon):
     page.press("New pool")
     field(page, "Pool").fill("desk")
     field(page, "Slots").fill("1")
-    field(page, "Deferred tasks hold slots, too").check()
+    field(page, "Waiting tasks hold slots, too").check()
     page.confirm("Create")
     page.see("Pool desk has 1 slot", within=".toasts")
 
@@ -76,7 +76,7 @@ def test_a_pool_is_limited_shows_who_holds_it_and_is_lifted(page, daemon):
 def test_a_marked_task_lets_the_tasks_after_it_start(page, daemon):
     run = daemon.trigger("patient")
     page.go(f"/runs/{run}?task=rests")
-    page.see("deferred", within=".drawer")
+    page.see("Waiting", within=".drawer")
     page.press("Set task state", within=".drawer")
     page.see("running tasks are stopped", within="dialog")
     page.confirm("Set state")
@@ -160,12 +160,12 @@ def test_one_child_is_cleared_and_its_siblings_stay(page, daemon, tmp_path):
     page.page.get_by_role("link", name="part[1]").click()
     page.see("not yet", within=".drawer")
     flag.touch()
-    page.press("Clear", within=".drawer")
+    page.press("Retry task", within=".drawer")
     assert field(page, "Only index 1, not all of its siblings").is_checked()
-    page.confirm("Clear")
+    page.confirm("Retry")
     page.without_delay()
 
-    page.heard("Cleared 1 task")
+    page.heard("1 task runs again")
     page.see("success", within="main h1")
     again = daemon.run(run)["tasks"]
     assert [one["state"] for one in again] == ["success"] * 3

@@ -140,9 +140,27 @@ async def test_recent_runs_come_as_bars_by_dag(tmp_path):
         unknown = await read(web, "/dags/recent", status=404)
 
     assert [run["run_id"] for run in recent["chain"]] == ["b", "a"]
-    assert set(recent["chain"][0]) == {"run_id", "state", "started_at", "ended_at"}
+    assert set(recent["chain"][0]) == {"run_id", "state", "is_waiting", "started_at", "ended_at"}
     assert recent["fan"] == []
     assert unknown["code"] == "request.unknown_dag"
+
+
+async def test_every_list_says_which_runs_only_wait(tmp_path):
+    async with app(tmp_path, CHAIN) as (n, web):
+        await n.api.trigger("chain", run_id="waits")
+        await n.defer("own.module:Own", {})
+        await n.api.trigger("chain", run_id="runs")
+        await n.api.list_pools()
+        listed = await items(web, "/runs")
+        recent = await read(web, "/dags/recent?dag=chain")
+        grid = await read(web, "/dags/chain/grid")
+        home = await read(web, "/home")
+        graph = await read(web, "/runs/waits/graph")
+
+    for runs in (listed, recent["chain"], grid["runs"], [one["run"] for one in home["in_flight"]]):
+        assert {run["run_id"]: run["is_waiting"] for run in runs} == {"waits": True, "runs": False}
+        assert {run["state"] for run in runs} == {"running"}, "the state itself remains"
+    assert graph["run"]["is_waiting"]
 
 
 async def test_a_graph_has_nodes_edges_and_groups(tmp_path):

@@ -43,14 +43,16 @@ export const texts = {
 
   cancel: {
     title: "Cancel this run?",
-    meaning: (id: string): ComponentChildren => <>Stops the running tasks of {run(id)}, and starts no more. It can be cleared later.</>,
+    meaning: (id: string): ComponentChildren => <>Stops the running tasks of {run(id)}, and starts no more. It can be retried later.</>,
     done: (id: string, state: string): string => `${id} is ${state}`,
   },
 
   clear: {
     allTasks: "tasks of this run",
     title: (what: string): string => `Clear ${what}?`,
-    meaning: "Cleared tasks run again: their results are deleted, their tries and logs are retained. Running tasks are stopped first. An ended run resumes.",
+    retryTitle: (what: string): string => `Retry ${what}?`,
+    failedTasks: "the failed tasks",
+    meaning: "These tasks run again: their results are deleted, their tries and logs are retained. Running tasks are stopped first. An ended run resumes.",
     downstream: "With everything downstream",
     loop: "Its whole loop restarts with the first round.",
     onlyFailed: "Only what failed, or was cancelled",
@@ -62,7 +64,7 @@ export const texts = {
       </>
     ),
     unreadable: (problem: string): string => `The file of its DAG cannot be read now, so a change in it has no effect yet: ${problem}`,
-    done: (tasks: number, state: string, version: string, left: string): string => `Cleared ${many(tasks, "task")}; the run is ${state}. It runs version ${version}${left}`,
+    done: (tasks: number, state: string, version: string, left: string): string => `${many(tasks, "task")} ${tasks === 1 ? "runs" : "run"} again; the run is ${state}. It runs version ${version}${left}`,
     noFile: (own: string): string => `${own}; no file defines its DAG any more`,
     isNewest: (own: string): string => `${own}, the newest`,
     isOlder: (own: string, newest: string): string => `${own}, not the newest, ${newest}`,
@@ -104,7 +106,7 @@ export const texts = {
     meaning: "At most this many slots of the pool are used at once. Running tasks continue.",
     change: "Change",
     create: "Create",
-    deferred: "Deferred tasks hold slots, too",
+    deferred: "Waiting tasks hold slots, too",
     done: (name: string, slots: number): string => `Pool ${name} has ${many(slots, "slot")}`,
     liftTitle: (name: string): string => `Remove the limit of pool ${name}?`,
     lift: "Remove",

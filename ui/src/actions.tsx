@@ -115,9 +115,17 @@ async function versionsOf(run: string): Promise<Versions> {
 }
 
 /** Have tasks run again; the dialog begins with those that failed, or with all. */
-export const clear = (which: Which, isOfFailed = false): Promise<void> => attempt(async () => askToClear(which, isOfFailed, await versionsOf(which.run)));
+export const clear = (which: Which, isOfFailed = false): Promise<void> => attempt(async () => askToClear(which, { isOfFailed, isRetry: false }, await versionsOf(which.run)));
 
-function askToClear(which: Which, isOfFailed: boolean, versions: Versions): void {
+/** The same for what failed, in the words of the buttons that begin with it. */
+export const retry = (which: Which, isOfFailed = false): Promise<void> => attempt(async () => askToClear(which, { isOfFailed, isRetry: true }, await versionsOf(which.run)));
+
+interface Begin {
+  isOfFailed: boolean;
+  isRetry: boolean;
+}
+
+function askToClear(which: Which, { isOfFailed, isRetry }: Begin, versions: Versions): void {
   const wanted = { downstream: which.task !== undefined, failed: isOfFailed, map: (which.map ?? -1) >= 0, latest: false };
   const path = `/runs/${enc(which.run)}/clear`;
   const key = newKey();
@@ -130,8 +138,8 @@ function askToClear(which: Which, isOfFailed: boolean, versions: Versions): void
   });
   const look = () => send<Touched>("POST", path, { ...body(), dry_run: true }).catch(asOfThePage);
   ask({
-    title: texts.clear.title(nameOf(which)),
-    verb: shared.actions.clear,
+    title: isRetry ? texts.clear.retryTitle(which.task ? nameOf(which) : texts.clear.failedTasks) : texts.clear.title(nameOf(which)),
+    verb: isRetry ? shared.actions.retry : shared.actions.clear,
     isGrave: true,
     body: <ClearFields which={which} versions={versions} wanted={wanted} look={look} />,
     act: async () => {

@@ -1,7 +1,7 @@
 // SVG charts over time: stacked columns and lines, with a legend and a data table.
 
 import type { ComponentChildren } from "preact";
-import { useEffect, useId, useRef, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 
 import "./styles/chart.css";
 import { go } from "./router";
@@ -32,7 +32,7 @@ interface ChartProps {
   line?: Series;
   /** Label the axis every so many points, or at a multiple of that where there is no room. */
   labelEvery?: number;
-  /** Formats the start of a period, for example "14:00" or "11-26". */
+  /** Formats the start of a period, for example "14:00" or "Nov 26". */
   nameOf: (at: number) => string;
   format: (value: number) => string;
   /** The link of a period, or of one series in it. */
@@ -52,6 +52,7 @@ interface ChartProps {
 const LEFT = 48;
 const BOTTOM = 22;
 const TOP = 8;
+const LABELLED = 20;
 const LABEL_WIDTH = 52;
 
 /** Round numbers from 0 to at least the largest value. */
@@ -181,13 +182,16 @@ interface DrawingProps extends ChartProps {
 function Drawing({ label, kind, series, line, points, nameOf, format, hrefOf, width, height = 180, scale = niceScale, labelEvery = 1, isOpen, at, onAt }: DrawingProps) {
   const total = (point: Point): number => series.reduce((all, one) => all + (point.values[one.key] ?? 0), 0);
   const most = points.reduce((found, point) => Math.max(found, kind === "columns" ? total(point) : Math.max(...series.map((one) => point.values[one.key] ?? 0)), line ? (point.values[line.key] ?? 0) : 0), 0);
-  const hatch = useId();
   const ticks = scale(most);
   const top = ticks.at(-1)!;
   const bottom = height - BOTTOM;
-  const y = (value: number): number => bottom - (value / top) * (bottom - TOP);
+  // The label of a column that is as tall as the chart has room above it.
+  const above = isOpen ? LABELLED : TOP;
+  const y = (value: number): number => bottom - (value / top) * (bottom - above);
   const place = (width - LEFT) / points.length;
   const every = Math.max(1, Math.ceil(LABEL_WIDTH / place / labelEvery)) * labelEvery;
+  // The newest point has a label, unless only full hours do.
+  const last = labelEvery === 1 ? (points.length - 1) % every : 0;
   function moved(event: PointerEvent & { currentTarget: SVGSVGElement }): void {
     const x = event.clientX - event.currentTarget.getBoundingClientRect().left;
     onAt(x < LEFT ? null : Math.min(points.length - 1, Math.floor((x - LEFT) / place)));
@@ -230,19 +234,16 @@ function Drawing({ label, kind, series, line, points, nameOf, format, hrefOf, wi
         ? points.map((point, index) => <Column key={point.at} point={point} series={series} x={LEFT + index * place} width={place} y={y} hrefOf={hrefOf} />)
         : series.map((one) => <Line key={one.key} one={one} points={points} x={(index) => LEFT + (index + 0.5) * place} y={y} />)}
       {isOpen && kind === "columns" && points.length > 0 && (
-        <>
-          <pattern id={hatch} width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">
-            <path class="chart-hatch" d="M0 0V6" />
-          </pattern>
-          <rect class="chart-open" fill={`url(#${hatch})`} x={width - place} y={y(total(points.at(-1)!))} width={place} height={bottom - y(total(points.at(-1)!))} />
-        </>
+        <text class="chart-so-far" x={width} y={y(total(points.at(-1)!)) - 4} text-anchor="end">
+          {texts.history.soFarLabel}
+        </text>
       )}
       {line && <Steps one={line} points={points} x={(index) => LEFT + index * place} y={y} />}
       {points.map(
         (point, index) =>
-          index % every === 0 && (
-            <text key={point.at} class="chart-when" x={LEFT + index * place} y={height - 6} text-anchor="start">
-              {index * place + LABEL_WIDTH - 8 <= width - LEFT ? nameOf(point.at) : ""}
+          index % every === last && (
+            <text key={point.at} class="chart-when" x={LEFT + (index + (labelEvery === 1 ? 0.5 : 0)) * place} y={height - 6} text-anchor={labelEvery === 1 ? "middle" : "start"}>
+              {labelEvery === 1 || index * place + LABEL_WIDTH - 8 <= width - LEFT ? nameOf(point.at) : ""}
             </text>
           ),
       )}
@@ -320,8 +321,10 @@ export function periods<T>(from: number, to: number, hours: Step, found: readonl
   return [...all.values()];
 }
 
+const DAY = new Intl.DateTimeFormat("en", { month: "short", day: "numeric", timeZone: "UTC" });
+
 /** The axis label of a period: its hour, or its day. */
 export const periodName = (hours: Step) => (at: number): string => {
   const text = local(new Date(at).toISOString());
-  return hours === 1 ? text.slice(11, 16) : hours === 24 ? text.slice(5, 10) : `${text.slice(8, 10)} ${text.slice(11, 13)}h`;
+  return hours === 1 ? text.slice(11, 16) : hours === 24 ? DAY.format(new Date(`${text.slice(0, 10)}T00:00Z`)) : `${text.slice(8, 10)} ${text.slice(11, 13)}h`;
 };

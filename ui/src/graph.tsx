@@ -8,7 +8,7 @@ import { shortened, usePlaced } from "./graph/placed";
 import { type ShownNode, type Times, criticalPath, related, shownGraph } from "./graph/shape";
 import { LINE, NODE_HEIGHT, type Placed, type PlacedNode, type Way } from "./graph/sizes";
 import { number } from "./parts";
-import { Glyph, ended, endedOf, named, ordered, sum, worst } from "./states";
+import { Glyph, ended, endedOf, endedParts, named, ordered, sum, worst } from "./states";
 import { sentenceCase, stateName, texts } from "./texts";
 import type { Counts, DagDetail, Graph } from "./types";
 
@@ -364,7 +364,7 @@ function Box({ at, shown, href, isPicked, isFound, isDim, isCritical, onOpen }: 
   const below = belowOf(shown, state);
   const text = counts ? ordered(counts).map(([name, count]) => `${count} ${named(name)}`).join(", ") : below;
   const isStacked = node === null || node.is_mapped;
-  const names = ["node", state ? `n-${state}` : "", isPicked ? "picked" : "", isFound ? "found" : "", isCritical ? "on-path" : ""].filter(Boolean).join(" ");
+  const names = ["node", state ? `n-${state}` : counts ? "n-pending" : "", isPicked ? "picked" : "", isFound ? "found" : "", isCritical ? "on-path" : ""].filter(Boolean).join(" ");
   const inner = (
     <>
       <title>{`${node?.task_id ?? shown.label}: ${text}${node?.doc ? `\n${node.doc}` : ""}`}</title>
@@ -412,7 +412,7 @@ function Share({ counts, x, y, width }: { counts: Counts; x: number; y: number; 
   let at = x;
   return (
     <g>
-      {ordered(counts).map(([state, count]) => {
+      {endedParts(counts).map(([state, count]) => {
         const wide = (width * count) / all;
         at += wide;
         return <rect key={state} class={`f-${state}`} x={at - wide} y={y} width={wide} height="4" />;

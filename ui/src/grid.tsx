@@ -6,16 +6,16 @@ import { Icon } from "./components/icons";
 import { VirtualList } from "./list";
 import { runHref } from "./parts";
 import { go, usePlace, withQuery } from "./router";
-import { Glyph, Legend, named, ordered, sum, worst } from "./states";
+import { Glyph, Legend, named, ordered, runState, sum, worst } from "./states";
 import { texts } from "./texts";
 import { local, millis, shortTime, span } from "./time";
 import type { Counts, Grid } from "./types";
 
 import "./styles/grid_tools.css";
 
-const TALL = 32;
+const TALL = 26;
 /** Of the head, and of the padding with a scroll bar. */
-const HEAD = 102;
+const HEAD = 92;
 const SPARE = 30;
 const ROW = 26;
 /** A DAG of more tasks begins with its groups collapsed. */
@@ -79,7 +79,7 @@ export function shownDays(dates: string[]): (Day | null)[] {
 /** The pixels of a letter and of a level of names, and the least and most of all names. */
 const LETTER = 7.2;
 const LEVEL = 16;
-const NAMES = [96, 280] as const;
+const NAMES = [140, 280] as const;
 const ICON = 34;
 
 /** The column of names is as wide as they need. */
@@ -247,8 +247,8 @@ export function GridView({ grid }: { grid: Grid }) {
                 <small class="grid-mark" aria-hidden="true">
                   {tall[index]!.isCut ? briefly(run) : days[index] && run.cause === "manual" && <Icon name="play" size={10} />}
                 </small>
-                <i class={`column b-${run.state} ${tall[index]!.isCut ? "is-cut" : ""}`} style={{ height: `${tall[index]!.height}px` }} />
-                <Glyph state={run.state} size={12} />
+                <RunBar run={run} bar={tall[index]!} />
+                <Glyph state={runState(run)} size={12} />
               </a>
             ))}
           </div>
@@ -259,6 +259,11 @@ export function GridView({ grid }: { grid: Grid }) {
         {hasMany && (
           <li>
             <i class="stack" aria-hidden="true" /> {texts.grid.severalChildren}
+          </li>
+        )}
+        {tall.some((bar) => bar.isCut) && (
+          <li>
+            <i class="column b-success is-cut" aria-hidden="true" /> {texts.grid.longer}
           </li>
         )}
         {runs.some((run) => run.cause === "manual") && (
@@ -347,22 +352,41 @@ function GridRow({ row, name, runs, cells, columns, isHeat, isFolded, toggle, pi
   );
 }
 
-/** The longest text of a cell. */
-const CELL_CHARS = 4;
+/** The least height of the failed part of a bar. */
+const LEAST = 3;
 
-/** "1/5" where one of five children failed; empty for none, or where there is no room for it. */
-function failedOf(counts: Counts): string {
-  const [state, all] = [worst(counts), sum(counts)];
-  const text = `${counts[state]}/${all}`;
-  return all > 1 && (state === "failed" || state === "upstream_failed") && text.length <= CELL_CHARS ? text : "";
+/** How long a run took; of a run that is partial, the lower part is the share of its tasks that failed. */
+function RunBar({ run, bar: { height, isCut } }: { run: Grid["runs"][number]; bar: BarHeight }) {
+  const state = runState(run);
+  const name = `column ${isCut ? "is-cut" : ""}`;
+  if (state !== "partial" || !run.cells) return <i class={`${name} b-${state}`} style={{ height: `${height}px` }} />;
+  const counts = run.cells.map(([, counts]) => counts);
+  const all = counts.reduce((found, one) => found + sum(one), 0);
+  const failed = counts.reduce((found, one) => found + (one["failed"] ?? 0) + (one["upstream_failed"] ?? 0), 0);
+  const below = Math.min(height, Math.max(LEAST, Math.round((height * failed) / Math.max(1, all))));
+  return (
+    <i class={`${name} b-success`} style={{ height: `${height}px` }}>
+      <i class="b-partial" style={{ height: `${below}px` }} />
+    </i>
+  );
 }
 
-/** One glyph; several children lie behind each other, and failures are counted. */
+/** From so many on, a count leaves no room for the icon. */
+const MANY_FAILED = 10;
+const MOST_FAILED = 1000;
+
+/** One glyph; several children lie behind each other, and those that failed are counted. */
 function CellState({ counts }: { counts: Counts }) {
   const state = worst(counts);
+  const failed = counts["failed"] ?? 0;
   if (sum(counts) === 1) return <Glyph state={state} size={14} />;
-  const text = failedOf(counts);
-  return <span class="stack">{text !== "" ? <b class={`s-${state}`} data-text={text} /> : <Glyph state={state} size={13} />}</span>;
+  const isCounted = state === "failed" && failed < MOST_FAILED;
+  return (
+    <span class="stack">
+      {isCounted && <b class="s-failed" data-text={failed} />}
+      {(!isCounted || failed < MANY_FAILED) && <Glyph state={state} size={isCounted ? 10 : 13} />}
+    </span>
+  );
 }
 
 /** How long a run took, in its largest unit. */
@@ -372,7 +396,7 @@ const briefly = (run: Timed): string => span(lengthOfRun(run, Date.now())).split
 function allOf(grid: Grid): Counts {
   const found: Counts = {};
   for (const run of grid.runs) {
-    found[run.state] = 1;
+    found[runState(run)] = 1;
     for (const [, counts] of run.cells ?? []) found[worst(counts)] = 1;
   }
   return found;
@@ -380,7 +404,7 @@ function allOf(grid: Grid): Counts {
 
 function runTitle(run: Grid["runs"][number]): string {
   const took = run.started_at === null ? "" : `, ${span(lengthOfRun(run, Date.now()))}`;
-  return `${run.run_id}: ${named(run.state)}${run.logical_date ? `, for ${shortTime(run.logical_date)}` : ""}${took}${run.cause === "manual" ? `, ${texts.grid.manual.toLowerCase()}` : ""}`;
+  return `${run.run_id}: ${named(runState(run))}${run.logical_date ? `, for ${shortTime(run.logical_date)}` : ""}${took}${run.cause === "manual" ? `, ${texts.grid.manual.toLowerCase()}` : ""}`;
 }
 
 function cellTitle(task: string, counts: Counts, from: string | null, to: string | null, run: string): string {
@@ -389,6 +413,5 @@ function cellTitle(task: string, counts: Counts, from: string | null, to: string
   const took = begun !== null && over !== null ? `, ${span(over - begun)}` : begun !== null ? `, since ${local(from)}` : "";
   const all = sum(counts);
   const states = ordered(counts).map(([state, count]) => (all > 1 ? `${count} ${named(state)}` : named(state)));
-  const failed = failedOf(counts);
-  return `${task} in ${run}: ${states.join(", ")}${failed === "" ? "" : ` (${failed})`}${took}`;
+  return `${task} in ${run}: ${states.join(", ")}${took}`;
 }

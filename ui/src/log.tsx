@@ -1,5 +1,6 @@
 // The log of a task, or of all tasks of a run.
 
+import type { ComponentChildren } from "preact";
 import { useCallback, useEffect, useMemo, useRef, useState } from "preact/hooks";
 
 import { CopyButton } from "./components/copy";
@@ -13,6 +14,7 @@ import { RowList } from "./log/list";
 import { type Row, rowsOf, seriousOf } from "./log/rows";
 import { LineText, expressionOf } from "./log/text";
 import { texts } from "./log/texts";
+import { wrappedLines } from "./log/wrap";
 import { texts as shared } from "./texts";
 import { childName, taskHref } from "./parts";
 import { here, usePlace } from "./router";
@@ -25,7 +27,6 @@ import "./styles/log.css";
 const ROW = 20;
 const BORDER = 34;
 const TYPING_MS = 250;
-const WIDE = /[\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff00-\uff60\uffe0-\uffe6]|\p{Extended_Pictographic}/gu;
 
 interface View {
   wrap: boolean;
@@ -50,12 +51,14 @@ function storedView(isOfRun: boolean): View {
 
 interface LogProps extends Printed {
   isGoingOn: boolean;
+  /** What stands first in its row of controls. */
+  lead?: ComponentChildren;
 }
 
 /** The log of a task, or of callbacks with the task "@run". */
-export function Log({ run, task, map, round, tryNumber, isGoingOn }: LogProps) {
+export function Log({ run, task, map, round, tryNumber, isGoingOn, lead }: LogProps) {
   const source = useMemo(() => new TaskSource({ run, task, map, round, tryNumber }), [run, task, map, round, tryNumber]);
-  return <Lines key={source.id} source={source} run={run} isGoingOn={isGoingOn} hasTries={tryNumber === undefined || tryNumber === null} />;
+  return <Lines key={source.id} source={source} run={run} isGoingOn={isGoingOn} hasTries={tryNumber === undefined || tryNumber === null} lead={lead} />;
 }
 
 interface TaskLogProps {
@@ -74,19 +77,19 @@ export function TaskLog({ tries, ...task }: TaskLogProps) {
   const asked = place.query.get("try");
   const [chosen, setChosen] = useState(asked ?? "");
   const wanted = chosen === "all" ? null : chosen !== "" ? Number(chosen) : tries > 1 ? tries : null;
+  const choice = tries > 1 && (
+    <select aria-label={texts.chooseTry} value={wanted === null ? "all" : String(wanted)} onChange={(event) => setChosen(event.currentTarget.value)}>
+      <option value="all">{texts.allTries}</option>
+      {Array.from({ length: tries }, (_, index) => tries - index).map((attempt) => (
+        <option key={attempt} value={String(attempt)}>
+          {attempt === tries ? texts.lastTry(attempt) : texts.attempt(attempt)}
+        </option>
+      ))}
+    </select>
+  );
   return (
     <section class="log-section">
-      {tries > 1 && (
-        <select class="log-try" aria-label={texts.chooseTry} value={wanted === null ? "all" : String(wanted)} onChange={(event) => setChosen(event.currentTarget.value)}>
-          <option value="all">{texts.allTries}</option>
-          {Array.from({ length: tries }, (_, index) => tries - index).map((attempt) => (
-            <option key={attempt} value={String(attempt)}>
-              {attempt === tries ? texts.lastTry(attempt) : texts.attempt(attempt)}
-            </option>
-          ))}
-        </select>
-      )}
-      <Log key={String(wanted)} {...task} tryNumber={wanted} />
+      <Log key={String(wanted)} {...task} tryNumber={wanted} lead={choice} />
     </section>
   );
 }
@@ -110,9 +113,10 @@ interface LinesProps {
   hasTries: boolean;
   /** Of the log of a run: its tasks, to choose from. */
   tasks?: string[];
+  lead?: ComponentChildren;
 }
 
-function Lines({ source, run, isGoingOn, hasTries, tasks }: LinesProps) {
+function Lines({ source, run, isGoingOn, hasTries, tasks, lead }: LinesProps) {
   const isOfRun = tasks !== undefined;
   const [view, setView] = useState(() => storedView(isOfRun));
   const [search, setSearch] = useState("");
@@ -259,13 +263,15 @@ function Lines({ source, run, isGoingOn, hasTries, tasks }: LinesProps) {
     { name: texts.wrap, isOn: view.wrap, act: () => change({ wrap: !view.wrap }) },
     { name: texts.numbers, isOn: view.numbers, act: () => change({ numbers: !view.numbers }) },
     "line",
+    ...(isOfRun ? [] : [...Object.entries(texts.levels).map(([key, name]) => ({ name, isOn: level === key, act: () => setLevel(key) })), "line" as const]),
     ...(["none", "clock", "date", "elapsed"] as const).map((time) => ({ name: texts.time[time]!, isOn: view.time === time, act: () => change({ time }) })),
   ];
   const shown = rows.length;
   const word = hitText(hit, filter, looked, all.length, loaded);
   return (
     <div class={`log ${isFull ? "full" : ""}`} data-wrap={view.wrap ? "" : undefined}>
-      <div class="log-head">
+      <div class={`log-head ${search === "" ? "" : "has-search"} ${isOfRun ? "" : "is-of-task"} ${lead ? "has-lead" : ""}`}>
+        {lead}
         <SearchField class="log-search" label={texts.search} value={search} onValue={setSearch} onEnter={isOfRun ? undefined : (way) => void find(way)}>
           <Toggle name={texts.case} isOn={options.case} onChange={(isOn) => setOptions({ ...options, case: isOn })}>
             Aa
@@ -287,13 +293,15 @@ function Lines({ source, run, isGoingOn, hasTries, tasks }: LinesProps) {
             </Toggle>
           </span>
         )}
-        <select aria-label={texts.level} value={level} onChange={(event) => setLevel(event.currentTarget.value)}>
-          {Object.entries(texts.levels).map(([key, name]) => (
-            <option key={key} value={key}>
-              {name}
-            </option>
-          ))}
-        </select>
+        {(isOfRun || level !== "") && (
+          <select aria-label={texts.level} value={level} onChange={(event) => setLevel(event.currentTarget.value)}>
+            {Object.entries(texts.levels).map(([key, name]) => (
+              <option key={key} value={key}>
+                {name}
+              </option>
+            ))}
+          </select>
+        )}
         {tasks && tasks.length > 1 && (
           <select aria-label={texts.tasks} value={ofTasks[0] ?? ""} onChange={(event) => setOfTasks(event.currentTarget.value === "" ? [] : [event.currentTarget.value])}>
             <option value="">{texts.allTasks}</option>
@@ -308,8 +316,8 @@ function Lines({ source, run, isGoingOn, hasTries, tasks }: LinesProps) {
           const found = serious[one];
           return (
             found.length > 0 && (
-              <button key={one} type="button" class="log-jump small" data-level={one} title={texts.jump[one]} onClick={() => jump(one)}>
-                {texts.serious[one](found.length, serious.isPart)}
+              <button key={one} type="button" class="log-jump small" data-level={one} title={texts.jump[one]} aria-label={texts.serious[one](found.length, serious.isPart)} onClick={() => jump(one)}>
+                {numbered(texts.serious[one](found.length, serious.isPart))}
               </button>
             )
           );
@@ -373,7 +381,7 @@ function Lines({ source, run, isGoingOn, hasTries, tasks }: LinesProps) {
               const key = row.lines[0]!.key;
               return (
                 <div class={`log-line fold ${row.key === pointed ? "hit" : ""}`} data-level="error">
-                  <Marks view={view} line={row.lines[0]!} begun={begun} run={run} isOfRun={isOfRun} onLink={link} />
+                  <Marks view={view} line={row.isOpen ? { ...row.lines[0]!, line: null } : row.lines[0]!} begun={begun} run={run} isOfRun={isOfRun} onLink={link} />
                   <button
                     type="button"
                     aria-expanded={row.isOpen}
@@ -434,6 +442,17 @@ function Lines({ source, run, isGoingOn, hasTries, tasks }: LinesProps) {
   );
 }
 
+/** "3 errors", of which a narrow log shows the number only. */
+function numbered(text: string): ComponentChildren {
+  const [some, ...unit] = text.split(" ");
+  return (
+    <>
+      {some}
+      <span class="log-unit"> {unit.join(" ")}</span>
+    </>
+  );
+}
+
 interface Serious {
   error: Row[];
   warning: Row[];
@@ -471,7 +490,7 @@ function hitText(hit: { line: LogLine | null; isWrapped: boolean; isBusy: boolea
   return typeof last === "number" && !loaded.hasAfter ? texts.lines(last) : texts.lines(count, loaded.hasBefore || loaded.hasAfter);
 }
 
-function Toggle({ name, isOn, isDisabled, onChange, children }: { name: string; isOn: boolean; isDisabled?: boolean; onChange: (isOn: boolean) => void; children: preact.ComponentChildren }) {
+function Toggle({ name, isOn, isDisabled, onChange, children }: { name: string; isOn: boolean; isDisabled?: boolean; onChange: (isOn: boolean) => void; children: ComponentChildren }) {
   return (
     <button type="button" class="plain icon-only toggle" aria-pressed={isOn} aria-label={name} title={name} disabled={isDisabled} onClick={() => onChange(!isOn)}>
       {children}
@@ -547,9 +566,13 @@ function timeText(at: string | null, how: View["time"], begun: number | null): s
   return how === "date" ? `${text}${isUtc() ? "Z" : ""}` : text.slice(11);
 }
 
-const TIME_CHARS: Record<View["time"], number> = { none: 0, clock: 13, date: 25, elapsed: 13 };
-/** The mark of the level, the paddings and the border. */
-const AROUND_PX = 38;
+const TIME_CHARS: Record<View["time"], number> = { none: 0, clock: 12, date: 24, elapsed: 12 };
+/** The mark of the level, the paddings of the line and its border. */
+const AROUND_PX = 31;
+/** The padding behind the number and the time. */
+const AFTER_PX = 12;
+/** The part of a character by which widths may be rounded. */
+const ROUNDED = 0.02;
 /** The icon before the last line of a traceback, in characters. */
 const FOLD_CHARS = 4;
 const TASK_PX = { phone: 72, other: 176 };
@@ -564,16 +587,15 @@ function useHeights(view: View, isOfRun: boolean, number: number): [(row: Row) =
     measure();
     void document.fonts?.ready.then(measure);
   }, []);
-  const before = (view.numbers ? (number + 2) * character : 0) + TIME_CHARS[view.time] * character + (isOfRun ? TASK_PX[matchMedia(PHONE).matches ? "phone" : "other"] : 0);
-  const columns = Math.max(12, Math.floor((width - before - AROUND_PX) / character));
+  const before = (view.numbers ? number * character + AFTER_PX : 0) + (view.time === "none" ? 0 : TIME_CHARS[view.time] * character + AFTER_PX) + (isOfRun ? TASK_PX[matchMedia(PHONE).matches ? "phone" : "other"] : 0);
+  const columns = Math.max(12, Math.floor((width - before - AROUND_PX) / character - ROUNDED));
   const isWrapped = view.wrap && width > 0;
   const heightOf = useCallback(
     (row: Row): number => {
       if (row.kind === "try") return BORDER;
-      const cells = row.text.length + (/[^\u0000-\u10ff]/.test(row.text) ? (row.text.match(WIDE)?.length ?? 0) : 0);
       const height = isOfRun ? LINK_ROW : ROW;
-      if (row.kind === "fold") return isWrapped ? 6 + height * Math.max(1, Math.ceil(cells / (columns - FOLD_CHARS))) : 26;
-      return isWrapped ? height * Math.max(1, Math.ceil(cells / columns)) : height;
+      if (row.kind === "fold") return isWrapped ? 6 + height * wrappedLines(row.text, columns - FOLD_CHARS) : 26;
+      return isWrapped ? height * wrappedLines(row.text, columns) : height;
     },
     [isWrapped, columns, isOfRun],
   );

@@ -210,9 +210,10 @@ function Rail({ at, me, broken, asked, fold, isFolded, help, search }: RailProps
           </section>
         ))}
       </div>
-      <button type="button" class="plain more" aria-expanded={isOpen} onClick={() => setOpen(!isOpen)}>
+      <button type="button" class={`plain more ${at !== "" && !FIRST.has(`/${at}`) ? "is-here" : ""}`} aria-expanded={isOpen} title={asked + broken > 0 ? texts.shell.moreWith(asked, broken) : undefined} onClick={() => setOpen(!isOpen)}>
         <Icon name="ellipsis" />
         <span>{texts.common.more}</span>
+        {asked + broken > 0 && <b class={`badge ${broken > 0 ? "" : "calm"}`}>{asked + broken}</b>}
       </button>
       <div class="rail-foot">
         <span class={`mode m-${mode}`} title={texts.shell.modes[mode]} role="status">

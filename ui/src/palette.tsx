@@ -4,7 +4,7 @@ import "./styles/palette.css";
 
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 
-import { backfill, cancel, clear, deleteRun, emit, mark, pause, trigger } from "./actions";
+import { backfill, cancel, clear, deleteRun, emit, mark, pause, retry, trigger } from "./actions";
 import { enc, query } from "./api";
 import { Icon, type IconName } from "./components/icons";
 import { never, useData, useItems } from "./data";
@@ -13,7 +13,7 @@ import { type Found, matching, verbOf } from "./palette/match";
 import { recentPlaces } from "./palette/recent";
 import { dagHref, runHref, taskHref } from "./parts";
 import { go, here } from "./router";
-import { Glyph, isLive, worst } from "./states";
+import { Glyph, isLive, runState, worst } from "./states";
 import { texts } from "./texts";
 import { useTyped } from "./typed";
 import type { Dag, DagDetail, Run, RunGraph, RunSummary } from "./types";
@@ -158,7 +158,7 @@ function useGroups(text: string, role: string | undefined, help: () => void): { 
     { title: texts.palette.actionsOfDags, items: verb ? found.filter((one) => one.dag_id !== openDag).flatMap((one) => actionsOfDag(one.dag_id!, one.paused).filter((item) => item.key.startsWith(verb))) : [] },
     { title: texts.palette.recent, items: text ? [] : recentPlaces().filter((href) => href !== window.location.pathname).map(recentItem) },
     { title: texts.places.dags, items: verb ? [] : found.map((one) => ({ key: `dag ${one.dag_id}`, name: one.dag_id!, href: dagHref(one.dag_id!), icon: "workflow", detail: one.paused ? texts.states["paused"]! : "" })) },
-    { title: texts.places.runs, items: (runs.data ?? []).map((one) => ({ key: `run ${one.run_id}`, name: one.run_id, detail: one.dag_id, href: runHref(one.run_id), state: one.state, isFound: true })) },
+    { title: texts.places.runs, items: (runs.data ?? []).map((one) => ({ key: `run ${one.run_id}`, name: one.run_id, detail: one.dag_id, href: runHref(one.run_id), state: runState(one), isFound: true })) },
     { title: texts.palette.tasks, items: openRun === undefined || !text ? [] : (graph.data?.tasks ?? []).map((one) => ({ key: `task ${one.task_id}`, name: one.task_id, href: taskHref(openRun, one.task_id), state: worst(one.counts) })) },
     { title: texts.palette.pages, items: PLACES.map(([letter, name, href]) => ({ key: `page ${href}`, name, href, icon: placeIcon(href), detail: `g ${letter}`, needs: href === "/access" || href === "/audit" ? "admin" : undefined })) },
     { title: texts.palette.others, items: text ? others(help) : [] },
@@ -177,13 +177,14 @@ function actionsOfRun(run: string, data: Run | undefined, task: string | null, f
   const which = { run, task: task ?? undefined, map: Number(fields.get("map") ?? -1), round: Number(fields.get("round") ?? 0) };
   const items: Item[] = [];
   if (task !== null) {
-    items.push({ key: "clear task", name: texts.palette.clearTask(task), icon: "rotate-ccw", act: () => void clear(which), needs: "operator" });
+    items.push({ key: "clear task", name: texts.palette.clearTask(task), words: texts.palette.retry, icon: "rotate-ccw", act: () => void clear(which), needs: "operator" });
     items.push({ key: "mark task", name: texts.palette.markTask(task), icon: "flag", act: () => mark(which), needs: "operator" });
   }
   if (data === undefined) return items;
   const live = isLive(data.state);
   if (live) items.push({ key: "cancel run", name: texts.palette.cancelRun, detail: run, icon: "ban", act: () => cancel(run), needs: "operator" });
-  items.push({ key: "clear run", name: texts.palette.clearRun, detail: run, icon: "rotate-ccw", act: () => void clear({ run }), needs: "operator" });
+  if (data.state === "failed" || data.state === "partial") items.push({ key: "retry run", name: texts.palette.retryRun, words: texts.palette.clear, detail: run, icon: "rotate-ccw", act: () => void retry({ run }, true), needs: "operator" });
+  items.push({ key: "clear run", name: texts.palette.clearRun, words: texts.palette.retry, detail: run, icon: "rotate-ccw", act: () => void clear({ run }), needs: "operator" });
   items.push({ key: "mark run", name: texts.palette.markRun, detail: run, icon: "flag", act: () => mark({ run }), needs: "operator" });
   if (!live) items.push({ key: "delete run", name: texts.palette.deleteRun, detail: run, icon: "trash-2", act: () => deleteRun(run), needs: "admin" });
   return items;

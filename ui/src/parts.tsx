@@ -10,6 +10,7 @@ import { Skeleton } from "./components/skeleton";
 import { useIsPhone } from "./components/table_settings";
 import { reason } from "./messages";
 import { here, usePlace } from "./router";
+import { statesOf } from "./states";
 import { texts } from "./texts";
 import type { Dag, RunSummary } from "./types";
 
@@ -247,7 +248,12 @@ export function taskHref(run: string, task: string, map = -1, round = 0): string
 
 export const runHref = (run: string): string => `/runs/${encodeURIComponent(run)}`;
 /** The table of the children of a mapped task, or of those in one state. */
-export const childrenHref = (run: string, task: string, state?: string): string => query(`${runHref(run)}/tasks`, { of: task, state });
+export const childrenHref = (run: string, task: string, state?: string): string => tasksHref(run, state, task);
+/** The list of the tasks of a run, or of those in one state as the page names it. */
+export const tasksHref = (run: string, state?: string, of?: string): string => {
+  const fields = (state ? statesOf(state) : []).map((one) => `state=${one}`);
+  return query(`${runHref(run)}/tasks`, { of }) + (fields.length > 0 ? `${of ? "&" : "?"}${fields.join("&")}` : "");
+};
 export const dagHref = (dag: string): string => `/dags/${encodeURIComponent(dag)}`;
 
 export function childName(task: string, map: number, round: number, label?: string | null): string {

@@ -5,20 +5,18 @@ import type { ComponentChildren } from "preact";
 import { count, stateName, texts } from "./texts";
 import type { Counts, Pool } from "./types";
 
-export const TASK_ORDER = [
-  "success",
-  "skipped",
-  "failed",
-  "upstream_failed",
-  "cancelled",
-  "removed",
-  "running",
-  "retrying",
-  "sensing",
-  "deferred",
-  "queued",
-  "pending",
-];
+const WAITING = "waiting";
+/** A task that waits has one of these states: the page has one name for them. */
+const WAITS = ["sensing", "deferred"];
+
+/** The states of tasks as the page names them. */
+export const TASK_ORDER = ["success", "skipped", "failed", "upstream_failed", "cancelled", "removed", "running", "retrying", WAITING, "queued", "pending"];
+
+/** A state of a task as the page names it. */
+const shownAs = (state: string): string => (WAITS.includes(state) ? WAITING : state);
+
+/** The states that have this name on the page, as addresses have them. */
+export const statesOf = (shown: string): string[] => (shown === WAITING ? WAITS : [shown]);
 
 const LIVE = new Set(["pending", "queued", "running", "sensing", "deferred", "retrying"]);
 
@@ -27,12 +25,15 @@ export const isLive = (state: string): boolean => LIVE.has(state);
 /** How many tasks are queued for a worker: those that are queued for a pool are not. */
 export const queuedForWorkers = (states: Counts, pools: readonly Pool[]): number => Math.max(0, (states["queued"] ?? 0) - pools.reduce((all, pool) => all + (pool.queued ?? 0), 0));
 
-export const named = (state: string): string => state.replaceAll("_", " ");
+export const named = (state: string): string => shownAs(state).replaceAll("_", " ");
 
-/** A run as the page names it: "running" only if a task of it runs, or is about to. */
-export function shownState(state: string, counts: Counts | undefined): string {
-  if (state !== "running" || !counts || counts["running"] || counts["queued"]) return state;
-  return counts["sensing"] || counts["deferred"] || counts["retrying"] ? "waiting" : state;
+/** The state of a run in every view: "running" only if a task of it runs, or is about to. */
+export const runState = ({ state, is_waiting: waits }: { state: string; is_waiting?: boolean }): string => (state === "running" && waits ? "waiting" : state);
+
+/** The same for a run whose tasks are counted. */
+export function countedState(state: string, counts: Counts): string {
+  const waits = !counts["running"] && !counts["queued"] && !!(counts["sensing"] || counts["deferred"] || counts["retrying"]);
+  return runState({ state, is_waiting: waits });
 }
 
 const fill = (d: string) => <path d={d} fill="currentColor" stroke="none" />;
@@ -49,9 +50,7 @@ const SHAPES: Record<string, () => ComponentChildren> = {
   partial: () => [ring(), fill("M8 2.4a5.6 5.6 0 0 1 0 11.2z")],
   upstream_failed: () => [fill("M8 1.2 15.4 14.4H.6z"), cut("M8 5.6v4.2M8 11.4v1.2")],
   running: () => [ring(), fill("M6.2 5 11.4 8 6.2 11z")],
-  sensing: () => [<path d="M1.4 8C3.6 4.2 12.4 4.2 14.6 8 12.4 11.8 3.6 11.8 1.4 8z" />, <circle cx="8" cy="8" r="2.1" fill="currentColor" stroke="none" />],
-  deferred: () => [<path d="M4 1.8h8M4 14.2h8M4.8 2c0 3.4 2.4 4.4 3.2 6 .8-1.6 3.2-2.6 3.2-6M4.8 14c0-3.4 2.4-4.4 3.2-6 .8 1.6 3.2 2.6 3.2 6" />],
-  waiting: () => SHAPES["deferred"]!(),
+  waiting: () => [<path d="M4 1.8h8M4 14.2h8M4.8 2c0 3.4 2.4 4.4 3.2 6 .8-1.6 3.2-2.6 3.2-6M4.8 14c0-3.4 2.4-4.4 3.2-6 .8 1.6 3.2 2.6 3.2 6" />],
   retrying: () => [<path d="M13.2 8a5.2 5.2 0 1 1-1.7-3.9" />, fill("M13.9 1.4v4.4H9.5z")],
   queued: () => [ring(), <path d="M8 5v3.2l2.2 1.4" />],
   pending: () => [ring("1.6 2.2")],
@@ -78,7 +77,7 @@ export function Glyph({ state, size = 14 }: { state: string; size?: number }) {
       stroke-linejoin="round"
       aria-hidden="true"
     >
-      {(SHAPES[state] ?? ring)()}
+      {(SHAPES[shownAs(state)] ?? ring)()}
     </svg>
   );
 }
@@ -92,8 +91,16 @@ export function State({ state, name, meaning }: { state: string; name?: string; 
   );
 }
 
-/** The states of many in the order of the bar, without those that none has. */
-export function ordered(counts: Counts): [string, number][] {
+/** The same counts by the names of the states on the page. */
+export function byName(counts: Counts): Counts {
+  const found: Counts = {};
+  for (const [state, some] of Object.entries(counts)) found[shownAs(state)] = (found[shownAs(state)] ?? 0) + some;
+  return found;
+}
+
+/** The states of many, by name, in the order of the bar, without those that none has. */
+export function ordered(all: Counts): [string, number][] {
+  const counts = byName(all);
   const known = TASK_ORDER.filter((state) => counts[state]).map((state): [string, number] => [state, counts[state] ?? 0]);
   const others = Object.entries(counts).filter(([state, count]) => count && !TASK_ORDER.includes(state));
   return [...known, ...others];
@@ -118,7 +125,10 @@ export const ended = (counts: Counts): number =>
 /** How many have ended, and how many of these have failed. */
 export const endedOf = (counts: Counts): string => texts.common.ended(ended(counts), sum(counts), counts.failed ?? 0);
 
-/** How many are in which state, as one bar. */
+/** The part of the counts that has ended: a bar is as full as what is done. */
+export const endedParts = (counts: Counts): [string, number][] => ordered(counts).filter(([state]) => !isLive(state) && state !== WAITING);
+
+/** How many have ended, and how, as one bar. */
 export function Bar({ counts, label }: { counts: Counts; label?: string }) {
   const all = sum(counts);
   const text = ordered(counts)
@@ -126,18 +136,26 @@ export function Bar({ counts, label }: { counts: Counts; label?: string }) {
     .join(", ");
   return (
     <span class="bar" role="img" aria-label={`${label ? `${label}: ` : ""}${text || "no tasks"}`} title={text}>
-      {ordered(counts).map(([state, count]) => (
+      {endedParts(counts).map(([state, count]) => (
         <i key={state} class={`b-${state}`} style={{ width: `${(100 * count) / all}%` }} />
       ))}
     </span>
   );
 }
 
+interface UsageProps {
+  used: number;
+  all: number;
+  /** How many wait for it: if it is full, that is a bottleneck. */
+  queued?: number;
+  label: string;
+}
+
 /** How much of a limit is used, as a bar. */
-export function UsageBar({ used, all, label }: { used: number; all: number; label: string }) {
+export function UsageBar({ used, all, queued = 0, label }: UsageProps) {
   return (
     <span class="bar" role="img" aria-label={label}>
-      {used > 0 && all > 0 && <i class="b-running" style={{ width: `${Math.min(100, (100 * used) / all)}%` }} />}
+      {used > 0 && all > 0 && <i class={queued > 0 && used >= all ? "b-full" : "b-running"} style={{ width: `${Math.min(100, (100 * used) / all)}%` }} />}
     </span>
   );
 }
@@ -154,7 +172,7 @@ export function Legend({ counts, isBare, hrefOf, children }: LegendProps) {
   return (
     <ul class="legend">
       {ordered(counts).map(([state, some]) => (
-        <li key={state}>
+        <li key={state} title={texts.meanings[state]}>
           <Glyph state={state} size={12} />{" "}
           {hrefOf ? (
             <a href={hrefOf(state)}>

@@ -2,7 +2,7 @@
 
 import type { ComponentChildren } from "preact";
 
-import { clear, mark } from "./actions";
+import { clear, mark, retry } from "./actions";
 import { enc, query } from "./api";
 import { CopyButton } from "./components/copy";
 import { usePaneFocus } from "./components/detail";
@@ -22,6 +22,7 @@ import { Bar, Glyph, Legend, State, isLive, named, sum } from "./states";
 import { texts } from "./texts";
 import { At, Took, When } from "./time";
 import type { Note, RunGraphTask, Task, TaskShown, Try } from "./types";
+import { stateWithWait } from "./wait_times";
 import { Why } from "./why";
 
 interface Props {
@@ -122,10 +123,13 @@ interface ActionsProps {
 
 function Actions({ run, task, map, round, isBad, isGroup, children }: ActionsProps) {
   const isOfFailed = isBad && isGroup === true;
+  const which = { run, task, map, round };
+  const name = isOfFailed ? texts.actions.retryFailed : isBad ? texts.actions.retryTask : texts.actions.clear;
+  const meaning = isOfFailed ? texts.actions.retryChildrenMeaning : isBad ? texts.actions.retryTaskMeaning : undefined;
   return (
     <div class="actions">
-      <button type="button" data-needs="operator" data-key="c" class={isBad ? "main" : ""} onClick={() => clear({ run, task, map, round }, isOfFailed)}>
-        {isOfFailed ? texts.actions.clearFailed : texts.actions.clear}
+      <button type="button" data-needs="operator" data-key="c" class={isBad ? "main" : ""} title={meaning} onClick={() => void (isBad ? retry(which, isOfFailed) : clear(which))}>
+        {name}
       </button>
       <button type="button" data-needs="operator" onClick={() => mark({ run, task, map })}>
         {texts.actions.markTask}
@@ -160,6 +164,9 @@ function Children({ run, task, group, note, hasRun }: { run: string; task: strin
   );
 }
 
+/** The reason of an error whose traceback stands in the log: beside it, it is not said once more. */
+const IN_LOG = "raised";
+
 /** The tab that answers what one most likely asks. */
 const firstTab = (state: string): string => (isLive(state) && state !== "running" ? "why" : state === "upstream_failed" ? "why" : "log");
 
@@ -193,7 +200,7 @@ function One({ run, dag, version, task, map, round, shown, tasks, hrefOf }: Prop
           <div>
             <dt class="offscreen">{texts.task.state}</dt>
             <dd>
-              <State state={shown.state} />
+              <State state={shown.state} name={stateWithWait(shown)} />
             </dd>
           </div>
           <div>
@@ -228,7 +235,7 @@ function One({ run, dag, version, task, map, round, shown, tasks, hrefOf }: Prop
           {!shown.note && <NoteBox of={{ run, task, map, round }} note={null} />}
         </Actions>
         {shown.note && <NoteBox of={{ run, task, map, round }} note={shown.note} />}
-        {shown.error && (
+        {shown.error && !(at === "log" && shown.error.reason === IN_LOG) && (
           <div class="error" role="note">
             <strong>{shown.error.type || shown.error.reason}</strong> <span class="soft">{named(shown.error.reason)}</span>
             <pre tabIndex={0}>{shown.error.message}</pre>

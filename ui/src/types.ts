@@ -119,6 +119,8 @@ export interface RunSummary {
   note?: string | null;
   /** The person who started it, or its backfill or calling run. */
   started_by?: string | null;
+  /** Whether it is running and only waits. */
+  is_waiting?: boolean;
 }
 
 /** A note on a run, or on a task of it. */
@@ -346,6 +348,7 @@ export interface Overview {
 export interface RecentRun {
   run_id: string;
   state: string;
+  is_waiting?: boolean;
   started_at: string | null;
   ended_at: string | null;
 }

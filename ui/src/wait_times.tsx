@@ -2,9 +2,9 @@
 
 import { Usually } from "./history";
 import { named } from "./states";
-import { texts } from "./texts";
-import { Both, Next, Took, When, ago, millis, useNow } from "./time";
-import type { Wait } from "./types";
+import { stateName, texts } from "./texts";
+import { Both, Next, Took, When, ago, instant, local, millis, shortTime, useNow } from "./time";
+import type { TaskShown, Wait } from "./types";
 
 /** The detail of a sensor that no trigger host runs; its `until` is when the sensor starts again. */
 const NEXT_CHECK = "the next check";
@@ -33,6 +33,19 @@ export function endOf(wait: Pick<Wait, "kind" | "detail" | "until" | "fires_at">
     default:
       return { name: texts.why.until, at: wait.until };
   }
+}
+
+/** The clock time, with the date unless it is today. */
+function clockOf(at: string): string {
+  const text = shortTime(at);
+  return text.startsWith(`${local(instant(Date.now())).slice(0, 10)} `) ? text.slice(11) : text;
+}
+
+/** The state of a task with what it waits for, in a few words: "Waiting: until 10:20". */
+export function stateWithWait({ state, trigger }: Pick<TaskShown, "state" | "trigger">): string {
+  if (state !== "deferred" && state !== "sensing") return stateName(state);
+  const detail = trigger?.fires_at ? `${texts.why.until} ${clockOf(trigger.fires_at)}` : texts.triggers.kindName(trigger?.kind ?? "condition");
+  return `${stateName(state)}: ${detail}`;
 }
 
 /** How often it is checked, and when: a tooltip, since it does not say when the wait ends. */

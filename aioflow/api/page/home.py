@@ -19,7 +19,7 @@ from aioflow.model.rows import RunRow
 from aioflow.model.states import RunState
 from aioflow.model.timestamps import Timestamp
 
-__all__ = ("NAMED", "AttentionView", "HomeView", "InFlightView", "home")
+__all__ = ("NAMED", "AttentionView", "HomeView", "InFlightView", "by_pressure", "home")
 
 _SHOWN = 12
 NAMED = 3
@@ -68,6 +68,7 @@ class HomeView(msgspec.Struct, frozen=True, kw_only=True):
     """Runs in flight, the newest first, and DAGs that need attention, the latest failure first.
 
     Attributes:
+        pools: Those with the longest queue for their size first.
         decisions: The newest open ones, at most ``NAMED``.
         import_errors: The first files that cannot be imported, at most ``NAMED``.
     """
@@ -98,10 +99,20 @@ async def home(
             for run, count in zip(await reader.summaries(live), counts, strict=True)
         ],
         attention=await _attention(reader, clock.now() - DAY_US),
-        pools=pools,
+        pools=by_pressure(pools),
         decisions=decisions,
         import_errors=import_errors,
     )
+
+
+def by_pressure(pools: Sequence[PoolView]) -> list[PoolView]:
+    """Return pools by how many times their slots are queued for, then by how full they are."""
+
+    def pressure(pool: PoolView) -> tuple[float, float, str]:
+        slots = max(pool.slots, 1)
+        return -(pool.queued or 0) / slots, -(pool.used or 0) / slots, pool.name
+
+    return sorted(pools, key=pressure)
 
 
 def _in_flight(run: RunSummary, counts: dict[str, int], usual: Usual | None) -> InFlightView:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib.metadata import version
+from itertools import chain
 from typing import Protocol, TypeVar, cast
 
 from aioflow._threads import in_thread
@@ -471,11 +472,13 @@ class Reads:
     async def recent(self, dag_ids: Sequence[str]) -> dict[str, list[RecentRunView]]:
         """Return the newest runs of DAGs for bar charts, the newest first."""
         found = await self._reader.store.list_recent_runs(dag_ids, limit=_RECENT_RUNS)
+        waiting = self._reader.waiting_runs(chain.from_iterable(found.values()))
         return {
             dag_id: [
                 RecentRunView(
                     run_id=row.run_id,
                     state=run_state_name(row),
+                    is_waiting=row.run_no in waiting,
                     started_at=iso(row.started_at),
                     ended_at=iso(row.ended_at),
                 )

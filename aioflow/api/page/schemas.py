@@ -112,10 +112,11 @@ class OverviewView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecentRunView(msgspec.Struct, frozen=True, kw_only=True):
-    """A run as a bar of a chart."""
+    """A run as a bar of a chart; see ``RunSummary``."""
 
     run_id: str
     state: str
+    is_waiting: bool
     started_at: str | None
     ended_at: str | None
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import NamedTuple, TypeAlias, cast
 
@@ -42,6 +43,7 @@ from aioflow.api.waits.sentences import (
     task_name,
 )
 from aioflow.core.repair.selection import left_failed
+from aioflow.core.runs.task_counts import waiting_runs
 from aioflow.core.why import ChildrenCause
 from aioflow.engine.loop import Engine
 from aioflow.errors import DaemonAway, UnknownRun, UnknownTask
@@ -639,6 +641,13 @@ class Explaining(Actions):
             with anyio.move_on_after(self._patience):
                 known = cast("dict[str, Counted]", await self._send(CountTasks(run_ids=task)))
         return [known.get(run.run_id) or await self._count(run) for run in runs]
+
+    def waiting_runs(self, rows: Iterable[RunRow]) -> AbstractSet[RunNo]:
+        """Return the numbers of the runs that only wait, as the memory of this node has them."""
+        if self._engine is None:
+            return frozenset()
+        live = (row.run_no for row in rows if row.state is RunState.RUNNING)
+        return waiting_runs(self._engine.memory, live)
 
     async def waits(self, run: RunRow, tasks: Sequence[tuple[int, int]]) -> Explained:
         if not tasks or not run.state.is_live:

@@ -5,19 +5,28 @@ The number by state is computed from stored counts, without visiting each task.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from aioflow.core.scheduling.ready import still_waits
 from aioflow.core.state.graph import TALLY
+from aioflow.core.state.memory import Memory
 from aioflow.core.state.task_instance import MappedTask, Run
 from aioflow.core.tasks import one_to_one, stream_expand
 from aioflow.core.tasks.readiness import is_cleared, rewind
+from aioflow.model.ids import RunNo
 from aioflow.model.states import RunState, TaskState
 
 __all__ = (
     "counted",
     "fresh_queued",
+    "only_waits",
     "recount",
     "retally",
+    "waiting_runs",
 )
+
+_BUSY = frozenset({TaskState.QUEUED, TaskState.RUNNING})
+_WAITING = frozenset({TaskState.SENSING, TaskState.DEFERRED, TaskState.RETRYING})
 
 
 def counted(run: Run) -> list[tuple[int, TaskState, int]]:
@@ -38,6 +47,36 @@ def counted(run: Run) -> list[tuple[int, TaskState, int]]:
         if task_index not in run.groups
     ]
     return sorted(of_groups + alone)
+
+
+def only_waits(run: Run) -> bool:
+    """Return whether a running run has tasks that wait, and none that runs or is queued."""
+    if run.state is not RunState.RUNNING:
+        return False
+    found = False
+    for group in run.groups.values():
+        if any(group.counts[state] for state in _BUSY) or fresh_queued(group):
+            return False
+        found = found or any(group.counts[state] for state in _WAITING)
+    for task_index, number in enumerate(run.states):
+        if number == TaskState.PENDING or number >= TaskState.SUCCESS or task_index in run.groups:
+            continue
+        state = _counted_state(run, task_index)
+        if state in _BUSY:
+            return False
+        found = found or state in _WAITING
+    return found
+
+
+def waiting_runs(memory: Memory, run_nos: Iterable[RunNo]) -> set[RunNo]:
+    """Return which of these runs only wait. Packed runs stay packed: all of their tasks wait."""
+    runs = memory.runs
+    packed, loose = runs.packed_numbers(), runs.objects
+    return {
+        run_no
+        for run_no in run_nos
+        if run_no in packed or ((run := loose.get(run_no)) is not None and only_waits(run))
+    }
 
 
 def fresh_queued(group: MappedTask) -> int:

@@ -56,7 +56,7 @@ export function ErrorGroups({ run, task, errors, canClear, onMark, hrefOf }: Err
             <div>
               <a href={hrefOf(Number.parseInt(group.children))}>{fanOut.example}</a>
               {canClear && (
-                <button type="button" data-needs="operator" onClick={() => clearGroup(run, task, group)}>
+                <button type="button" data-needs="operator" title={fanOut.clearMeaning} onClick={() => clearGroup(run, task, group)}>
                   {fanOut.clear}
                 </button>
               )}
@@ -77,7 +77,7 @@ function clearGroup(run: string, task: string, group: ErrorGroup): void {
   const key = newKey();
   ask({
     title: fanOut.clearTitle(children.length, task),
-    verb: texts.actions.clear,
+    verb: texts.actions.retry,
     isGrave: true,
     body: (
       <>

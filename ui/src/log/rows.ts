@@ -1,6 +1,7 @@
 // The rows of a log: lines, separators between tries, and collapsible tracebacks.
 
 import { PLAIN, type Style, plain, styleAfter } from "./ansi";
+import { withShortPath } from "./files";
 import type { LogLine } from "./lines";
 
 export type Row =
@@ -74,7 +75,7 @@ function rowOf(line: LogLine, styles: Map<string, Style>): Row {
   const style = styles.get(source) ?? PLAIN;
   const after = styleAfter(line.text, style);
   if (after !== style) styles.set(source, after);
-  return { kind: "line", key: String(line.key), line, style, text: plain(line.text) };
+  return { kind: "line", key: String(line.key), line, style, text: withShortPath(plain(line.text)) };
 }
 
 /** The index behind the traceback that begins at an index, with those it was raised from. */

@@ -4,12 +4,12 @@ import type { ComponentChildren } from "preact";
 
 import { enc } from "../api";
 import { type Style, classOf, spansOf } from "./ansi";
+import { type CodeFile, codeFileOf, withShortPath } from "./files";
 import type { Filter } from "./lines";
 import { texts } from "./texts";
 
 const URLS = /https?:\/\/[^\s<>"'`\u00b7]+/g;
 const END = /[.,;:!?)\]}]+$/;
-const CODE = /File "(?:[^"]*\/)?code\/([0-9a-f]{12,64})\/([^"]+)", line (\d+)/;
 
 /** The expression that a filter searches for; null for none, or one that this browser cannot read. */
 export function expressionOf(filter: Filter): RegExp | null {
@@ -26,19 +26,19 @@ interface Piece {
   from: number;
   to: number;
   href?: string;
-  isCode?: boolean;
+  /** Of a file of the code: its path, and what a click does. */
+  title?: string;
   isMark?: boolean;
 }
 
 const MOST_MARKS = 200;
 
-function linksOf(text: string, dag: string | undefined): Piece[] {
+function linksOf(text: string, code: CodeFile | null, dag: string | undefined): Piece[] {
   const found: Piece[] = [];
-  const code = dag === undefined ? null : CODE.exec(text);
-  if (code) {
-    const [, version, file, line] = code as unknown as [string, string, string, string];
-    const href = `/dags/${enc(dag!)}/code?version=${enc(version)}&file=${enc(file)}&line=${line}`;
-    found.push({ from: code.index, to: code.index + code[0].length, href, isCode: true });
+  const from = code === null ? -1 : text.indexOf(code.shown);
+  if (code && from >= 0) {
+    const href = dag === undefined ? undefined : `/dags/${enc(dag)}/code?version=${enc(code.version)}&file=${enc(code.file)}&line=${code.line}`;
+    found.push({ from, to: from + code.shown.length, href, title: href ? `${code.path}\n${texts.openCode}` : code.path });
   }
   for (const url of text.matchAll(URLS)) {
     const shown = url[0].replace(END, "");
@@ -66,9 +66,10 @@ interface LineProps {
 
 /** The text is plain text throughout: nothing of it becomes markup. */
 export function LineText({ text, style, dag, expression }: LineProps) {
-  const [spans] = spansOf(text, style);
+  const code = codeFileOf(text);
+  const [spans] = spansOf(code === null ? text : withShortPath(text), style);
   const whole = spans.map((span) => span.text).join("");
-  const links = linksOf(whole, dag);
+  const links = linksOf(whole, code, dag);
   const marks = marksOf(whole, expression);
   if (links.length === 0 && marks.length === 0 && spans.length === 1) {
     const name = classOf(spans[0]!.style);
@@ -90,7 +91,7 @@ export function LineText({ text, style, dag, expression }: LineProps) {
     const name = classOf(spans[at]!.style);
     if (name !== "") part = <span class={name}>{part}</span>;
     const link = links.find((one) => one.from <= from && to <= one.to);
-    if (link?.isCode) part = <a key={from} href={link.href} title={texts.openCode}>{part}</a>;
+    if (link?.title) part = link.href ? <a key={from} href={link.href} title={link.title}>{part}</a> : <span key={from} title={link.title}>{part}</span>;
     else if (link) part = <a key={from} href={link.href} target="_blank" rel="noopener noreferrer">{part}</a>;
     shown.push(part);
   }

@@ -4,6 +4,8 @@ export interface Found {
   key: string;
   name: string;
   detail?: string;
+  /** Other words by which it is found. */
+  words?: string;
   /** Whether the daemon has found it by the text, which may be a part that is not shown. */
   isFound?: boolean;
 }
@@ -39,7 +41,7 @@ export function matching<I extends Found>(groups: { title: string; items: I[] }[
   const words = text.toLowerCase().split(/\s+/).filter(Boolean);
   if (words.length === 0) return groups.filter((group) => group.items.length > 0);
   const ranked = groups.map(({ title, items }) => {
-    const rated = items.map((item) => ({ item, far: Math.min(distance(item.name, words), item.isFound ? 4 : Infinity) })).filter(({ far }) => far < Infinity);
+    const rated = items.map((item) => ({ item, far: Math.min(distance(item.words ? `${item.name} ${item.words}` : item.name, words), item.isFound ? 4 : Infinity) })).filter(({ far }) => far < Infinity);
     rated.sort((one, other) => one.far - other.far);
     return { title, items: rated.slice(0, MOST).map(({ item }) => item), far: rated[0]?.far ?? Infinity };
   });

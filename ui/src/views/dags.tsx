@@ -4,6 +4,7 @@ import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 
 import { pause, trigger } from "../actions";
 import { enc, get, query } from "../api";
+import { Icon, type IconName } from "../components/icons";
 import { Menu } from "../components/menu";
 import { type Column, type Sort, Table } from "../components/table";
 import { useData, useItems, usePages } from "../data";
@@ -13,10 +14,10 @@ import { onChange } from "../live";
 import { Choice, Empty, Filter, Head, NoMatches, Shown, dagHref } from "../parts";
 import { go, usePlace, withQuery } from "../router";
 import { scheduleName } from "../schedule";
-import { Glyph, named } from "../states";
-import { count, texts } from "../texts";
+import { Glyph, named, runState, sum } from "../states";
+import { count, stateName, texts } from "../texts";
 import { When, span } from "../time";
-import type { Dag, RecentRun } from "../types";
+import type { Counts, Dag, RecentRun } from "../types";
 
 const PAGE = 500;
 const ASKED = 100;
@@ -29,6 +30,7 @@ const STATES: [string, string][] = [
 
 interface Stats {
   dag_id: string;
+  ends: Counts;
   failure_rate: number | null;
   p50_seconds: number | null;
 }
@@ -76,6 +78,7 @@ export function Dags() {
   const state = place.query.get("state") ?? "";
   const tags = place.query.getAll("tag");
   const stats = useStats();
+  const failing = useFailing();
   const [sort, setSort] = useState<Sort | undefined>(undefined);
   const dags = usePages<Dag>(
     (cursor) => query("/dags", { search, state: state || "all", limit: PAGE, cursor }) + tags.map((tag) => `&tag=${enc(tag)}`).join(""),
@@ -84,14 +87,14 @@ export function Dags() {
     { on: (change) => change.dags.size > 0, gap: 2000 },
   );
   const [seen, setSeen] = useState<[number, number]>([0, 40]);
-  const shown = useMemo(() => sorted(filtered(dags.data ?? [], search, state), sort, stats), [dags.data, search, state, sort, stats]);
+  const shown = useMemo(() => sorted(filtered(dags.data ?? [], search, state, failing), sort, stats), [dags.data, search, state, sort, stats, failing]);
   const ids = shown.slice(seen[0], seen[1]).flatMap((dag) => (dag.dag_id === null ? [] : [dag.dag_id]));
   const recent = useRecent(ids);
   const all = dags.data ?? [];
   const isFiltered = search !== "" || state !== "" || tags.length > 0;
   return (
     <>
-      <Head title={texts.places.dags} name={texts.places.dags} sentence={dags.isWhole && !isFiltered && all.length > 0 ? texts.dags.counted(all.filter((dag) => dag.dag_id !== null).length, all.filter((dag) => dag.paused).length, all.filter((dag) => dag.import_error).length) : texts.dags.sentence} />
+      <Head title={texts.places.dags} name={texts.places.dags} sentence={dags.isWhole && !isFiltered && all.length > 0 ? <Totals dags={all} /> : texts.dags.sentence} />
       <Shown of={dags}>
         {() => (
           <Table
@@ -129,6 +132,29 @@ export function Dags() {
   );
 }
 
+/** How many DAGs there are, with links to those that are paused, and to the files that cannot be imported. */
+function Totals({ dags }: { dags: Dag[] }) {
+  const paused = dags.filter((dag) => dag.paused).length;
+  const broken = dags.filter((dag) => dag.import_error).length;
+  return (
+    <>
+      {texts.common.many(dags.filter((dag) => dag.dag_id !== null).length, "DAG")}
+      {paused > 0 && (
+        <>
+          , <a href="/dags?state=paused">{texts.dags.countPaused(paused)}</a>
+        </>
+      )}
+      .
+      {broken > 0 && (
+        <>
+          {" "}
+          <a href="/errors">{texts.dags.countBroken(broken)}</a>
+        </>
+      )}
+    </>
+  );
+}
+
 /** Only a list that is loaded as a whole is sorted: the rest of another would come after its end. */
 const columns = (recent: Record<string, RecentRun[]>, stats: Map<string, Stats>, tags: string[], isSortable: boolean): Column<Dag>[] => [
   { id: "glyph", title: "", width: "20px", phone: "lead", isFixed: true, cell: (dag) => <Glyph state={glyphOf(dag, recent)} /> },
@@ -136,9 +162,10 @@ const columns = (recent: Record<string, RecentRun[]>, stats: Map<string, Stats>,
     id: "dag",
     title: texts.run.dag,
     isSortable,
-    width: "minmax(110px, 1.2fr)",
+    width: "minmax(140px, 1.3fr)",
     phone: "title",
     isFixed: true,
+    isMono: true,
     cell: (dag) => (
       <>
         {dag.dag_id ?? dag.file}
@@ -149,7 +176,7 @@ const columns = (recent: Record<string, RecentRun[]>, stats: Map<string, Stats>,
   {
     id: "problem",
     title: texts.dags.problem,
-    width: "minmax(120px, 1.3fr)",
+    width: "minmax(150px, 2fr)",
     phone: "second",
     cell: (dag) =>
       dag.import_error ? (
@@ -157,7 +184,15 @@ const columns = (recent: Record<string, RecentRun[]>, stats: Map<string, Stats>,
           {dag.dag_id === null ? dag.import_error.replace(/^import_error: /, "").split("\n", 1)[0] : texts.dags.broken}
         </a>
       ) : (
-        <span class="soft" title={dag.schedule ?? undefined}>{scheduleName(dag) ?? texts.dags.noSchedule}</span>
+        <span class="soft" title={dag.schedule ?? undefined}>
+          <span class="phone-only word">{stateName(glyphOf(dag, recent))}</span>
+          {scheduleName(dag) ?? texts.dags.noSchedule}
+          {!dag.paused && dag.next_run_at && (
+            <span class="phone-only">
+              , <When at={dag.next_run_at} />
+            </span>
+          )}
+        </span>
       ),
   },
   {
@@ -180,7 +215,7 @@ const columns = (recent: Record<string, RecentRun[]>, stats: Map<string, Stats>,
     id: "success",
     title: texts.dags.success,
     meaning: texts.dags.lately,
-    width: "88px",
+    width: "96px",
     isNumber: true,
     isWideOnly: true,
     isSortable,
@@ -198,10 +233,22 @@ const columns = (recent: Record<string, RecentRun[]>, stats: Map<string, Stats>,
   },
   { id: "recent", title: texts.dags.recent, meaning: texts.dags.recentMeaning, width: "100px", isNumber: true, phone: "end", isInteractive: true, cell: (dag) => dag.dag_id !== null && <Recent dag={dag.dag_id} runs={recent[dag.dag_id] ?? []} /> },
   { id: "next", title: texts.dags.next, isSortable, width: "78px", isNumber: true, isWideOnly: true, cell: (dag) => (dag.paused ? <span class="soft">–</span> : <When at={dag.next_run_at} none="" />) },
-  { id: "buttons", title: "", width: "134px", isFixed: true, isInteractive: true, cell: (dag) => dag.dag_id !== null && <Buttons id={dag.dag_id} paused={dag.paused} /> },
+  { id: "buttons", title: "", width: "64px", isFixed: true, isInteractive: true, cell: (dag) => dag.dag_id !== null && <Buttons id={dag.dag_id} paused={dag.paused} /> },
 ];
 
-const success = (one: Stats | undefined) => (one?.failure_rate == null ? <span class="soft">–</span> : percent(1 - one.failure_rate));
+/** Below this number of runs, a share of them says little without it. */
+const FEW = 10;
+
+function success(one: Stats | undefined) {
+  if (one?.failure_rate == null) return <span class="soft">–</span>;
+  const all = sum(one.ends) - (one.ends["cancelled"] ?? 0);
+  return (
+    <>
+      {all < FEW && <small class="soft few">{texts.common.of(one.ends["success"] ?? 0, all)}</small>} {percent(1 - one.failure_rate)}
+    </>
+  );
+}
+
 const seconds = (one: Stats | undefined) => (one?.p50_seconds == null ? <span class="soft">–</span> : span(one.p50_seconds * 1000));
 
 /** What is unknown comes last, whichever way. */
@@ -225,23 +272,35 @@ function sorted(dags: Dag[], sort: Sort | undefined, stats: Map<string, Stats>):
 }
 
 const glyphOf = (dag: Dag, recent: Record<string, RecentRun[]>): string =>
-  dag.import_error ? "failed" : dag.paused ? "paused" : ((dag.dag_id !== null && recent[dag.dag_id]?.[0]?.state) || "pending");
+  dag.import_error ? "failed" : dag.paused ? "paused" : newestOf(recent[dag.dag_id ?? ""]);
+
+const newestOf = (runs: RecentRun[] | undefined): string => (runs?.[0] ? runState(runs[0]) : "pending");
 
 function Buttons({ id, paused }: { id: string; paused: boolean }) {
   return (
     <>
-      <button type="button" data-needs="operator" class="small quiet" aria-pressed={paused} aria-label={`${paused ? texts.actions.resume : texts.actions.pause} ${id}`} onClick={() => void pause(id, !paused)}>
-        {paused ? texts.actions.resume : texts.actions.pause}
-      </button>
-      <button type="button" data-needs="operator" class="small quiet" aria-label={`${texts.actions.trigger} ${id}`} onClick={() => void trigger(id)}>
-        {texts.actions.trigger}
-      </button>
+      <IconButton name={`${paused ? texts.actions.resume : texts.actions.pause} ${id}`} icon="pause" isPressed={paused} act={() => void pause(id, !paused)} />
+      <IconButton name={`${texts.actions.trigger} ${id}`} icon="play" act={() => void trigger(id)} />
     </>
   );
 }
 
-/** Those that match; files that cannot be imported come first. */
-function filtered(dags: Dag[], search: string, state: string): Dag[] {
+function IconButton({ name, icon, isPressed, act }: { name: string; icon: IconName; isPressed?: boolean; act: () => void }) {
+  return (
+    <button type="button" data-needs="operator" class="plain icon-only" aria-pressed={isPressed} aria-label={name} title={name} onClick={act}>
+      <Icon name={icon} size={14} />
+    </button>
+  );
+}
+
+/** The DAGs of which a run failed in the last 24 hours, and none has succeeded since. */
+function useFailing(): ReadonlySet<string> {
+  const home = useData<{ attention: { dag_id: string; is_recovered: boolean }[] }>("/home", { on: (change) => change.runs.size > 0, gap: 10_000 });
+  return useMemo(() => new Set((home.data?.attention ?? []).flatMap((one) => (one.is_recovered ? [] : [one.dag_id]))), [home.data]);
+}
+
+/** Those that match; files that cannot be imported come first, then DAGs that fail. */
+function filtered(dags: Dag[], search: string, state: string, failing: ReadonlySet<string>): Dag[] {
   const wanted = search.toLowerCase();
   const found = dags.filter(
     (dag) =>
@@ -249,7 +308,8 @@ function filtered(dags: Dag[], search: string, state: string): Dag[] {
       (state !== "paused" || dag.paused) &&
       (state !== "broken" || dag.import_error !== null),
   );
-  return [...found.filter((dag) => dag.import_error !== null), ...found.filter((dag) => dag.import_error === null)];
+  const rank = (dag: Dag): number => (dag.import_error !== null ? 0 : failing.has(dag.dag_id ?? "") ? 1 : 2);
+  return found.sort((one, other) => rank(one) - rank(other));
 }
 
 /** As many bars as runs: they are too narrow to be targets of their own. */
@@ -258,11 +318,11 @@ function Recent({ dag, runs }: { dag: string; runs: RecentRun[] }) {
   const oldest = [...runs].reverse();
   const tall = heights(oldest, BAR_HEIGHT);
   const failed = runs.filter((run) => run.state === "failed" || run.state === "partial").length;
-  const text = texts.dags.recentOf(runs.length, failed, named(runs[0]!.state));
+  const text = texts.dags.recentOf(runs.length, failed, named(newestOf(runs)));
   return (
     <a class="recent" href={`${dagHref(dag)}/runs`} title={text} aria-label={text}>
       {oldest.map((run, index) => (
-        <i key={run.run_id} class={`column b-${run.state} ${tall[index]!.isCut ? "is-cut" : ""}`} style={{ height: `${tall[index]!.height}px` }} />
+        <i key={run.run_id} class={`column b-${runState(run)} ${tall[index]!.isCut ? "is-cut" : ""}`} style={{ height: `${tall[index]!.height}px` }} />
       ))}
     </a>
   );
@@ -285,7 +345,7 @@ function useRecent(ids: string[]): Record<string, RecentRun[]> {
   );
   useEffect(() => {
     const control = new AbortController();
-    const asked = ids.filter((id) => !(id in known) || stale.current.has(id)).slice(0, ASKED);
+    const asked = ids.filter((id) => !(id in known) || stale.current.has(id)).slice(0, ASKED).sort();
     if (asked.length === 0) return undefined;
     const timer = setTimeout(() => {
       const path = `/dags/recent?${asked.map((id) => `dag=${enc(id)}`).join("&")}`;

@@ -1,11 +1,11 @@
-import { Empty, Head, Panel, Shown, number, runHref } from "../parts";
+import { Empty, Head, Panel, Shown, runHref } from "../parts";
 import { type Data, useData } from "../data";
 import type { Decision } from "../decision";
 import { useMode } from "../live";
 import { RunsChart, SlowMark, type Usual } from "../history";
-import { Bar, Glyph, UsageBar, ended, queuedForWorkers, shownState, sum } from "../states";
+import { Bar, Glyph, UsageBar, ended, queuedForWorkers, runState, sum } from "../states";
 import { sentenceCase, stateName, texts } from "../texts";
-import { Took, When, whole } from "../time";
+import { Took, When } from "../time";
 import type { Overview, Pool, RunSummary, TaskError } from "../types";
 import { Waiting } from "../waits";
 
@@ -40,9 +40,6 @@ interface Broken {
   message: string;
 }
 
-/** How many decisions and files are listed; the others are only counted. */
-const NAMED = 3;
-
 /** Few requests in all: the overview, which the shell shows too, what needs attention with the pools, and the history. */
 export function Home({ overview }: { overview: Data<Overview> }) {
   const home = useData<HomeData>("/home", { gap: 1000, every: 60_000 });
@@ -56,92 +53,121 @@ export function Home({ overview }: { overview: Data<Overview> }) {
           <Damaged rows={now?.damaged ?? []} />
         </Panel>
       )}
-      <div class="home-history">
-        <RunsChart />
-        <Shown of={overview}>{(shown) => <Usage now={shown} pools={home.data?.pools ?? []} />}</Shown>
-      </div>
       <div class="home-lists">
         <Panel title={texts.home.attention} actions={<a href="/runs?state=failed">{texts.common.showAll}</a>}>
-          <Shown of={home}>{(data) => <AttentionList groups={data.attention} now={now} asked={data.decisions} broken={data.import_errors} />}</Shown>
+          <Shown of={home}>{(data) => <AttentionList home={data} now={now} />}</Shown>
         </Panel>
         <Panel title={texts.home.inFlight} actions={<a href="/runs?state=running">{texts.common.showAll}</a>}>
           <Shown of={home}>{(data) => <InFlightList runs={data.in_flight} />}</Shown>
         </Panel>
         <Panel title={texts.home.waiting} actions={<a href="/triggers">{texts.common.showAll}</a>}>
-          <Shown of={overview}>{(shown) => <Waiting rows={shown.waiting_longest} isShort />}</Shown>
+          <Shown of={overview}>{(shown) => <OtherWaits rows={shown.waiting_longest} />}</Shown>
         </Panel>
+      </div>
+      <div class="home-history">
+        <RunsChart />
+        <Shown of={overview}>{(shown) => <Usage now={shown} pools={home.data?.pools ?? []} />}</Shown>
       </div>
     </>
   );
 }
 
-/** What one came for, in a sentence. */
+/** The waits that *Needs attention* does not list: decisions are there. */
+function OtherWaits({ rows }: { rows: Overview["waiting_longest"] }) {
+  const others = rows.filter((row) => row.waiting_on?.kind !== "decision");
+  if (others.length === 0 && rows.length > 0) return <Empty>{texts.home.onlyDecisions}</Empty>;
+  return <Waiting rows={others} isShort />;
+}
+
+/** A pool for which more wait than it has slots is a bottleneck. */
+const crowded = (pools: readonly Pool[]): Pool[] => pools.filter((pool) => (pool.queued ?? 0) > pool.slots);
+
+/** How many things need a person: as many as are listed below, and those that were left out there. */
+const needed = (now: Overview, home: HomeData): number => home.attention.filter((one) => !one.is_recovered).length + now.decisions + now.import_errors + crowded(home.pools).length;
+
+/** What one came for, in a line. */
 function Status({ now, home }: { now: Overview; home: HomeData }) {
-  const open = home.attention.filter((one) => !one.is_recovered);
-  const needed = open.reduce((all, one) => all + one.count, 0);
-  const named = open.slice(0, NAMED);
+  const things = needed(now, home);
   const isAway = useMode() === "away";
-  const isBad = isAway || needed > 0 || now.import_errors > 0 || now.status !== "ready";
+  const isBad = isAway || things > 0 || now.status !== "ready";
   return (
     <p class={`home-status ${isBad ? "is-bad" : "is-good"}`}>
       {isAway ? `${texts.home.unreachable} ` : now.status !== "ready" && `${texts.home.health(now.status)} `}
-      {needed > 0 && (
-        <>
-          {texts.home.needed(needed)}{" "}
-          {named.map((one, index) => (
-            <>
-              {index > 0 && ", "}
-              <a href={runHref(one.last.run_id)}>{one.dag_id}</a> {one.count > 1 ? texts.home.failedTimes(one.count) : texts.home.failedOnce(one.state)} <When at={one.count > 1 ? one.since : one.last.ended_at} />
-            </>
-          ))}
-          {open.length > named.length && texts.home.others(open.length - named.length)}.{" "}
-        </>
-      )}
-      {!isBad && now.decisions === 0 && `${texts.home.allWell} `}
-      {now.decisions > 0 && (
-        <>
-          <a href="/decisions">{texts.home.asked(now.decisions)}</a>{" "}
-        </>
-      )}
-      {now.import_errors > 0 && (
-        <>
-          <a href="/errors">{now.import_errors === 1 && home.import_errors[0] ? texts.home.notImported(home.import_errors[0].file) : texts.home.importErrors(now.import_errors)}</a>{" "}
-        </>
-      )}
-      <span class="soft">{texts.home.load(now.live_runs, now.states["running"] ?? 0, now.states["queued"] ?? 0, waiting(now))}</span>
+      {things > 0 ? `${texts.home.needed(things)} ` : !isBad && `${texts.home.allWell} `}
+      <Totals now={now} />
     </p>
+  );
+}
+
+/** How much there is of each, with a link to the list of it. */
+function Totals({ now }: { now: Overview }) {
+  const [running, queued] = [now.states["running"] ?? 0, now.states["queued"] ?? 0];
+  return (
+    <span class="home-totals">
+      <a href="/runs?state=running">{texts.home.runs(now.live_runs)}</a>, {texts.home.running(running)},{" "}
+      {queued > 0 && (
+        <>
+          <a href="/pools">{texts.home.queued(queued)}</a>,{" "}
+        </>
+      )}
+      <a href="/triggers">{texts.home.waits(waiting(now))}</a>.
+    </span>
   );
 }
 
 const waiting = (now: Overview): number => sum(now.deferred) + (now.states["sensing"] ?? 0);
 
+interface Share {
+  name: string;
+  used: number;
+  all: number;
+  queued: number;
+  href: string;
+}
+
+/** Of more pools, only those under the most pressure are shown. */
+const MOST_POOLS = 4;
+
+/** The pools, those under the most pressure first, and the capacity of this node. */
 function Usage({ now, pools }: { now: Overview; pools: Pool[] }) {
-  const slots = Object.entries(now.slots).map(([name, slot]) => ({ name: texts.home.slotsOf(name), used: slot.used, all: slot.all, queued: name === "def" ? queuedForWorkers(now.states, pools) : 0, href: "/nodes" }));
-  const shares = pools.map((pool) => ({ name: pool.name, used: pool.used ?? 0, all: pool.slots, queued: pool.queued ?? 0, href: `/pools?open=${encodeURIComponent(pool.name)}` }));
-  const busiest = shares.sort((one, other) => other.queued - one.queued || other.used / other.all - one.used / one.all).slice(0, 4);
+  const shares = pools.slice(0, MOST_POOLS).map((pool): Share => ({ name: pool.name, used: pool.used ?? 0, all: pool.slots, queued: pool.queued ?? 0, href: `/pools?open=${encodeURIComponent(pool.name)}` }));
+  const capacity = Object.entries(now.slots).map(([name, slot]): Share => ({ name: texts.home.slotsOf(name), used: slot.used, all: slot.all, queued: name === "def" ? queuedForWorkers(now.states, pools) : 0, href: "/nodes" }));
   return (
-    <Panel title={texts.home.slots} actions={<a href="/pools">{texts.places.pools}</a>}>
-      <dl class="usages">
-        {[...slots, ...busiest].map((one) => (
-          <div key={one.name}>
-            <dt>
-              <a href={one.href}>{one.name}</a>
-            </dt>
-            <dd>
-              {texts.common.of(one.used, one.all)}
-              {one.queued > 0 && `, ${texts.home.queued(one.queued)}`}
-            </dd>
-            <dd class="usage-bar">
-              <UsageBar used={one.used} all={one.all} label={`${one.name}: ${texts.common.of(one.used, one.all)}`} />
-            </dd>
-          </div>
-        ))}
-      </dl>
-      <p class="soft">
-        {texts.home.upFor(whole(now.uptime_seconds * 1000))}
-        {now.fires_per_second > 0 && `, ${texts.home.events(number(now.fires_per_second, 1))}`}
-      </p>
-    </Panel>
+    <div class="home-usage">
+      {shares.length > 0 && (
+        <Panel title={texts.places.pools} actions={<a href="/pools">{texts.common.showAll}</a>}>
+          <Shares shares={shares} />
+        </Panel>
+      )}
+      <Panel title={texts.home.capacity} actions={<a href="/nodes">{texts.places.nodes}</a>}>
+        <Shares shares={capacity} />
+      </Panel>
+    </div>
+  );
+}
+
+function Shares({ shares }: { shares: Share[] }) {
+  return (
+    <dl class="usages">
+      {shares.map((one) => (
+        <div key={one.name}>
+          <dt>
+            <a href={one.href}>{one.name}</a>
+          </dt>
+          <dd>
+            {texts.common.of(one.used, one.all)}
+            {one.queued > 0 && (
+              <>
+                , <b class={one.used >= one.all ? "pressed" : undefined}>{texts.home.queued(one.queued)}</b>
+              </>
+            )}
+          </dd>
+          <dd class="usage-bar">
+            <UsageBar used={one.used} all={one.all} queued={one.queued} label={`${one.name}: ${texts.common.of(one.used, one.all)}`} />
+          </dd>
+        </div>
+      ))}
+    </dl>
   );
 }
 
@@ -163,17 +189,11 @@ function Damaged({ rows }: { rows: Overview["damaged"] }) {
   );
 }
 
-interface AttentionProps {
-  groups: Attention[];
-  now: Overview | undefined;
-  asked: Decision[];
-  broken: Broken[];
-}
-
-/** What needs a person: decisions, then broken files, then failures, the newest first. */
-function AttentionList({ groups, now, asked, broken }: AttentionProps) {
+/** What needs a person: decisions, then broken files, then failures, the newest first, then bottlenecks. */
+function AttentionList({ home: { attention: groups, decisions: asked, import_errors: broken, pools }, now }: { home: HomeData; now: Overview | undefined }) {
   const { decisions = 0, import_errors: errors = 0 } = now ?? {};
-  if (groups.length + decisions + errors === 0) return <Empty>{texts.home.noAttention}</Empty>;
+  const full = crowded(pools);
+  if (groups.length + decisions + errors + full.length === 0) return <Empty>{texts.home.noAttention}</Empty>;
   return (
     <ul class="rows">
       {asked.map((one) => (
@@ -181,7 +201,7 @@ function AttentionList({ groups, now, asked, broken }: AttentionProps) {
           <DecisionRow decision={one} />
         </li>
       ))}
-      {asked.length > 0 && decisions > asked.length && <MoreRow href="/decisions" state="deferred" text={texts.home.moreDecisions(decisions - asked.length)} />}
+      {asked.length > 0 && decisions > asked.length && <MoreRow href="/decisions" state="waiting" text={texts.home.moreDecisions(decisions - asked.length)} />}
       {broken.map((one) => (
         <li key={one.file}>
           <a class="home-row" data-row href="/errors">
@@ -196,6 +216,16 @@ function AttentionList({ groups, now, asked, broken }: AttentionProps) {
       {groups.map((group) => (
         <li key={group.dag_id}>
           <AttentionRow group={group} />
+        </li>
+      ))}
+      {full.map((pool) => (
+        <li key={pool.name}>
+          <a class="home-row" data-row href={`/pools?open=${encodeURIComponent(pool.name)}`}>
+            <Glyph state="queued" />
+            <span class="cut">{texts.home.crowded(pool.name)}</span>
+            <span class="end pressed">{texts.home.queued(pool.queued ?? 0)}</span>
+            <span class="second">{texts.home.crowdedBy(pool.used ?? 0, pool.slots)}</span>
+          </a>
         </li>
       ))}
     </ul>
@@ -218,7 +248,7 @@ function DecisionRow({ decision }: { decision: Decision }) {
   const href = `/decisions?open=${decision.decision_id}`;
   return (
     <div class="home-row">
-      <Glyph state="deferred" />
+      <Glyph state="waiting" />
       <a class="row-link cut" data-row href={href} title={decision.question}>
         {decision.question}
       </a>
@@ -290,7 +320,7 @@ function InFlightList({ runs }: { runs: InFlight[] }) {
       {runs.map(({ run, counts, slow_after_seconds, usual_seconds }) => (
         <li key={run.run_id}>
           <a class="home-row" data-row href={runHref(run.run_id)}>
-            <Glyph state={shownState(run.state, counts)} />
+            <Glyph state={runState(run)} />
             <span class="cut mono" title={run.run_id}>
               {run.run_id}
             </span>

@@ -56,7 +56,7 @@ const COLUMNS: Column<Pool>[] = [
 
 function Usage({ pool }: { pool: Pool }) {
   const used = pool.used ?? 0;
-  return <UsageBar used={used} all={pool.slots} label={texts.pools.usedOf(used, pool.slots)} />;
+  return <UsageBar used={used} all={pool.slots} queued={pool.queued ?? 0} label={texts.pools.usedOf(used, pool.slots)} />;
 }
 
 function One({ pool }: { pool: Pool }) {
@@ -85,7 +85,7 @@ function One({ pool }: { pool: Pool }) {
             {found.map((one) => (
               <li key={`${one.run_id} ${one.task_id} ${one.map_index}`}>
                 <a class="home-row" href={taskHref(one.run_id, one.task_id, one.map_index)}>
-                  <Glyph state={one.is_waiting ? "deferred" : "running"} />
+                  <Glyph state={one.is_waiting ? "waiting" : "running"} />
                   <span class="cut mono">{childName(one.task_id, one.map_index, 0)}</span>
                   <span class="end">
                     <When at={one.since} />

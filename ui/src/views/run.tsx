@@ -1,6 +1,6 @@
 import { useMemo } from "preact/hooks";
 
-import { cancel, clear, deleteRun, mark, runAgain } from "../actions";
+import { cancel, clear, deleteRun, mark, retry, runAgain } from "../actions";
 import { enc, query } from "../api";
 import { never, ofDag, ofRun, useData, useItems, useWindow } from "../data";
 import { Menu } from "../components/menu";
@@ -11,10 +11,10 @@ import { Gantt } from "../gantt";
 import { GraphView, graphOf } from "../graph";
 import { RunLog } from "../log";
 import { NoteBox, NoteMark, writeNote } from "../note";
-import { Empty, Fact, Filter, Head, HeadActions, NoMatches, Panel, Shown, StartedBy, Trouble, childName, dagHref, number, runHref, shortVersion, taskHref } from "../parts";
+import { Empty, Fact, Filter, Head, HeadActions, NoMatches, Panel, Shown, StartedBy, Trouble, childName, dagHref, number, runHref, shortVersion, taskHref, tasksHref } from "../parts";
 import { RunParameters } from "../run_parameters";
 import { go, usePlace, withQuery } from "../router";
-import { Bar, Glyph, Legend, State, TASK_ORDER, ended, endedOf, isLive, shownState, sum, worst } from "../states";
+import { Bar, Glyph, Legend, State, TASK_ORDER, byName, countedState, ended, endedOf, isLive, named, statesOf, sum, worst } from "../states";
 import { TaskPane } from "../task";
 import { stateName, texts } from "../texts";
 import { SlowMark, Usually, useUsual } from "../history";
@@ -49,7 +49,7 @@ export function RunPage({ id, view }: { id: string; view: string }) {
           <>
             <RunHead run={data} view={view} hasNoNote={note === null} />
             <SplitPane name="task" side={pane} isFull={place.query.has("full")}>
-              <Top run={data} tasks={graph.data?.tasks.length} summary={graph.data?.run} note={note} isBrief={view !== ""} />
+              <Top run={data} summary={graph.data?.run} note={note} isBrief={view !== ""} />
               <View run={data} view={view} tasks={graph.data?.tasks} notes={notes.data ?? []} isOld={graph.problem?.isAbsent === true} picked={task} />
             </SplitPane>
           </>
@@ -65,11 +65,12 @@ function RunHead({ run, view, hasNoNote }: { run: Run; view: string; hasNoNote: 
   const hasFailed = FAILED.has(run.state);
   // While a task is open beside the run, the main action is that of the task.
   const isAlone = !usePlace().query.has("task");
-  const clearing = {
-    name: hasFailed ? texts.actions.clearFailed : texts.actions.clear,
-    meaning: hasFailed ? texts.actions.clearFailedMeaning(clearable(run.counts)) : texts.actions.clearMeaning,
-    act: () => void clear({ run: run.run_id }, hasFailed),
+  const retrying = {
+    name: texts.actions.retryFailed,
+    meaning: texts.actions.retryFailedMeaning(clearable(run.counts)),
+    act: () => void retry({ run: run.run_id }, true),
     needs: "operator" as const,
+    isMain: isAlone,
   };
   return (
     <Head
@@ -77,7 +78,7 @@ function RunHead({ run, view, hasNoNote }: { run: Run; view: string; hasNoNote: 
       name={run.run_id}
       title={
         <>
-          <State state={shownState(run.state, run.counts)} /> <span class="cut">{run.run_id}</span>
+          <State state={countedState(run.state, run.counts)} /> <span class="cut">{run.run_id}</span>
         </>
       }
       tabs={
@@ -96,12 +97,12 @@ function RunHead({ run, view, hasNoNote }: { run: Run; view: string; hasNoNote: 
     >
       <HeadActions
         actions={[
-          ...(hasFailed ? [{ ...clearing, isMain: isAlone }] : []),
+          ...(hasFailed ? [retrying] : []),
           ...(live ? [{ name: texts.actions.cancel, act: () => cancel(run.run_id), isGrave: true, needs: "operator" as const }] : []),
           ...(live ? [] : [{ name: texts.actions.again, meaning: texts.actions.againMeaning, act: () => void runAgain(run), needs: "operator" as const }]),
         ]}
         more={[
-          ...(hasFailed ? [] : [clearing]),
+          { name: texts.actions.clearMore, meaning: texts.actions.clearMeaning, act: () => void clear({ run: run.run_id }), needs: "operator" },
           { name: texts.actions.markRun, act: () => mark({ run: run.run_id }), needs: "operator" },
           ...(hasNoNote ? [{ name: texts.notes.add, act: () => writeNote({ run: run.run_id }), needs: "operator" as const }] : []),
           ...(live ? [] : (["line", { name: texts.actions.remove, meaning: texts.actions.removeMeaning, act: () => deleteRun(run.run_id), isGrave: true, needs: "admin" }] as const)),
@@ -113,8 +114,11 @@ function RunHead({ run, view, hasNoNote }: { run: Run; view: string; hasNoNote: 
 
 const countOf = (counts: Counts, ...states: string[]): number => states.reduce((all, state) => all + (counts[state] ?? 0), 0);
 
+/** The states that the progress of a run names, beside what is done. */
+const TOLD = ["running", "waiting", "retrying", "queued", "pending", "failed", "upstream_failed"];
+
 /** The result of a run, or its progress. */
-function sentenceOf(run: Run, tasks?: number): string {
+function sentenceOf(run: Run): string {
   const { counts } = run;
   const count = (...states: string[]) => countOf(counts, ...states);
   const [begun, over] = [millis(run.started_at), millis(run.ended_at)];
@@ -122,7 +126,8 @@ function sentenceOf(run: Run, tasks?: number): string {
   const all = sum(counts);
   if (isGoingOn(run)) {
     if (run.state === "queued") return texts.run.queued;
-    return texts.run.underWay(ended(counts), all, tasks, count("running"), count("queued", "sensing", "deferred", "retrying"), count("failed", "upstream_failed"));
+    const shown = byName(counts);
+    return texts.run.underWay(ended(counts), all, TOLD.flatMap((state): [string, number][] => (shown[state] ? [[named(state), shown[state]]] : [])));
   }
   if (FAILED.has(run.state)) return texts.run.failed(count("failed"), count("upstream_failed"), took);
   if (run.state === "success") return texts.run.success(all, took);
@@ -130,19 +135,19 @@ function sentenceOf(run: Run, tasks?: number): string {
 }
 
 /** In the overview every fact of the run; in the other views, which need the room, its progress only. */
-function Top({ run, tasks, summary, note, isBrief }: { run: Run; tasks?: number; summary?: RunSummary; note: Note | null | undefined; isBrief: boolean }) {
+function Top({ run, summary, note, isBrief }: { run: Run; summary?: RunSummary; note: Note | null | undefined; isBrief: boolean }) {
   const live = isGoingOn(run);
   const usual = useUsual();
   const hasCause = live || FAILED.has(run.state);
   // The cause above, the facts and the bar below say the same.
-  const isTold = !isBrief && (FAILED.has(run.state) || shownState(run.state, run.counts) === "waiting");
+  const isTold = !isBrief && (FAILED.has(run.state) || countedState(run.state, run.counts) === "waiting");
   const newest = useData<DagDetail>(isBrief ? null : `/dags/${enc(run.dag_id)}`, { on: ofDag(run.dag_id), gap: 5000 }).data?.version;
   return (
     <>
       {!isBrief && hasCause && <Why run={run.run_id} isGoingOn={live} />}
       {!isTold && (
         <p class={isBrief ? "sentence" : "sentence about"}>
-          {sentenceOf(run, tasks)}
+          {sentenceOf(run)}
           {isBrief && hasCause && (
             <>
               {" "}
@@ -185,7 +190,7 @@ function Top({ run, tasks, summary, note, isBrief }: { run: Run; tasks?: number;
         </dl>}
         <div class="run-progress">
           <Bar counts={run.counts} label={texts.run.tasks} />
-          <Legend counts={run.counts} hrefOf={(state) => `${runHref(run.run_id)}/tasks?state=${state}`} />
+          <Legend counts={run.counts} hrefOf={(state) => tasksHref(run.run_id, state)} />
         </div>
       </div>
     </>
@@ -336,11 +341,16 @@ function RunGantt({ run }: { run: Run }) {
   return <Gantt rows={rows.items} run={run.run_id} from={run.started_at} to={run.ended_at} onRange={rows.onRange} />;
 }
 
-const stateLabel = (states: string[]): string => (states.length === 0 ? texts.task.state : states.length === 1 ? stateName(states[0]!) : `${texts.task.state} (${states.length})`);
+function stateLabel(states: string[]): string {
+  const names = [...new Set(states.map(stateName))];
+  return names.length === 0 ? texts.task.state : names.length === 1 ? names[0]! : `${texts.task.state} (${names.length})`;
+}
 
-/** The address with one state more in the filter, or without it. */
-function withState(states: string[], state: string): string {
-  const next = states.includes(state) ? states.filter((one) => one !== state) : [...states, state];
+/** The address with one more state of those that the page names in the filter, or without it. */
+function withState(states: string[], shown: string): string {
+  const own = statesOf(shown);
+  const others = states.filter((one) => !own.includes(one));
+  const next = others.length < states.length ? others : [...states, ...own];
   const href = withQuery({ state: null });
   return next.length === 0 ? href : `${href}${href.includes("?") ? "&" : "?"}${next.map((one) => `state=${one}`).join("&")}`;
 }
@@ -348,9 +358,11 @@ function withState(states: string[], state: string): string {
 function Tasks({ run, tasks, notes }: { run: Run; tasks?: RunGraphTask[]; notes: Note[] }) {
   const columns = useMemo(() => columnsOf(notes), [notes]);
   const place = usePlace();
-  const states = place.query.getAll("state").filter((state) => TASK_ORDER.includes(state));
+  const known = TASK_ORDER.flatMap(statesOf);
+  const states = place.query.getAll("state").filter((state) => known.includes(state));
   const of = place.query.get("of") ?? "";
   const counts = (of ? tasks?.find((task) => task.task_id === of)?.counts : undefined) ?? (of ? {} : run.counts);
+  const shown = byName(counts);
   const rows = useWindow<Task>(
     states.length > 0 ? countOf(counts, ...states) : sum(counts),
     (offset) => query(`/runs/${enc(run.run_id)}/tasks`, { task: of, offset, limit: PAGE }) + states.map((state) => `&state=${state}`).join(""),
@@ -371,7 +383,7 @@ function Tasks({ run, tasks, notes }: { run: Run; tasks?: RunGraphTask[]; notes:
       toolbar={
         <>
           <Filter name="of" label={texts.run.filterTask} options={tasks?.slice(0, 500).map((task) => task.task_id)} onValue={(text) => go(withQuery({ of: text }), { replace: true })} />
-          <Menu label={stateLabel(states)} items={TASK_ORDER.map((one) => ({ name: stateName(one), hint: counts[one] ? number(counts[one]) : "", isOn: states.includes(one), act: () => go(withState(states, one), { replace: true }) }))} />
+          <Menu label={stateLabel(states)} items={TASK_ORDER.map((one) => ({ name: stateName(one), hint: shown[one] ? number(shown[one]) : "", isOn: statesOf(one).some((own) => states.includes(own)), act: () => go(withState(states, one), { replace: true }) }))} />
         </>
       }
       empty={

@@ -1,3 +1,4 @@
+import { Fragment } from "preact";
 import { useEffect, useMemo, useState } from "preact/hooks";
 
 import { BULK_ACTIONS, type BulkAction, actOnMatching, actOnSelected } from "../bulk";
@@ -11,11 +12,11 @@ import { SlowMark, useUsual } from "../history";
 import { Empty, Filter, Head, NoMatches, Shown, StartedBy, dagHref, runHref } from "../parts";
 import { go, usePlace } from "../router";
 import { CAUSES, type Choices, STATES, asAsked, changed, deleteView, filterOf, rangeOf, runsHref, saveView, savedViews, toggled, withFilter } from "../run_filters";
-import { State, shownState } from "../states";
+import { State, runState } from "../states";
 import "../styles/runs.css";
 import { count, stateName, texts } from "../texts";
 import { At, Took, When } from "../time";
-import type { Counts, Overview, RunSummary } from "../types";
+import type { Overview, RunSummary } from "../types";
 
 const PAGE = 200;
 
@@ -39,10 +40,30 @@ export function Runs() {
   const set = (next: URLSearchParams) => go(runsHref(next), { replace: true });
   return (
     <>
-      <Head title={texts.places.runs} name={texts.places.runs} sentence={facets.data && (facets.data.total > 0 || filter.size > 0) && texts.runs.sentence(facets.data.total, filter.size > 0, facets.data.is_complete, facets.data.states)}>
+      <Head title={texts.places.runs} name={texts.places.runs} sentence={facets.data && (facets.data.total > 0 || filter.size > 0) && <Totals facets={facets.data} filter={filter} />}>
         <Views filter={filter} />
       </Head>
       <RunList filter={asked} total={facets.data?.total} toolbar={<Filters filter={filter} facets={facets.data} onFilter={set} />} />
+    </>
+  );
+}
+
+/** The states that are worth a total, in their order. */
+const TOLD = ["running", "queued", "failed", "partial"];
+
+/** How many runs there are, and how many in which state, each with a link to these. */
+function Totals({ facets: { total, states, is_complete: isComplete }, filter }: { facets: Facets; filter: URLSearchParams }) {
+  const parts = total > 1 ? TOLD.filter((state) => states[state]) : [];
+  return (
+    <>
+      {texts.runs.total(total, filter.size > 0, isComplete)}
+      {parts.map((state, index) => (
+        <Fragment key={state}>
+          {index === 0 ? ": " : ", "}
+          {filter.getAll("state").includes(state) ? texts.runs.part(state, states[state]!) : <a href={runsHref(changed(filter, { state }))}>{texts.runs.part(state, states[state]!)}</a>}
+        </Fragment>
+      ))}
+      .
     </>
   );
 }
@@ -125,37 +146,35 @@ const RunName = ({ run }: { run: RunSummary }) => (
   </>
 );
 
-interface Flight {
-  counts: ReadonlyMap<string, Counts>;
-  /** The cause of the longest wait of each run. */
-  waits: ReadonlyMap<string, string>;
-}
-
-/** The daemon counts the tasks of at most so many runs in flight. With more runs, it is unknown which of them only wait. */
-const MOST_COUNTED = 12;
-
-function useFlight(): Flight {
-  const home = useData<{ in_flight: { run: RunSummary; counts: Counts }[] }>("/home", { on: ofRuns, gap: 5000 }).data?.in_flight;
+/** The cause of the longest wait of each run. */
+function useCauses(): ReadonlyMap<string, string> {
   const longest = useData<Overview>("/overview", { gap: 1000, every: 10_000 }).data?.waiting_longest;
   return useMemo(() => {
-    const counted = home && home.length < MOST_COUNTED ? home : [];
-    const counts = new Map(counted.map((one) => [one.run.run_id, one.counts]));
-    const waits = new Map<string, string>();
-    for (const row of longest ?? []) if (!waits.has(row.run_id)) waits.set(row.run_id, row.text);
-    return { counts, waits };
-  }, [home, longest]);
+    const causes = new Map<string, string>();
+    for (const row of longest ?? []) if (!causes.has(row.run_id)) causes.set(row.run_id, row.text);
+    return causes;
+  }, [longest]);
 }
 
 const COLUMNS: Column<RunSummary>[] = [
-  { id: "state", title: texts.runs.state, width: "104px", phone: "lead", isFixed: true, cell: (run) => <State state={run.state} /> },
+  { id: "state", title: texts.runs.state, width: "104px", phone: "lead", isFixed: true, cell: (run) => <State state={runState(run)} /> },
   { id: "run", title: texts.runs.run, width: "minmax(200px, 2.4fr)", phone: "title", isFixed: true, isMono: true, cell: (run) => <RunName run={run} /> },
-  { id: "dag", title: texts.runs.dag, width: "minmax(90px, 1fr)", phone: "second", isMono: true, cell: (run) => <a href={dagHref(run.dag_id)}>{run.dag_id}</a> },
+  { id: "dag", title: texts.runs.dag, width: "minmax(90px, 1fr)", phone: "second", isMono: true, cell: (run) => <DagOf run={run} /> },
   { id: "why", title: texts.runs.waits, width: "minmax(160px, 1.4fr)", isWideOnly: true, isOptional: true, cell: () => null },
   { id: "date", title: texts.runs.logicalDate, width: "124px", isWideOnly: true, cell: (run) => <At at={run.logical_date} none="" /> },
   { id: "cause", title: texts.runs.startedBy, width: "80px", isWideOnly: true, cell: (run) => <StartedBy run={run} /> },
   { id: "started", title: texts.runs.started, width: "92px", isNumber: true, phone: "end", cell: (run) => <When at={run.started_at ?? run.created_at} /> },
   { id: "took", title: texts.runs.duration, width: "72px", isNumber: true, phone: "second-end", cell: (run) => <Took from={run.started_at} to={run.ended_at} /> },
 ];
+
+/** A phone has room for the icon of the state only: its word stands before the DAG. */
+const StateWord = ({ run }: { run: RunSummary }) => <span class="phone-only word">{stateName(runState(run))}</span>;
+
+const DagOf = ({ run }: { run: RunSummary }) => (
+  <>
+    <StateWord run={run} /> <a href={dagHref(run.dag_id)}>{run.dag_id}</a>
+  </>
+);
 
 interface RunListProps {
   filter: URLSearchParams;
@@ -176,7 +195,8 @@ export function RunList({ filter, total, toolbar, isOfOne = false }: RunListProp
   };
   useEffect(clear, [text]);
   const usual = useUsual();
-  const flight = useFlight();
+  const causes = useCauses();
+  const hasDates = runs.data?.some((run) => run.logical_date !== null) ?? false;
   const columns = useMemo(() => {
     const took = (run: RunSummary) => (
       <>
@@ -184,12 +204,13 @@ export function RunList({ filter, total, toolbar, isOfOne = false }: RunListProp
       </>
     );
     const cells: Record<string, Partial<Column<RunSummary>>> = {
-      state: { cell: (run) => <State state={shownState(run.state, flight.counts.get(run.run_id))} meaning={flight.waits.get(run.run_id)} /> },
-      why: { cell: (run) => <span title={flight.waits.get(run.run_id)}>{flight.waits.get(run.run_id)}</span> },
+      state: { cell: (run) => <State state={runState(run)} meaning={causes.get(run.run_id)} /> },
+      why: { cell: (run) => <span title={causes.get(run.run_id)}>{causes.get(run.run_id)}</span> },
       ...(usual.size > 0 && { took: { width: "138px", cell: took } }),
     };
-    return COLUMNS.filter((column) => !isOfOne || column.id !== "dag").map((column) => ({ ...column, ...cells[column.id] }));
-  }, [usual, flight, isOfOne]);
+    if (isOfOne) cells["cause"] = { phone: "second", cell: (run) => <><StateWord run={run} /> <StartedBy run={run} /></> };
+    return COLUMNS.filter((column) => (!isOfOne || column.id !== "dag") && (hasDates || column.id !== "date")).map((column) => ({ ...column, ...cells[column.id] }));
+  }, [usual, causes, isOfOne, hasDates]);
   const perform = (action: BulkAction) => (isAll || keys.size === total ? void actOnMatching(action, filter, clear) : actOnSelected(action, [...keys], clear));
   const bar = keys.size > 0 && (
     <span class="bulk-bar" role="group" aria-label={texts.bulk.label}>

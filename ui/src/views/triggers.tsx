@@ -71,7 +71,8 @@ function Sentence({ now, pools }: { now: Overview; pools: Pool[] }) {
   const sensing = now.states["sensing"] ?? 0;
   const kinds = Object.entries(now.deferred).filter(([, some]) => some > 0);
   if (sensing > 0) kinds.push(["condition", sensing]);
-  kinds.sort((one, other) => other[1] - one[1]);
+  // In the order of the groups below: people first.
+  kinds.sort((one, other) => Number(other[0] === "person") - Number(one[0] === "person") || other[1] - one[1]);
   const pooled = pools.flatMap((pool): [string, number][] => (pool.queued ? [[pool.name, pool.queued]] : []));
   const said = [texts.triggers.waiting(kinds), texts.triggers.queued(pooled, queuedForWorkers(now.states, pools))].filter(Boolean).join(" ");
   return said ? <p class="sentence">{said}</p> : null;
@@ -206,7 +207,7 @@ function Ages({ ages }: { ages: TriggerSummary["ages"] }) {
             <tr key={index}>
               <th scope="row">{age.upto_seconds === null ? texts.triggers.longer : texts.triggers.upTo(span(age.upto_seconds * 1000))}</th>
               <td>
-                <i class="b-deferred" style={{ width: `${(100 * Math.log(1 + age.count)) / most}%` }} />
+                <i class="b-waiting" style={{ width: `${(100 * Math.log(1 + age.count)) / most}%` }} />
               </td>
               <td class="num">{number(age.count)}</td>
             </tr>

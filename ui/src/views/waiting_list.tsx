@@ -4,6 +4,7 @@ import type { ComponentChildren } from "preact";
 
 import { query } from "../api";
 import { type Column, Table } from "../components/table";
+import { useIsPhone } from "../components/table_settings";
 import { usePages } from "../data";
 import { fire, fireName } from "../fire";
 import { Empty, NoMatches, Shown, childName, childrenHref, dagHref, taskHref } from "../parts";
@@ -32,7 +33,6 @@ interface Wait {
   href: string;
   since: string | null;
   end: { name: string; at: string } | null;
-  firesAt: string | null;
   count: number;
   usual: number | null;
   trigger: Trigger | null;
@@ -119,7 +119,6 @@ function ofTrigger(row: Trigger, now: Overview | undefined): Wait {
     href: row.run_id !== null && row.task_id !== null ? taskHref(row.run_id, row.task_id, row.map_index, row.round) : dagHref(row.dag_id),
     since: row.since,
     end: endOf({ kind: row.kind === "person" ? "decision" : "trigger", detail: "", until: row.deadline, fires_at: row.fires_at }),
-    firesAt: row.fires_at ?? null,
     count: 1,
     usual: now?.waiting_longest.find((one) => one.state === "deferred" && one.run_id === row.run_id && one.task_id === row.task_id)?.usual_seconds ?? null,
     trigger: row,
@@ -143,7 +142,6 @@ function withoutTrigger(now: Overview | undefined, kind: string, dag: string): W
       href: row.count > 1 ? childrenHref(row.run_id, row.task_id, row.state) : taskHref(row.run_id, row.task_id, row.map_index, row.round),
       since: row.since,
       end: row.waiting_on && endOf(row.waiting_on as WaitOf),
-      firesAt: row.waiting_on?.fires_at ?? null,
       count: row.count,
       usual: row.usual_seconds ?? null,
       trigger: null,
@@ -185,7 +183,8 @@ const DAGS = "dags";
 function grouped(waits: Wait[], isWhole: boolean, now: Overview | undefined, kind: string): Row[] {
   const kinds = new Map<string, Wait[]>();
   for (const wait of waits) kinds.set(wait.kind, [...(kinds.get(wait.kind) ?? []), wait]);
-  for (const [name, some] of Object.entries(now?.deferred ?? {})) if (some > 0 && !kinds.has(name)) kinds.set(name, []);
+  const counted = { ...now?.deferred, [QUEUED]: now?.states[QUEUED] ?? 0 };
+  for (const [name, some] of Object.entries(counted)) if (some > 0 && !kinds.has(name)) kinds.set(name, []);
   const groups = [...kinds].map(([name, rows]) => {
     const listed = rows.reduce((all, row) => all + row.count, 0);
     const known = now && countOf(now, name);
@@ -216,14 +215,16 @@ function Ends(row: Wait) {
   return (
     row.end && (
       <>
-        {row.end.at !== row.firesAt && <span class="soft">{row.end.name}</span>} <When at={row.end.at} />
+        <span class="soft">{row.end.name}</span> <When at={row.end.at} />
       </>
     )
   );
 }
 
-function Action({ trigger, name }: Wait) {
-  if (!trigger || trigger.run_id === null) return null;
+function Action({ trigger, name, since }: Wait) {
+  const isPhone = useIsPhone();
+  // On a phone it stands where the time so far would be.
+  if (!trigger || trigger.run_id === null) return isPhone ? <Took from={since} to={null} /> : null;
   const isDecision = trigger.kind === "person";
   const verb = isDecision ? texts.actions.answer : fireName(trigger.kind);
   return (
@@ -258,7 +259,7 @@ const COLUMNS: Column<Row>[] = [
     phone: "second",
     cell: of((row) => (
       <>
-        <span title={row.what}>{row.what}</span>
+        <span title={row.what}>{sentenceCase(row.what)}</span>
         {row.note && <span class="soft"> {row.note}</span>}
         {row.shared > 0 && <span class="tag">{texts.triggers.shared(row.shared + 1)}</span>}
       </>
@@ -270,10 +271,9 @@ const COLUMNS: Column<Row>[] = [
     title: texts.triggers.waited,
     width: "84px",
     isNumber: true,
-    phone: "end",
     cell: of((row) => <Took from={row.since} to={null} />),
   },
   { id: "usual", title: texts.history.usual, meaning: texts.history.usualMeaning, width: "68px", isNumber: true, isWideOnly: true, cell: of((row) => <span class="soft">{row.usual !== null && span(row.usual * 1000)}</span>) },
   { id: "end", title: texts.triggers.ends, width: "140px", isNumber: true, phone: "second-end", cell: of(Ends) },
-  { id: "fire", title: "", width: "104px", isFixed: true, isInteractive: true, cell: of((row) => <Action {...row} />) },
+  { id: "fire", title: "", width: "104px", isFixed: true, isInteractive: true, phone: "end", cell: of((row) => <Action {...row} />) },
 ];
