@@ -26,7 +26,8 @@ SYSTEM = System(
         (
             "A triggerer capacity and pools of 20,000, mapped tasks without a limit, 512 task"
             " instances per query, log level WARNING, DAGs not paused, files parsed once an hour."
-            " The scheduler sleeps 0.1 s instead of 1 s if it found nothing to do."
+            " The scheduler sleeps 0.1 s instead of 1 s if it found nothing to do,"
+            " which makes chains four times as fast and costs CPU while it is idle."
         ),
         (
             "Tasks of a scheduler that is gone are looked for every 10 s instead of 300 s, and it"
