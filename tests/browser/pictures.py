@@ -35,7 +35,7 @@ FORMS = {
 }
 """Theme, width and height."""
 
-COLOURS = 128
+COLOURS = 160
 NEAR = 40
 """Two pixels are the same if no channel differs by more: each picture has few colours."""
 
@@ -107,8 +107,35 @@ def shown(page: Page, path: str) -> None:
 def taken(page: Page, path: str) -> Image.Image:
     """Return a picture of a view with few colours, as it is stored."""
     shown(page, path)
-    raw = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
-    return raw.quantize(COLOURS, dither=Image.Dither.NONE)
+    return reduced(Image.open(io.BytesIO(page.screenshot())).convert("RGB"))
+
+
+def reduced(raw: Image.Image) -> Image.Image:
+    """Return a picture with few colours. Frequent ones stay exact, such as those of states."""
+    found: Any = raw.getcolors(raw.width * raw.height)
+    common = [colour for _, colour in sorted(found, reverse=True)[: COLOURS // 2]]
+    rest = raw.quantize(COLOURS - len(common), dither=Image.Dither.NONE).getpalette() or []
+    palette = [band for colour in common for band in colour] + rest
+    few = raw.quantize(palette=_palette(palette), dither=Image.Dither.NONE)
+    # Pillow looks up the nearest colour by 6 bits of each band, which is not always the same one.
+    for index, colour in enumerate(common):
+        few.paste(index, mask=_mask(raw, colour))
+    return few
+
+
+def _palette(bands: list[int]) -> Image.Image:
+    image = Image.new("P", (1, 1))
+    image.putpalette(bands)
+    return image
+
+
+def _mask(raw: Image.Image, colour: Any) -> Image.Image:
+    """Return where a picture has exactly this colour."""
+    bands = [
+        band.point([255 * (value == wanted) for value in range(256)])
+        for band, wanted in zip(raw.split(), colour, strict=True)
+    ]
+    return ImageChops.darker(ImageChops.darker(bands[0], bands[1]), bands[2])
 
 
 def difference(one: Image.Image, other: Image.Image) -> float:

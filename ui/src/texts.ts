@@ -591,7 +591,7 @@ export const texts = {
     large: (tasks: number): string => `A graph of ${many(tasks, "task")} takes a while to draw. The list of tasks shows the same.`,
     draw: "Draw it",
     region: "Graph of tasks",
-    unexpanded: "Pending, size unknown",
+    unexpanded: "Pending, mapped",
   },
 
   form: {
@@ -615,9 +615,9 @@ export const texts = {
     label: "Tasks by run",
     noRuns: "No runs yet. Trigger one, or wait for the schedule.",
     severalChildren: "Mapped task; a number counts its failed children",
-    longer: "Longer than the tallest bar",
+    longer: "Cut off: longer than the scale",
     manual: "Started manually",
-    scale: (full: string): string => `Tallest bar = ${full}`,
+    scale: (full: string): string => `Scale up to ${full}`,
     shown: "What cells show",
     states: "States",
     durations: "Durations",
