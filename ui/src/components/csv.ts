@@ -15,6 +15,7 @@ function field(text: string): string {
 /** The text of a cell: full times instead of relative ones, and images by their name. */
 function textOf(node: Node): string {
   if (!(node instanceof Element)) return node.textContent ?? "";
+  if (node.classList.contains("phone-only")) return ""; // another column has it
   if (node instanceof HTMLTimeElement) return node.dateTime;
   if (node.getAttribute("aria-hidden") === "true" || node instanceof HTMLButtonElement) return "";
   if (node.getAttribute("role") === "img") return node.getAttribute("aria-label") ?? "";
