@@ -14,6 +14,7 @@ import psutil
 
 from benchmarks.daemon import memory_bytes
 from benchmarks.harness import percentiles
+from benchmarks.peers.figures import AFTER_KILL
 from benchmarks.peers.system import Instance, Start, TimedOut, wait_until
 
 __all__ = ("MEASURES", "Cell", "Ledger", "Value", "read_ledger")
@@ -246,7 +247,7 @@ def kill(cell: Cell) -> list[Value]:
         with contextlib.suppress(Exception):
             instance.ask("again")  # the user's recovery step after a crash, if any
         with contextlib.suppress(TimedOut):
-            left = 0.6 * cell.start.seconds
+            left = AFTER_KILL * cell.start.seconds
             wait_until(lambda: set(read_ledger(ledger).ended) >= everyone, left, look_seconds=0.02)
         seconds = time.monotonic() - began
     lost = len(everyone - set(read_ledger(ledger).ended))

@@ -9,6 +9,9 @@ import time
 import procrastinate
 import serving
 
+STALLED_SECONDS = 2.0
+"""A worker counts as dead this long after its last heartbeat."""
+
 app = procrastinate.App(
     connector=procrastinate.PsycopgConnector(
         conninfo=os.environ["PEER_DATABASE"], min_size=4, max_size=20

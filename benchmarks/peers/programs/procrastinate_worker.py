@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from procrastinate_tasks import app
+from procrastinate_tasks import STALLED_SECONDS, app
 
 POLLING_SECONDS = 0.1
 HEARTBEAT_SECONDS = 0.5
-STALLED_SECONDS = 2.0
 
 
 async def main(concurrency: int) -> None:

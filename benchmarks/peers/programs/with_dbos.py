@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Any
 
 import serving
@@ -82,6 +83,12 @@ async def in_flight(number: int, ledger: str) -> None:
     await work(number, ledger)
 
 
+async def result_of(workflow: Callable[[int], Any], size: int) -> Any:
+    """Run a ``def`` workflow in a thread of the library; return its result."""
+    handle = await asyncio.to_thread(DBOS.start_workflow, workflow, size)
+    return await asyncio.to_thread(handle.get_result)
+
+
 class WithDBOS(serving.Program):
     """One process with the library."""
 
@@ -125,27 +132,22 @@ class WithDBOS(serving.Program):
         if kind == "async":
             await asyncio.gather(*(many(part) for part in parts))
         else:
-            started = [await asyncio.to_thread(DBOS.start_workflow, many_def, p) for p in parts]
-            for handle in started:
-                await asyncio.to_thread(handle.get_result)
+            await asyncio.gather(*(result_of(many_def, part) for part in parts))
         return {}
 
     async def chain(self, hops: int, seconds: float) -> serving.Answer:
         began = time.monotonic()
-        handle = await asyncio.to_thread(DBOS.start_workflow, chain, hops)
-        await asyncio.to_thread(handle.get_result)
+        await result_of(chain, hops)
         return {"seconds": time.monotonic() - began}
 
     async def fan(self, count: int, seconds: float) -> serving.Answer:
         began = time.monotonic()
-        handle = await asyncio.to_thread(DBOS.start_workflow, fan, count)
-        total = await asyncio.to_thread(handle.get_result)
+        total = await result_of(fan, count)
         return {"seconds": time.monotonic() - began, "total": total}
 
     async def _sleep(self, dues: list[float]) -> None:
-        for first in range(0, len(dues), HANDED_OVER):
-            part = dues[first : first + HANDED_OVER]
-            await asyncio.gather(*(DBOS.start_workflow_async(nap, due) for due in part))
+        starting = (DBOS.start_workflow_async(nap, due) for due in dues)
+        await serving.gathered(starting, HANDED_OVER)
 
     async def waits(self, count: int, seconds: float, far: bool = False) -> serving.Answer:
         asleep.clear()

@@ -39,9 +39,6 @@ class WithPrefect(serving.Program):
             PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL="1",
             DO_NOT_TRACK="1",
         )
-        if self.database:
-            url = self.database.replace("postgresql://", "postgresql+asyncpg://")
-            os.environ["PREFECT_API_DATABASE_CONNECTION_URL"] = url
         self.flows: Any = None
 
     async def start(self) -> serving.Answer:

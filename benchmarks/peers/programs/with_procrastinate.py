@@ -15,7 +15,6 @@ import serving
 
 WORKERS = 2
 CONCURRENCY = 50
-STALLED_SECONDS = 2.0
 
 COUNT = (
     "SELECT count(*) AS n FROM procrastinate_jobs WHERE task_name LIKE '%%.{}' AND status = '{}'"
@@ -146,8 +145,9 @@ class WithProcrastinate(serving.Program):
         async def retry() -> None:
             while True:
                 manager = self.app.job_manager
-                jobs = await manager.get_stalled_jobs(seconds_since_heartbeat=STALLED_SECONDS)
-                await serving.gathered(manager.retry_job(job) for job in jobs)
+                silence = self.jobs.STALLED_SECONDS
+                stalled = await manager.get_stalled_jobs(seconds_since_heartbeat=silence)
+                await serving.gathered(manager.retry_job(job) for job in stalled)
                 await asyncio.sleep(0.25)
 
         self.retrying = asyncio.create_task(retry())
