@@ -8,7 +8,7 @@ export interface CodeFile {
   version: string;
   file: string;
   line: string;
-  /** What is shown of it. */
+  /** The text that the log shows, without the folder. */
   shown: string;
 }
 
