@@ -232,6 +232,7 @@ open({str(where)!r}, "w").write(str(child.pid))
         assert not is_alive(int(where.read_text()))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("end", ["raise RuntimeError", "import not_there_at_all"])
 async def test_a_bad_file_that_stays_as_it_is_is_not_parsed_again(tmp_path, end):
     count = tmp_path / "count"
@@ -283,6 +284,7 @@ async def test_a_file_that_is_deleted_before_it_could_be_stored_is_forgotten(tmp
         assert it.reports == []
 
 
+@pytest.mark.nightly
 async def test_a_file_that_gives_nothing_is_tried_again_ever_less_often(tmp_path, monkeypatch):
     monkeypatch.setattr(parse_queue, "RETRY_SECONDS", 0.2)
     came = tmp_path / "came"
@@ -330,6 +332,7 @@ async def test_a_file_that_does_not_end_is_left_alone_for_long(tmp_path, monkeyp
     assert 5e6 < left_us <= 60e6
 
 
+@pytest.mark.nightly
 async def test_a_file_that_is_saved_all_the_time_is_parsed_now_and_then(tmp_path, monkeypatch):
     pause_seconds, begun = 0.5, []
     async with watched(tmp_path, {"a.py": GOOD}, pace=ParsePace(pause_seconds=pause_seconds)) as it:
@@ -453,6 +456,7 @@ async def test_persistent_errors_are_reported_in_the_end(tmp_path, monkeypatch):
         assert (await it.reported(2)).reason == "syntax_error"
 
 
+@pytest.mark.nightly
 async def test_files_that_never_end_hold_up_no_other(tmp_path, monkeypatch):
     monkeypatch.setattr(parse_queue, "QUICK_SECONDS", 5.0)
     async with watched(tmp_path, {"z.py": GOOD}) as it:
@@ -545,6 +549,7 @@ async def test_while_nothing_can_be_forked_files_wait(tmp_path, monkeypatch):
         assert isinstance(await it.reported(2), FileParsed)
 
 
+@pytest.mark.nightly
 async def test_a_parser_that_is_killed_is_no_word_about_a_good_file(tmp_path):
     pid = tmp_path / "pid"
     tells = f"import os, time\nopen({str(pid)!r}, 'w').write(str(os.getppid()))\ntime.sleep(1)\n"

@@ -112,6 +112,7 @@ async def test_a_line_that_cannot_be_parsed_is_reported(tmp_path):
     assert refused.reason == "files"
 
 
+@pytest.mark.nightly
 async def test_constantly_written_files_do_not_create_endless_versions(
     tmp_path, monkeypatch, caplog
 ):

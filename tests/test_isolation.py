@@ -26,6 +26,7 @@ from aioflow.protocol.inputs import FileParsed, HostLost, HostUp, Input, Request
 from aioflow.protocol.outbox import ALERT, Alert
 from aioflow.protocol.reports import Succeeded
 from aioflow.protocol.requests import CreateRun, Request, SetPaused, ShowPools
+from tests.sampling import sampled
 from tests.web.damaged_postgres import PostgresHome
 from tests.web.damaged_sqlite import SqliteHome
 from tests.web.node import CHAIN, Node, node
@@ -83,8 +84,7 @@ REQUESTS = list(get_args(Request))
 ALL = [*INPUTS, *REQUESTS]
 
 
-SAMPLE: list[Any] = [HostUp, HostLost, TimerFired, FileParsed, Succeeded, SetPaused, CreateRun]
-SAMPLE += [pytest.param(kind, marks=pytest.mark.nightly) for kind in ALL if kind not in SAMPLE]
+SAMPLE = {HostUp, HostLost, TimerFired, FileParsed, Succeeded, SetPaused, CreateRun}
 
 
 def around_handlers(
@@ -182,7 +182,7 @@ async def bad_is_held_still_alone(n: Node, poison: Poison) -> None:
     assert {alert.run_id for alert in alerts} <= {"bad", ""}
 
 
-@pytest.mark.parametrize("kind", INPUTS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", sampled(INPUTS, SAMPLE), ids=lambda kind: kind.__name__)
 async def test_an_input_is_taken_without_the_run_that_deciding_it_fails_on(
     kind, tmp_path, monkeypatch
 ):
@@ -195,7 +195,7 @@ async def test_an_input_is_taken_without_the_run_that_deciding_it_fails_on(
         await bad_is_held_still_alone(n, poison)
 
 
-@pytest.mark.parametrize("kind", REQUESTS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", sampled(REQUESTS, SAMPLE), ids=lambda kind: kind.__name__)
 async def test_a_request_is_answered_without_the_run_that_deciding_it_fails_on(
     kind, tmp_path, monkeypatch
 ):
@@ -208,7 +208,7 @@ async def test_a_request_is_answered_without_the_run_that_deciding_it_fails_on(
         await bad_is_held_still_alone(n, poison)
 
 
-@pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", sampled(ALL, SAMPLE), ids=lambda kind: kind.__name__)
 async def test_an_input_refused_by_a_damaged_row_is_decided_without_its_run(
     kind, tmp_path, monkeypatch
 ):
@@ -216,7 +216,7 @@ async def test_an_input_refused_by_a_damaged_row_is_decided_without_its_run(
 
 
 @pytest.mark.postgres
-@pytest.mark.parametrize("kind", SAMPLE, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", sampled(ALL, SAMPLE), ids=lambda kind: kind.__name__)
 async def test_an_input_refused_by_a_damaged_postgres_row_is_decided_without_its_run(
     kind, tmp_path, migrated_postgres_url, monkeypatch
 ):
@@ -272,7 +272,7 @@ async def refuse(batch: Batch) -> None:
     raise BatchRefused(f"commit {batch.number}: no row stands as expected")
 
 
-@pytest.mark.parametrize("kind", INPUTS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", sampled(INPUTS, SAMPLE), ids=lambda kind: kind.__name__)
 async def test_the_engine_continues_after_a_database_that_refused_every_commit(
     kind, tmp_path, monkeypatch
 ):

@@ -350,6 +350,7 @@ def test_a_program_answers_fails_times_out_and_is_killed(tmp_path):
         instance.stop()
 
 
+@pytest.mark.nightly
 @pytest.mark.process
 def test_what_a_program_starts_while_it_is_stopped_is_killed(tmp_path, monkeypatch):
     monkeypatch.setattr("benchmarks.peers.system.STOP_SECONDS", 3.0)

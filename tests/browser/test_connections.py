@@ -61,6 +61,7 @@ def test_a_connection_is_set_by_its_fields_tested_edited_and_deleted(browser, da
         page.clean()
 
 
+@pytest.mark.nightly
 def test_a_connection_is_set_as_a_uri_and_a_test_that_fails_says_why(browser, daemon):
     with watched(browser, daemon) as page:
         panel, dialog = new_connection(page, "closed", "As a URI")

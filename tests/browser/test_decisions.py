@@ -68,6 +68,7 @@ def test_an_approval_takes_two_clicks_from_the_link_and_starts_no_session(browse
         expect(page.page.get_by_role("button", name="Approve")).to_have_count(0)
 
 
+@pytest.mark.nightly
 def test_the_view_shows_what_is_asked_and_its_form_says_what_does_not_fit(browser, daemon):
     decision = asked(daemon, "filled", "by-form")
     with watched(browser, daemon, refusals=(422,)) as page:
@@ -109,6 +110,7 @@ def test_home_shows_an_open_decision_with_its_answer_one_click_away(browser, dae
     assert daemon.wait("by-home")["state"] == "success"
 
 
+@pytest.mark.nightly
 def test_the_pane_of_the_task_asks_too(browser, daemon):
     asked(daemon, "released", "by-pane")
     with watched(browser, daemon) as page:

@@ -9,26 +9,28 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.browser.watched import BROWSER_TESTS, PAGES, serious, stranger, watched
+from tests.sampling import sampled
 
 pytestmark = [*BROWSER_TESTS]
 
 PASSWORD = "a long enough password"
+SAMPLE = {"overview", "runs", "waits"}
 
 
-@pytest.mark.parametrize("views", PAGES.values(), ids=PAGES)
+@pytest.mark.parametrize("views", sampled(PAGES, SAMPLE))
 @pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.nightly)])
 def test_each_view_is_legible_fits_its_window_and_complains_of_nothing(
     browser, daemon, pool, theme, views
 ):
     found, wide = {}, {}
     with watched(browser, daemon, theme=theme) as page:
-        for view in views:
+        for view in PAGES[views]:
             page.go(view).clean()
             wide[view] = max(page.overflow(), 0)
             found[view] = serious(page.page)
 
-    assert found == {view: [] for view in views}
-    assert wide == dict.fromkeys(views, 0)
+    assert found == {view: [] for view in PAGES[views]}
+    assert wide == dict.fromkeys(PAGES[views], 0)
 
 
 def test_home_opens_with_four_requests(browser, daemon):
@@ -96,6 +98,7 @@ def test_a_login_leads_to_the_requested_page(browser, daemon):
         page.clean()
 
 
+@pytest.mark.nightly
 def test_tries_in_remote_workers_say_where_they_ran_and_link_to_pages_of_the_web_only(
     browser, daemon
 ):
@@ -129,6 +132,7 @@ def test_tries_in_remote_workers_say_where_they_ran_and_link_to_pages_of_the_web
         page.clean()
 
 
+@pytest.mark.nightly
 def test_an_executor_shows_its_workers_their_tries_and_what_is_missing(browser, daemon):
     lost = "the Dask scheduler at tcp://gone:8786 cannot be reached"
     running = {"dag_id": "d", "run_id": "r1", "task_id": "train", "map_index": 3}

@@ -581,6 +581,7 @@ def test_once_the_daemon_is_gone_its_database_is_read(left):
         assert refused.err.endswith("start it with `aioflow up` [daemon.away]\n")
 
 
+@pytest.mark.nightly
 @pytest.mark.xdist_group("left")
 def test_without_a_daemon_the_command_says_that_waits_are_unknown(left):
     assert left.said_of_live == ""
@@ -898,6 +899,7 @@ def test_a_link_has_the_name_it_has_in_the_dag_folder_as_for_the_daemon(tmp_path
     assert [found.status for found in done] == [0, 0], done
 
 
+@pytest.mark.nightly
 def test_one_dag_of_a_file_runs_to_its_end_on_a_daemon_of_its_own(tmp_path):
     (tmp_path / "flows.py").write_text(DAGS)
 
@@ -955,6 +957,7 @@ def test_one_dag_of_a_file_that_fails_is_status_one(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["flows.py"]
 
 
+@pytest.mark.nightly
 def test_the_tour_ends_with_the_total_its_generator_says():
     done = run_process("demo", "--exit", "--after", "0", "--json")
 
@@ -973,6 +976,7 @@ def test_settings_are_shown_with_their_source(tmp_path):
 # ── retention ───────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.nightly
 def test_old_data_can_be_deleted_manually_as_well(tmp_path):
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "aioflow.toml").write_text("[retention]\nruns_days = 0.000001\n")

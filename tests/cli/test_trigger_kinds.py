@@ -117,6 +117,7 @@ def test_a_broken_plug_in_is_named_and_the_others_are_listed(
     assert message in done.err
 
 
+@pytest.mark.nightly
 def test_a_daemon_says_which_plug_in_is_broken_and_hosts_the_triggers_of_the_others(
     tmp_path, environment
 ):

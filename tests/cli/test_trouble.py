@@ -54,6 +54,7 @@ def test_impossible_arguments_are_wrong_usage(tmp_path, words):
     assert re.fullmatch(r"aioflow.*: .+ \[(usage|settings)\]\n", done.err)
 
 
+@pytest.mark.nightly
 def test_the_database_commands_take_its_url(tmp_path):
     url, copied = (f"sqlite:///{tmp_path / name}.db" for name in ("first", "second"))
     home = tmp_path / "home"
@@ -200,6 +201,7 @@ def test_a_log_without_a_word_of_it_says_which_child_only_of_a_mapped_task(daemo
     assert daemon.run("runs", "logs", "silent", "total").err == "nothing was printed\n"
 
 
+@pytest.mark.nightly
 def test_a_folder_of_dags_that_is_not_there_is_said_in_the_banner(tmp_path):
     words = ("--dags", tmp_path / "nowhere", "--port", "0", "--until-idle")
     done = run_process("up", *words, home=tmp_path / "home")

@@ -15,7 +15,7 @@ from aioflow.protocol.inputs import RequestReceived
 from aioflow.protocol.reports import Failed, Succeeded
 from aioflow.protocol.requests import CancelRun, ClearTasks
 from tests.core.world import World
-from tests.seeds import seeds
+from tests.sampling import seeds
 
 ONCE = RetryPolicy(tries=1)
 _RULES = (TriggerRule.ALL_SUCCESS, TriggerRule.ALL_SUCCESS, *TriggerRule)

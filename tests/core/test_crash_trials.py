@@ -20,7 +20,7 @@ from aioflow.protocol.outbox import TRIAL
 from aioflow.protocol.reports import Succeeded
 from aioflow.protocol.requests import DrainNode, SetPool
 from tests.core.world import SECOND, World
-from tests.seeds import seeds
+from tests.sampling import seeds
 
 NAMES = tuple(f"t{number}" for number in range(21))
 STEP = 0.25

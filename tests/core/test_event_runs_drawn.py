@@ -17,7 +17,7 @@ from aioflow.protocol.reports import TriggerEnded, TriggerFired
 from aioflow.protocol.requests import SetPaused
 from tests.core.dag_trigger_host import Hosting
 from tests.core.world import World
-from tests.seeds import seeds
+from tests.sampling import seeds
 
 EVENTS = 40
 STEPS = 120

@@ -17,7 +17,7 @@ from aioflow.protocol.requests import CancelRun, ClearTasks
 from tests.core.test_clear_slices import Sliced
 from tests.core.test_iterations import begin, go_round, inside, loop, task
 from tests.core.world import World
-from tests.seeds import seeds
+from tests.sampling import seeds
 
 R = TriggerRule
 NAMES = ("try", "check", "until")

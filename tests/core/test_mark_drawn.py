@@ -11,7 +11,7 @@ from aioflow.model.states import TaskState
 from aioflow.protocol.inputs import RequestReceived
 from aioflow.protocol.requests import Mark
 from tests.core.test_clear_drawn import Drawn, ends_well
-from tests.seeds import seeds
+from tests.sampling import seeds
 
 
 class Marked(Drawn):

@@ -31,7 +31,7 @@ from aioflow.protocol.inputs import (
 from aioflow.protocol.reports import Awaiting, Deferred, TriggerEnded, TriggerFired
 from aioflow.protocol.requests import CancelRun, CreateRun, Explain
 from tests.core.world import SECOND, World
-from tests.seeds import seeds
+from tests.sampling import seeds
 
 CRASHED = Failure(type="Killed", message="SIGSEGV", reason="crashed")
 BROKEN = Failure(type="ValueError", message="no", reason="raised")

@@ -20,7 +20,7 @@ from aioflow.protocol.outbox import ALERT, TRIAL
 from aioflow.protocol.reports import Deferred, TriggerEnded
 from aioflow.protocol.requests import DrainNode
 from tests.core.world import SECOND, World, instant
-from tests.seeds import seeds
+from tests.sampling import seeds
 
 NEVER = math.inf
 KEPT = b"\x81\xa1a\x01"

@@ -76,6 +76,7 @@ async def test_however_many_want_one_a_second_is_tried():
     assert min(gaps(machine.asked_at)) >= 1.0
 
 
+@pytest.mark.nightly
 async def test_no_second_has_two_lines_and_an_hour_has_few(said):
     machine = Machine()
     with anyio.move_on_after(3_600):

@@ -207,6 +207,7 @@ async def test_a_coroutine_that_blocks_its_loop_is_named_and_the_host_replaced(t
     assert isinstance(ended, Succeeded)
 
 
+@pytest.mark.nightly
 async def test_code_in_c_that_lets_no_thread_run_is_named_from_outside_while_it_runs(tmp_path):
     async with node(tmp_path, health_seconds=3.0) as n:
         await n.run("told_in_a_host")  # the file is imported, which may take long, too

@@ -491,6 +491,7 @@ async def test_a_worker_that_is_frozen_is_killed_and_its_try_interrupted(tmp_pat
     assert silent.since < silent.until
 
 
+@pytest.mark.nightly
 async def test_a_worker_that_is_frozen_for_a_while_continues_and_is_not_charged(tmp_path):
     async with node(tmp_path, frozen_seconds=8) as n:
         n.executor.start_try(start(1, PID))
@@ -507,6 +508,7 @@ async def test_a_worker_that_is_frozen_for_a_while_continues_and_is_not_charged(
     assert n.of(Succeeded, 2)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "source",
     [

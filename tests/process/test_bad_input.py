@@ -100,6 +100,7 @@ def test_exits_and_self_kills_are_failed_tries_with_their_own_reasons(daemon):
     assert reason(tasks["kills_itself", -1]) == "interrupted"
 
 
+@pytest.mark.nightly
 def test_a_double_forked_grandchild_dies_with_its_timed_out_task(daemon, tmp_path):
     note = tmp_path / "pid"
 
@@ -206,6 +207,7 @@ def memory_cgroup(limit_bytes: int):
                 time.sleep(0.05)
 
 
+@pytest.mark.nightly
 def test_a_task_killed_by_a_memory_cgroup_fails_as_out_of_memory(tmp_path):
     with memory_cgroup(700 * 2**20) as group:
         daemon = DaemonProcess(tmp_path / "home", HERE / "dags", flags=("--cpu-slots", "2"))
@@ -352,6 +354,7 @@ def test_a_corrupt_database_is_refused_and_left_alone(tmp_path):
     assert path.read_bytes() == before
 
 
+@pytest.mark.nightly
 def test_a_foreign_database_is_refused_and_left_alone(tmp_path):
     path = make_database(
         tmp_path / "home", script="CREATE TABLE mine (x); INSERT INTO mine VALUES (1)"
@@ -364,6 +367,7 @@ def test_a_foreign_database_is_refused_and_left_alone(tmp_path):
     assert path.read_bytes() == before
 
 
+@pytest.mark.nightly
 def test_a_newer_database_is_refused(tmp_path, migrated_sqlite):
     path = make_database(tmp_path / "home", migrated_sqlite.read_bytes())
     connection = sqlite3.connect(path)

@@ -191,6 +191,7 @@ def failed_callbacks(daemon: DaemonProcess) -> float:
     return float(found)
 
 
+@pytest.mark.nightly
 def test_callbacks_that_raise_die_or_hang_cost_their_own_process_alone(shared_daemon, out):
     daemon = shared_daemon
     daemon.add("calls.py", DAGS)

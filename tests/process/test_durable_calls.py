@@ -181,6 +181,7 @@ def test_a_kill_between_any_two_calls_repeats_no_step(daemon_on, out, kills, dat
         assert task["try_number"] == 1
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "kills",
     [
@@ -204,6 +205,7 @@ def test_a_step_runs_again_for_each_kill_that_hits_it_and_no_other_does(killed_d
     assert steps(out) == Counter(dict.fromkeys(range(ROUNDS), 2))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kills", [1, pytest.param(5, marks=nightly)])
 def test_kills_at_any_moment_cost_each_step_at_most_one_run_more(killed_daemon, out, kills):
     daemon = killed_daemon
@@ -255,6 +257,7 @@ def is_newer(daemon: DaemonProcess, was: str | None) -> bool:
     return version_of(daemon) not in {None, was}
 
 
+@pytest.mark.nightly
 def test_runs_of_two_versions_continue_with_the_calls_of_their_own(killed_daemon, out):
     daemon, runs = killed_daemon, []
     for name in ("older", "newer"):
@@ -350,6 +353,7 @@ def test_a_misused_wait_raises_and_no_wait_lasts_for_ever(shared_daemon):
     assert tasks["patient"]["result"] == "in time"
 
 
+@pytest.mark.nightly
 def test_a_host_that_is_short_of_memory_finishes_what_it_had_released(tmp_path, out):
     daemon = SharedDaemon(
         tmp_path,

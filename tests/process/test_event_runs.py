@@ -141,6 +141,7 @@ def test_each_event_starts_one_run_whatever_is_killed(events, kills):
     assert len(events.confs("orders")) == COUNT
 
 
+@pytest.mark.nightly
 def test_events_while_the_daemon_is_down_are_caught_up(events):
     eventually(partial(events.is_hosted, "ingest"))
     events.drop("a.txt")
@@ -167,6 +168,7 @@ def test_a_saved_file_moves_the_trigger_and_its_place_stays(events, upto):
     assert sorted(conf["number"] for conf in events.confs("counts")) == list(range(further))
 
 
+@pytest.mark.nightly
 def test_lost_code_of_a_trigger_is_restored_from_the_database_without_an_alert(events):
     daemon, dag_id = events.daemon, f"counts_{events.name}"
     events.write(1)

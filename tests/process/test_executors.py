@@ -203,6 +203,7 @@ def test_a_file_whose_task_can_never_run_is_refused(daemon):
     assert "no worker has a TPU" in str(eventually(error))
 
 
+@pytest.mark.nightly
 def test_a_task_of_a_broken_executor_waits_and_says_why(daemon):
     daemon.add("waits.py", WAITS)
     run_id = daemon.trigger("waiting")

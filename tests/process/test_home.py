@@ -94,6 +94,7 @@ def test_a_second_daemon_on_a_home_is_refused_and_the_first_continues(
     assert not (tmp_path / "other.db").exists()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("words", STARTS, ids=str)
 def test_a_start_on_a_taken_port_leaves_no_process_and_no_record(tmp_path, words):
     home = tmp_path / "home"

@@ -88,6 +88,7 @@ BURNING = {"loop", "flood", "bomb", "memory"}
 """Files that use a core until they are stopped."""
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("left_out", "runs"),
     [

@@ -226,6 +226,7 @@ def test_a_daemon_that_is_stopped_lets_its_triggers_clean_up_and_the_next_one_ho
     eventually(lambda: cleanups.read_text().split() == ["shutdown", "finished"])
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "strike",
     [
@@ -267,6 +268,7 @@ def test_mapped_tasks_wait_straight_from_their_start_each_for_its_own(killed_dae
     assert results(daemon, run_id, "each") == ["open old"] * 20
 
 
+@pytest.mark.nightly
 def test_an_upgraded_package_is_what_waits_and_what_begins_have_soon(
     killed_daemon, site_packages, out
 ):

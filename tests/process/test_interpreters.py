@@ -326,6 +326,7 @@ def test_a_broken_interpreter_breaks_only_its_own_files(lab, tmp_path):
     assert (checked.status, "file.python_unusable" in checked.out) == (1, True)
 
 
+@pytest.mark.nightly
 def test_a_version_in_another_interpreter_is_another_version(lab, tmp_path):
     both(lab, tmp_path)
     was = lab.daemon.version("ours_works")
@@ -335,6 +336,7 @@ def test_a_version_in_another_interpreter_is_another_version(lab, tmp_path):
     eventually(lambda: lab.daemon.version("ours_works") == was)
 
 
+@pytest.mark.nightly
 def test_after_a_kill_the_waits_of_an_interpreter_go_on_in_it(lab, tmp_path):
     theirs, _ = both(lab, tmp_path)
     gate = theirs / "gate"
@@ -360,6 +362,7 @@ def hosts(lab: Lab) -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.nightly
 def test_another_path_moves_waits_and_leaves_running_tries(lab, tmp_path):
     theirs, _ = both(lab, tmp_path)
     gates = [theirs / "waits_gate", theirs / "stays_gate"]
@@ -401,6 +404,7 @@ def works_in(lab: Lab, folder: Path, environment: str) -> bool:
     return environment in lab.noted(folder, "task")
 
 
+@pytest.mark.nightly
 def test_tasks_wait_for_an_environment_that_lost_aioflow_and_no_try_fails(lab, tmp_path):
     both(lab, tmp_path)
     finish(lab, "theirs_works")
@@ -421,6 +425,7 @@ def test_tasks_wait_for_an_environment_that_lost_aioflow_and_no_try_fails(lab, t
     eventually(lambda: lab.problem("theirs.py").startswith("None"))
 
 
+@pytest.mark.nightly
 def test_a_host_of_an_interpreter_is_small(lab, tmp_path):
     theirs, _ = both(lab, tmp_path)
     gate = theirs / "gate"

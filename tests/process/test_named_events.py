@@ -114,6 +114,7 @@ def children(daemon: DaemonProcess) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "kills",
     [

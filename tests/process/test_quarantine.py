@@ -144,6 +144,7 @@ def test_three_stalls_move_a_trigger_to_a_host_of_its_own(shared_daemon, tmp_pat
     assert PLACE in log
 
 
+@pytest.mark.nightly
 def test_a_trigger_that_blocks_for_good_fails_in_quarantine_and_no_other_does(tmp_path):
     folder = str(tmp_path)
     daemon = SharedDaemon(tmp_path, environment={"AIOFLOW_HOSTS__HEALTH_SECONDS": "10"})

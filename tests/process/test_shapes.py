@@ -164,6 +164,7 @@ SMALL = Day(merchants=125, slow_from=120)
 REAL = Day(merchants=1_247, slow_from=1_200)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("day", "is_killed", "database"),
     [

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.sampling import sampled
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
@@ -40,17 +43,20 @@ def start(number: int, module: str, home: Path, *words: str) -> subprocess.Compl
     )
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+MODULES = [
+    "aioflow.cli.accounts",  # among the first of all
+    "aioflow.settings.reading",
+    "aioflow.store.sqlite.store",  # while the database is opened
+    "aioflow.daemon.api_server",  # while the processes start
+]
+SAMPLE = [(signal.SIGHUP, MODULES[1]), (signal.SIGTERM, MODULES[3])]
+
+
 @pytest.mark.parametrize(
-    "module",
-    [
-        "aioflow.cli.accounts",  # among the first of all
-        "aioflow.settings.reading",
-        "aioflow.store.sqlite.store",  # while the database is opened
-        "aioflow.daemon.api_server",  # while the processes start
-    ],
+    "signal_in_module", sampled(itertools.product((signal.SIGTERM, signal.SIGHUP), MODULES), SAMPLE)
 )
-def test_a_signal_in_the_middle_of_a_start_ends_it_with_success(tmp_path, number, module):
+def test_a_signal_in_the_middle_of_a_start_ends_it_with_success(tmp_path, signal_in_module):
+    number, module = signal_in_module
     done = start(number, module, tmp_path / "home", "up")
 
     assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr

@@ -128,7 +128,7 @@ def children(daemon: DaemonProcess, run_id: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("dag", "what", "database"),
     [
-        pytest.param("generator", "nothing", "sqlite"),
+        pytest.param("generator", "nothing", "sqlite", marks=nightly),
         pytest.param("generator", "daemon", "sqlite", marks=nightly),
         pytest.param("generator", "everything", "sqlite", marks=nightly),
         pytest.param("generator", "everything", "postgres", marks=[pytest.mark.postgres, nightly]),
@@ -166,6 +166,7 @@ def test_a_stream_that_is_cut_short_makes_each_child_and_its_fan_in_once(
         assert lines(out / "closed") == {"None": 1}
 
 
+@pytest.mark.nightly
 def test_a_handler_that_fails_is_given_the_same_events_again(shared_daemon, out):
     (out / "go-on").touch()
     shared_daemon.add("streams.py", DAGS)

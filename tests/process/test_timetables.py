@@ -180,6 +180,7 @@ def test_one_that_has_come_to_its_end_says_so(daemon, home):
     assert "has ended" in next_fire_times(home, "ends").err
 
 
+@pytest.mark.nightly
 def test_one_that_hangs_is_named_and_quarantined_and_the_others_continue(daemon, home):
     next_fire_times(home, "hangs", silent="")
 
@@ -201,6 +202,7 @@ def test_without_a_daemon_its_code_does_not_run_and_the_command_says_so(left):
     assert done.out == ""
 
 
+@pytest.mark.nightly
 def test_without_a_daemon_no_command_waits_for_a_fire_time(left):
     dags = run("dags", "list", "--json", home=left).json
 

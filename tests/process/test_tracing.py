@@ -57,6 +57,7 @@ def is_waited_in(daemon, run_id):
     return any(trigger["run_id"] == run_id for trigger in daemon.items("/api/v1/triggers"))
 
 
+@pytest.mark.nightly
 def test_a_run_that_waits_over_a_kill_is_one_trace(tmp_path):
     daemon = SharedDaemon(
         tmp_path,

@@ -21,6 +21,7 @@ def last_words(one: DaemonProcess) -> str:
     return one.log.read_text(errors="replace")[-3000:]
 
 
+@pytest.mark.nightly
 def test_a_second_home_is_refused_while_the_first_is_idle_and_people_may_take_over(
     postgres_url: str, tmp_path: Path
 ) -> None:

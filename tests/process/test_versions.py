@@ -74,6 +74,7 @@ def lines_in(path: Path, count: int) -> None:
     eventually(lambda: len(path.read_text().splitlines()) >= count)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("edits", "checked_each"), [(4, 2), pytest.param(20, 5, marks=pytest.mark.nightly)]
 )
@@ -293,6 +294,7 @@ def first_run(daemon: DaemonProcess, dag_id: str) -> str:
     return str(runs[-1]["run_id"]) if runs else ""
 
 
+@pytest.mark.nightly
 def test_versions_that_nothing_refers_to_are_cleaned_away_with_their_code(tmp_path):
     daemon = SharedDaemon(
         tmp_path,

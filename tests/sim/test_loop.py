@@ -65,6 +65,7 @@ def test_the_store_and_the_triggerer_meet_everything_that_is_drawn_for_them():
     assert not {name: points[name] for name, count in LEAST.items() if points[name] < count}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "seed", [1171, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (1172, 1182))]
 )
@@ -83,6 +84,7 @@ def test_a_store_that_counts_no_guards_is_found_out(monkeypatch):
     assert any(broken.startswith("I3 guards") for broken in said)
 
 
+@pytest.mark.nightly
 def test_a_deadline_that_is_forgotten_is_found_and_shrunk_to_what_it_takes(monkeypatch):
     monkeypatch.setattr("aioflow.engine.timers.Timers.arm", _arms_no_second_due)
     seeds = range(2, 20)  # 0 has enough runs to take a minute, and would be replayed many times

@@ -215,6 +215,7 @@ print(model.play(5).digest, loop_model.play(5, people=15).digest)
 """
 
 
+@pytest.mark.nightly
 def test_a_seed_is_the_same_life_whatever_the_hashes_of_the_process():
     digests = set()
     for hash_seed in ("1", "2"):

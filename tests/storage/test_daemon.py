@@ -101,6 +101,7 @@ def holds_secret(process: psutil.Process) -> bool:
     return False
 
 
+@pytest.mark.nightly
 def test_results_in_s3(folder: Path, bucket: str, s3_environment, proxy: FaultProxy, moto):
     faults = [Fault(503), Fault(cut_after=0), Fault(500)]
     proxy.choose = lambda method: faults.pop() if method == "PUT" and faults else None
@@ -189,6 +190,7 @@ def test_the_output_of_a_killed_daemon_is_read_on_an_empty_disk(
             other.request("POST", f"/api/v1/runs/{run_id}/cancel")
 
 
+@pytest.mark.nightly
 def test_results_in_the_database(folder: Path):
     def chunks(home: Path) -> int:
         with closing(sqlite3.connect(f"file:{home / 'aioflow.db'}?mode=ro", uri=True)) as database:

@@ -107,7 +107,8 @@ def wide_in_workers(width: int) -> None:
 @pytest.mark.parametrize(
     ("fan", "width"),
     [
-        (wide, 200),
+        (wide, 50),
+        pytest.param(wide, 200, marks=pytest.mark.nightly),
         pytest.param(wide, 2_000, marks=pytest.mark.nightly),
         (wide_in_workers, 24),
     ],

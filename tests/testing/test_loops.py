@@ -71,6 +71,7 @@ async def test_a_loop_continues_between_two_of_its_rounds(sim: Sim):
     assert run["told"].state == "pending"
 
 
+@pytest.mark.nightly
 async def test_a_crash_anywhere_changes_no_round():
     assert await Sim.crash_everywhere(growing) > 12
 

@@ -12,6 +12,7 @@ from tests.web.fuzz import ask_everything
 from tests.web.node import CHAIN, FAN, ask, node
 
 
+@pytest.mark.nightly
 @pytest.mark.asyncio(loop_factories=["uvloop"])
 async def test_requests_for_every_third_path_are_answered_as_described(tmp_path):
     ended = await fuzz(tmp_path, 1, every=3)

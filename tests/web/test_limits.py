@@ -63,6 +63,7 @@ async def test_a_slow_head_is_cut_off_and_delays_no_other(tmp_path, monkeypatch)
     assert ends == [b""] * 100
 
 
+@pytest.mark.nightly
 async def test_a_second_head_on_a_connection_may_not_dawdle_either(tmp_path, monkeypatch):
     live = b"GET /health/live HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
     async with served(tmp_path, monkeypatch, head_seconds=3) as (port, _):

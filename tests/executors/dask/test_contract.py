@@ -46,5 +46,13 @@ class TestDask(ExecutorContract):
             os.kill(process.pid, signal.SIGCONT)
 
     @pytest.mark.nightly
+    def test_a_retired_worker_ends(self) -> None:
+        super().test_a_retired_worker_ends()
+
+    @pytest.mark.nightly
+    def test_a_lost_worker_is_found_again_or_gone(self) -> None:
+        super().test_a_lost_worker_is_found_again_or_gone()
+
+    @pytest.mark.nightly
     def test_a_slow_daemon_slows_the_program_and_loses_nothing(self) -> None:
         super().test_a_slow_daemon_slows_the_program_and_loses_nothing()

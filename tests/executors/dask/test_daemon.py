@@ -168,6 +168,7 @@ def test_large_results_travel_to_and_from_machines_without_the_home(daemon):
     assert not [path for path in files if path.name.endswith(".part")]
 
 
+@pytest.mark.nightly
 def test_a_resource_is_used_by_as_many_tasks_as_there_are_of_it(daemon, tmp_path):
     daemon.add("gpus.py", GPUS)
     ledger = tmp_path / "ledger"

@@ -1,0 +1,24 @@
+"""Choose the examples of a parametrized test for ``make test``; the nightly ring runs all."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+from typing import Any
+
+import pytest
+
+__all__ = ("sampled", "seeds")
+
+
+def seeds(sampled: int, nightly: int) -> list[Any]:
+    """Return the seeds below ``nightly``; all but the first ``sampled`` are marked nightly."""
+    later = range(sampled, nightly)
+    return [*range(sampled), *(pytest.param(seed, marks=pytest.mark.nightly) for seed in later)]
+
+
+def sampled(values: Iterable[Any], sample: Container[Any]) -> list[Any]:
+    """Return the values; all but those in the sample are marked nightly."""
+    return [
+        value if value in sample else pytest.param(value, marks=pytest.mark.nightly)
+        for value in values
+    ]
