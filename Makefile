@@ -119,9 +119,10 @@ clean:
 	$(PIP) --editable . --constraint constraints.txt
 	@touch $@
 
+# Most of its modules are never imported. Python compiles those that are, at their first import.
 .venv/.all: pyproject.toml constraints.txt | .venv/.pip
 	@echo "Installing aioflow with everything its tests need into .venv ..."
-	$(PIP) --editable '.[postgres,http,objects,dask,plot,testing]' --group dev --constraint constraints.txt
+	$(PIP) --no-compile --editable '.[postgres,http,objects,dask,plot,testing]' --group dev --constraint constraints.txt
 	@touch .venv/.run $@
 
 .venv/.docs: pyproject.toml constraints.txt | .venv/.pip

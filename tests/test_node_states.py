@@ -11,7 +11,7 @@ from aioflow.api.page.queries import node_view
 from aioflow.daemon.standby import NodeCounts, Standby, StatusReader
 from aioflow.engine.loop import Engine
 from aioflow.engine.role import active_role
-from aioflow.model.nodes import ActiveState, NodeRole, NodeStatus
+from aioflow.model.nodes import ActiveCommit, ActiveState, NodeRole, NodeStatus
 from aioflow.model.rows import NodeRow
 from aioflow.model.states import NodeState
 from tests.store.samples import NOON
@@ -50,6 +50,9 @@ def test_a_node_that_has_claimed_the_database_is_joining_until_it_has_read_it() 
     assert node_view(replace(ACTIVE, epoch=6), None, NOON + SECOND, status).state == "active"
 
 
+COMMIT = ActiveCommit(epoch=6, commit_no=40, asked_at=1)
+
+
 class Parts:
     """An engine, and its memory and slots, and the standby before it."""
 
@@ -60,6 +63,7 @@ class Parts:
         self.is_drained = self.has_running = False
         self.is_open = True
         self.is_joining, self.active_state, self.silent_seconds = False, ActiveState.SILENT, 2.0
+        self.active_commit = COMMIT
         for name, value in said.items():
             setattr(self, name, value)
         self.memory = self.slots = self
@@ -91,6 +95,7 @@ def test_a_daemon_says_what_it_is_and_what_it_sees() -> None:
         role=NodeRole.STANDBY,
         term=5,
         active=ActiveState.SILENT,
+        active_commit=COMMIT,
         silent_seconds=2.0,
         takeovers=2,
         fenced=1,

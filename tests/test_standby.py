@@ -143,11 +143,12 @@ async def test_a_standby_sends_its_first_heartbeat_when_it_answers_requests():
 
 
 async def test_a_standby_tells_what_it_sees_of_the_active_node():
-    clock, database, seen = Clock(), Database(THEIRS), []
+    clock, database, seen, commits = Clock(), Database(THEIRS), [], []
     standby = Standby(cast(Membership, database), clock, TIMING, ABOUT, "db")
 
     def look() -> None:
         seen.append((standby.active_state, standby.silent_seconds))
+        commits.append(standby.active_commit)
 
     at(clock, 5.0, look)
     at(clock, 10.0, lambda: setattr(database, "is_silent", True))
@@ -165,6 +166,9 @@ async def test_a_standby_tells_what_it_sees_of_the_active_node():
     ]
     assert seen[0][1] <= 0.5
     assert 2.0 <= seen[1][1] <= 3.0
+    assert commits[0] is not None
+    assert (commits[0].epoch, commits[0].commit_no) == (THEIRS.mark.epoch, THEIRS.mark.commit_no)
+    assert [commit is None for commit in commits] == [False, False, True]
 
 
 async def test_a_node_that_has_left_is_not_waited_for():

@@ -1,8 +1,8 @@
 """The view of a standby on the active node: its commits, and whether it answers.
 
-It reads new rows of the journal four times a second, in their order, and feeds the live stream. If
-a commit has changed accounts, tokens or sessions, they are read again, and so are the DAGs. The
-live stream also says when the active node is silent.
+If a poll of the active node finds another commit, it reads the new rows of the journal in their
+order and feeds the live stream. If a commit has changed accounts, tokens or sessions, they are read
+again, and so are the DAGs. The live stream also says when the active node is silent.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from aioflow.api.queries import RunReader
 from aioflow.clock import Clock
 from aioflow.errors import NodeBehind, StoreError, UnknownDag
 from aioflow.model.batch import JournalRow
-from aioflow.model.nodes import ActiveState, NodeRole, ReadNodeStatus
+from aioflow.model.nodes import ActiveCommit, ActiveState, NodeRole, ReadNodeStatus
 from aioflow.store.journal import Moved, moved_by
 from aioflow.telemetry.log import Logger
 
@@ -63,6 +63,7 @@ class JournalFollower:
         read_status: ReadNodeStatus,
     ) -> None:
         self.active_node = ActiveNodeNews(read_status, commits, clock)
+        self._read_status = read_status
         self._reader = reader
         self._clock = clock
         self._access = access
@@ -71,6 +72,7 @@ class JournalFollower:
         self._turn = anyio.Lock()
         self._is_access_stale = True
         self._current_at: int | None = None
+        self._followed: tuple[int, int] | None = None
         self.commit_no = 0
         self.seq = -1
         self.position: dict[int, int] = {}
@@ -101,13 +103,22 @@ class JournalFollower:
         is_away = False
         while True:
             try:
-                await self.catch_up()
+                await self._follow_active(self._read_status().active_commit)
                 is_away = False
             except StoreError as exc:
                 if not is_away:
                     _log.warning("the journal cannot be read", error=str(exc))
                 is_away = True
             await self._clock.sleep(_POLL_SECONDS)
+
+    async def _follow_active(self, commit: ActiveCommit | None) -> None:
+        """Read what has been committed, unless a poll says that nothing was since the last read."""
+        found = None if commit is None else (commit.epoch, commit.commit_no)
+        if commit is not None and found == self._followed:
+            self._current_at = commit.asked_at
+            return
+        await self.catch_up()
+        self._followed = found
 
     async def catch_up(self) -> None:
         """Read everything that has been committed by now.
@@ -217,10 +228,10 @@ class ActiveNodeNews:
 
     async def run(self) -> None:
         """Send each change until cancelled. A new client gets the state when it connects."""
-        sent = self.message()
+        sent = self.state
         while True:
             await self._clock.sleep(_POLL_SECONDS)
-            now = self.message()
-            if now != sent:
+            now = self.state
+            if now is not sent:
                 sent = now
-                self._commits.send_all(now)
+                self._commits.send_all(self.message())

@@ -146,6 +146,7 @@ class NodeQueries:
         self._active_epoch = active_epoch
         self._waiting: dict[int, _Pending] = {}
         self._limiter = anyio.CapacityLimiter(_AT_ONCE)
+        self._pause = anyio.CancelScope()
         self.respond: Respond | None = None
 
     @property
@@ -195,12 +196,15 @@ class NodeQueries:
                     await self._clock.sleep(_POLL_SECONDS)
                 await self._wait(epoch)
 
+    def renew_term(self) -> None:
+        """Take the messages to the new term of this node, and no longer those to the last one."""
+        self._pause.cancel()
+
     async def _wait(self, epoch: int) -> None:
         """Wait for a message, another term of this node, or the time to look for messages."""
-        until = self._clock.monotonic_us() + round(_TAKE_SECONDS * 1e6)
-        while self._own_epoch() == epoch and self._seconds_until(until) > 0:
-            if await self._messages.wait(epoch, _POLL_SECONDS):
-                return
+        if self._own_epoch() == epoch:
+            with anyio.CancelScope() as self._pause:
+                await self._messages.wait(epoch, _TAKE_SECONDS)
 
     async def _ask_once(self, query: Query, to_epoch: int, until: int) -> Answer | None:
         """Return the answer; ``None`` if there is none in time, or the node is no longer active."""

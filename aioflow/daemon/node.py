@@ -574,6 +574,8 @@ class _Node:
         if not self.stopped.is_set():
             with anyio.CancelScope(shield=True):
                 await self._engine.claim(about)
+            if self._queries is not None:
+                self._queries.renew_term()
             if about.after is not None:
                 self.counts.takeovers += 1
                 name = about.name or about.host

@@ -15,7 +15,7 @@ from aioflow.engine.loop import Engine
 from aioflow.engine.role import active_role
 from aioflow.errors import HomeBusy, StoreUnavailable
 from aioflow.errors.runtime import ANOTHER_DATABASE
-from aioflow.model.nodes import ActiveState, NodeRole, NodeStatus
+from aioflow.model.nodes import ActiveCommit, ActiveState, NodeRole, NodeStatus
 from aioflow.model.rows import NodeFacts, NodeMark
 from aioflow.settings import Settings
 from aioflow.store.membership import ActiveNode, Joined, Membership
@@ -65,6 +65,7 @@ class Standby:
 
     Attributes:
         active: The active node at the last poll; ``None`` if there was none, or no answer.
+        active_commit: Its last commit at that poll.
         node_no: The number of this node, once it has joined.
     """
 
@@ -91,6 +92,7 @@ class Standby:
         self._twin: NodeMark | None = None
         self._silent_until = self._next_heartbeat = 0
         self.active: ActiveNode | None = None
+        self.active_commit: ActiveCommit | None = None
 
     @property
     def node_no(self) -> int | None:
@@ -145,6 +147,7 @@ class Standby:
         try:
             self.active = active = await self._membership.find_active()
             answered_at = self._clock.monotonic_us()
+            self.active_commit = _commit_of(active, at)
             self._is_away = False
             if active is None and self._joined is not None and await self._leaves_it_to_another():
                 await self._heartbeat(at)
@@ -158,7 +161,7 @@ class Standby:
                 _log.info("stands by", node=self.node_no, active=active.name)
             await self._heartbeat(at)
         except StoreUnavailable as exc:
-            self.active, self._is_away = None, True
+            self.active, self.active_commit, self._is_away = None, None, True
             self._watch = observed(self._watch, None, self._timing)
             if at >= self._silent_until:
                 self._silent_until = at + _SILENCE_US
@@ -232,6 +235,13 @@ class Standby:
                 _log.warning("ended the session of the dead node, which was in a transaction")
 
 
+def _commit_of(active: ActiveNode | None, asked_at: int) -> ActiveCommit | None:
+    if active is None:
+        return None
+    mark = active.mark
+    return ActiveCommit(epoch=mark.epoch, commit_no=mark.commit_no, asked_at=asked_at)
+
+
 def _poll_of(active: ActiveNode, at: int, answered_at: int) -> Poll:
     return Poll(
         at=at,
@@ -292,19 +302,24 @@ class StatusReader:
     def read(self) -> NodeStatus:
         """Return the current status."""
         engine, standby = self._engine, self.standby
-        counted = self._counts()
-        counts = {"takeovers": counted.takeovers, "fenced": counted.fenced}
+        counts = self._counts()
         if standby is not None and engine.epoch is None:
             return NodeStatus(
                 role=NodeRole.JOINING if standby.is_joining else NodeRole.STANDBY,
                 term=standby.epoch or 0,
                 active=standby.active_state,
+                active_commit=standby.active_commit,
                 silent_seconds=standby.silent_seconds,
-                **counts,
+                takeovers=counts.takeovers,
+                fenced=counts.fenced,
             )
         role = active_role(engine)
         return NodeStatus(
-            role=role, term=engine.epoch or 0, active=_active_state(engine, role), **counts
+            role=role,
+            term=engine.epoch or 0,
+            active=_active_state(engine, role),
+            takeovers=counts.takeovers,
+            fenced=counts.fenced,
         )
 
 

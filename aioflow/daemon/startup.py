@@ -131,6 +131,9 @@ class Queries(Protocol):
     async def run(self) -> None:
         """See ``api.node_queries.NodeQueries``."""
 
+    def renew_term(self) -> None:
+        """See ``api.node_queries.NodeQueries``."""
+
 
 class StandbyServing(Protocol):
     """See ``standby_server.StandbyServer``, which is imported once the event loop runs."""

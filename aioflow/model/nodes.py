@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import msgspec
 
-__all__ = ("ActiveState", "NodeRole", "NodeStatus", "ReadNodeStatus", "is_alone")
+__all__ = ("ActiveCommit", "ActiveState", "NodeRole", "NodeStatus", "ReadNodeStatus", "is_alone")
 
 
 class NodeRole(StrEnum):
@@ -36,12 +36,28 @@ class ActiveState(StrEnum):
     """The database does not answer."""
 
 
+class ActiveCommit(msgspec.Struct, frozen=True, kw_only=True):
+    """The last commit of the active node, according to a poll.
+
+    Attributes:
+        epoch: The term of the node.
+        commit_no: The number of the commit.
+        asked_at: When the poll began, in microseconds of the monotonic clock.
+    """
+
+    epoch: int
+    commit_no: int
+    asked_at: int
+
+
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The status of a node.
 
     Attributes:
         term: The term under which it is active or stands by; 0 before it has one.
         active: The state of the active node.
+        active_commit: The last commit of the active node at the last poll of a standby; ``None`` if
+            no node was active, or the database did not answer.
         silent_seconds: How long it has seen no sign of life of the active node.
         takeovers: How often its daemon has taken over from a node that was silent.
         fenced: How often its daemon found that another node had taken over.
@@ -50,6 +66,7 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     role: NodeRole = NodeRole.ACTIVE
     term: int = 0
     active: ActiveState = ActiveState.ALIVE
+    active_commit: ActiveCommit | None = None
     silent_seconds: float = 0.0
     takeovers: int = 0
     fenced: int = 0

@@ -106,6 +106,7 @@ class LogUploader:
         self._clock = clock
         self._files: dict[LogSegment, _Progress] = {}
         self._due: dict[LogSegment, None] = {}
+        self._has_due = anyio.Event()
         self._limiter = anyio.Semaphore(UPLOADS)
         self._silent_until = 0
         tasklog.on_written = self.on_written
@@ -131,6 +132,7 @@ class LogUploader:
         if progress.due_us is None or due_us < progress.due_us:
             progress.due_us = due_us
         self._due[segment] = None
+        self._has_due.set()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Store output until cancelled. Then make one attempt to store the rest."""
@@ -141,6 +143,9 @@ class LogUploader:
                 group.start_soon(self._sweep)
                 while True:
                     self._start_due(group)
+                    if not self._due:
+                        self._has_due = anyio.Event()
+                        await self._has_due.wait()
                     await self._clock.sleep(_TICK_SECONDS)
         finally:
             with anyio.CancelScope(shield=True), anyio.move_on_after(UPLOAD_SECONDS):

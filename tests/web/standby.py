@@ -104,6 +104,7 @@ class Pair:
         """The active node becomes active again, under another term."""
         self.active_epoch = SUCCESSOR
         self.queries_of_active._own_epoch = lambda: SUCCESSOR
+        self.queries_of_active.renew_term()
 
     @property
     def follower(self) -> Any:
