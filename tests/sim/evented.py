@@ -315,14 +315,20 @@ def _is_met(row: DagTriggerRow, there: set[str]) -> bool:
 
 
 def _live_before(node: Any, turn: Any, dag_id: str, run_no: int) -> list[RunRow]:
-    """Return the earlier runs of a DAG that are active, without those just reset."""
+    """Return the earlier runs of a DAG that are active, without those just reset.
+
+    A quarantined run does not count: it holds up no other.
+    """
     tables = node.tables
     rows = [tables.runs[no] for no in tables.unfinished() if no < run_no]
     began_anew = tables.cleared_runs | tables.marked_runs | turn.before.over
     return [
         row
         for row in rows
-        if row.dag_id == dag_id and row.state.is_live and row.run_no not in began_anew
+        if row.dag_id == dag_id
+        and row.state.is_live
+        and row.quarantine is None
+        and row.run_no not in began_anew
     ]
 
 

@@ -35,7 +35,7 @@ def test_no_two_planted_bugs_have_one_name():
     names = [bug.name for theme in THEMES for bug in theme.BUGS]
 
     assert sorted(names) == sorted(BUGS)
-    assert len(BUGS) == 111
+    assert len(BUGS) == 112
 
 
 @pytest.mark.nightly

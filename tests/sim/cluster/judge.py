@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from aioflow.core.state.accounts import CHAIN_BEGINNING, check_chain
 from aioflow.model.batch import Batch
 from aioflow.model.rows import NodeMark
 from aioflow.model.states import NodeState, TaskState
@@ -39,6 +40,7 @@ class Judge:
         self.accepted: list[tuple[int, int, int]] = []
         self._alive: dict[int, float] = {}
         self._assigned: dict[int, int] = {}
+        self._audit_end = CHAIN_BEGINNING
         self._is_first = False
 
     def _of(self, row: Row, name: str) -> Any:
@@ -137,9 +139,21 @@ class Judge:
         if batch.number != (numbers[-1] + 1 if numbers else 1):
             raise Broken("I20 one writer", f"node {node_no} commits {batch.number} after {numbers}")
         self.accepted.append((term, node_no, batch.number))
+        self._audited(batch)
         if self._is_first:
             self._is_first = False
             self._charges_nothing(batch)
+
+    def _audited(self, batch: Batch) -> None:
+        """I28: check that the audit of all nodes is one chain, and that its end is stored."""
+        if not batch.audit:
+            return
+        if batch.audit[0].previous != self._audit_end or check_chain(batch.audit):
+            raise Broken("I28 audit", f"{batch.audit} do not follow what was audited before")
+        self._audit_end = batch.audit[-1].digest
+        if batch.audit_head is None or batch.audit_head.last != self._audit_end:
+            raise Broken("I28 audit", f"the end of the audit is not stored: {batch.audit_head}")
+        self._world.points["audit"] += 1
 
     def _charges_nothing(self, batch: Batch) -> None:
         """Check that the first batch under a term, which takes over, charges no try."""

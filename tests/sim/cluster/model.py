@@ -25,7 +25,7 @@ import msgspec
 from aioflow.core.observation import Timing, Watch, observed
 from aioflow.daemon import node as daemon_node
 from aioflow.daemon import standby as daemon_standby
-from aioflow.model.access import Actor
+from aioflow.model.access import Actor, Role
 from aioflow.model.batch import Batch
 from aioflow.protocol.requests import DrainNode, Request, SetPaused, SetPool
 from aioflow.store import tables as schema
@@ -61,6 +61,7 @@ _STEADY_LEASES = 10
 _SLOWER = 2_000.0
 """How much slower the loops of the last node are, once no standby watches it."""
 
+_OPERATOR = Actor(name="operator", role=Role.OPERATOR)
 _LATEST_US = 3600 * SECOND
 """Tolerance of timers: their process may be stopped."""
 
@@ -216,7 +217,7 @@ class Cluster(LoopNode):
         """See ``LoopNode``; without an active node, the request is dropped."""
         owner = self.owner
         if owner is not None and not owner.is_over:
-            super().ask(request, by)
+            super().ask(request, by or _OPERATOR)
 
     def drain(self, node_no: int, *, is_drained: bool) -> None:
         """Drain or undrain a node, if any node is active."""

@@ -20,7 +20,7 @@ BUGS = (
             ),
             Edit("aioflow.store.changes", "FENCE", "tables.is_active"),
         ),
-        seed=Seed(3, 1),
+        seed=Seed(3, 0),
     ),
     PlantedBug(
         name="dead_node_keeps_its_term",
@@ -161,7 +161,7 @@ BUGS = (
                 """,
             ),
         ),
-        seed=Seed(3, 3),
+        seed=Seed(3, 4),
     ),
     PlantedBug(
         name="drained_node_starts_tasks",
@@ -218,6 +218,22 @@ BUGS = (
                 "PostgresMembership.join",
                 "standby = NodeState.STANDBY",
                 "standby = NodeState.ACTIVE",
+            ),
+        ),
+        seed=Seed(3, 0),
+    ),
+    PlantedBug(
+        name="takeover_forgets_the_end_of_the_audit",
+        broken="a node that starts does not restore the end of the audit",
+        promise="the audit entries of all nodes are one chain",
+        where="core",
+        needs="an audited change before a takeover and one after it",
+        edits=(
+            Edit(
+                "aioflow.core.state.accounts",
+                "Accounts.restore",
+                "self.head = snapshot.audit_head",
+                "self.head = AuditHead()",
             ),
         ),
         seed=Seed(3, 0),
