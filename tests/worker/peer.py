@@ -20,6 +20,7 @@ from aioflow.protocol.commands import Hello, RunInfo, StartTask
 from aioflow.protocol.reports import Report
 from aioflow.worker.task_supervisor import UserCoroutine
 from tests.sim.planted.plant import VARIABLE
+from tests.worker.forked_process import ForkedProcess, fork
 
 VERSION = "0123abcd"
 NONCE = "00112233445566778899aabbccddeeff"
@@ -42,7 +43,15 @@ class Guest(UserCoroutine):
 
 
 class Child:
-    """A process of one role. Everything waits at most ``PATIENCE`` seconds, then the test fails."""
+    """A process of one role. Everything waits at most ``PATIENCE`` seconds, then the test fails.
+
+    It is forked by a server that has imported its program, see ``fork_server``, which takes a fifth
+    of the CPU time of a start. It is started all the same if it has variables that may change how
+    an interpreter or a library starts.
+
+    Args:
+        started: Start it in any case, because the test is about the start.
+    """
 
     PATIENCE = 60.0
 
@@ -55,6 +64,7 @@ class Child:
         memory_limit_bytes: int = 0,
         copies: str = "",
         environment: Mapping[str, str] | None = None,
+        started: bool = False,
     ) -> None:
         self.home = home
         ours, theirs = socket.socketpair()
@@ -69,15 +79,19 @@ class Child:
         if recorder is not None:
             given["AIOFLOW_BLACKBOX_FD"] = str(recorder)
             passed.append(recorder)
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "aioflow.worker"],
-            env=given,
-            pass_fds=passed,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        self.process: subprocess.Popen[bytes] | ForkedProcess
+        if started or VARIABLE in given or may_change_start(environment or {}):
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "aioflow.worker"],
+                env=given,
+                pass_fds=passed,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        else:
+            self.process = fork(given, passed)
         self._mark = f"{NONCE}:{os.urandom(8).hex()}"
         mark_process(self.process.pid, self._mark)
         theirs.close()
@@ -168,6 +182,11 @@ class Child:
         """Close the link as a daemon does that needs the child no more; return its status."""
         self.sock.shutdown(socket.SHUT_RDWR)
         return self.process.wait(self.PATIENCE)
+
+
+def may_change_start(variables: Iterable[str]) -> bool:
+    """Return whether an interpreter, or a library, may read one of them before the role begins."""
+    return not all(name.startswith("AIOFLOW_") for name in variables)
 
 
 def write_version(home: Path, version: str = VERSION, **files: str) -> Path:

@@ -248,6 +248,7 @@ def test_a_segfault_leaves_the_culprit_in_the_black_box(host):
             "await asyncio.sleep(0)\nawait asyncio.gather(crash())",
         ),
         recorder=box,
+        started=True,
     )
 
     child.send(start(0, task_no=41), start(1, task_no=42))

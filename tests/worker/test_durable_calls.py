@@ -860,7 +860,7 @@ def pipeline():
     work()
 """
     write_version(home, flow=HEAD + source)
-    child = spawn("async", memory_limit_bytes=1)
+    child = spawn("async", memory_limit_bytes=1, started=True)
     child.send(run_info(), start(0))
     suspended = child.expect(Awaiting)
     talker = Talker(child)

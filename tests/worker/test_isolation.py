@@ -37,7 +37,7 @@ class Parser:
         self._folder = folder
         (folder / "code").mkdir()
         (folder / "results").mkdir()
-        self._child = Child("parser", folder)
+        self._child = Child("parser", folder, started=True)
 
     def close(self) -> None:
         self._child.__exit__(None, None, None)

@@ -170,7 +170,7 @@ def pipeline():
     pass
 """
     write_version(home, flow=HEAD + source)
-    child = spawn("callbacks")
+    child = spawn("callbacks", started=True)
     body = msgspec.msgpack.encode(Callback("success", 1, -1, "success", 0))
     child.send(run_info(), RunCallback(1, 1, body))
 

@@ -417,7 +417,7 @@ def test_output_of_its_construction_is_in_its_log_and_that_of_the_watch_in_none(
 def test_a_crash_of_a_watch_leaves_one_of_its_triggers_in_the_black_box(home, spawn):
     write_version(home, flow=f"HOME = {str(home)!r}\n{SOURCE}")
     box = os.memfd_create("box")
-    host = spawn("triggers", recorder=box)
+    host = spawn("triggers", recorder=box, started=True)
 
     host.send(hosting("Shared", "ring", 5), hosting("Shared", "never", 6), Ping())
     host.expect(TriggerFired)

@@ -40,9 +40,9 @@ from aioflow import *
 def slot(home, spawn):
     """Return a function that starts a worker for a DAG file and tells it of a run."""
 
-    def slot(source: str, **info: Any) -> Child:
+    def slot(source: str, *, started: bool = False, **info: Any) -> Child:
         write_version(home, flow=HEAD + source)
-        child: Child = spawn("slot")
+        child: Child = spawn("slot", started=started)
         child.send(run_info(**info))
         return child
 
@@ -382,7 +382,7 @@ def test_an_idle_worker_ends_when_the_link_closes(slot):
 
 
 def test_a_busy_worker_ends_when_the_link_closes(slot):
-    child = slot(one_task("print('busy', flush=True)\nwhile True: time.sleep(60)"))
+    child = slot(one_task("print('busy', flush=True)\nwhile True: time.sleep(60)"), started=True)
     child.send(start(0))
     child.expect(TaskStarted)
 
@@ -390,7 +390,7 @@ def test_a_busy_worker_ends_when_the_link_closes(slot):
 
 
 def test_a_crash_is_a_death_by_signal(slot):
-    child = slot(one_task("os.kill(os.getpid(), 11)"))
+    child = slot(one_task("os.kill(os.getpid(), 11)"), started=True)
     child.send(start(0))
 
     assert child.process.wait(child.PATIENCE) == -signal.SIGSEGV
@@ -403,7 +403,8 @@ def test_the_worker_knows_neither_its_link_nor_a_database(slot):
             "return [sorted(k for k in os.environ if k.startswith('AIOFLOW')),"
             "sorted(m for m in sys.modules if m.split('.')[0] in"
             " ('sqlalchemy', 'fastapi', 'pydantic', 'alembic', 'cryptography'))]"
-        )
+        ),
+        started=True,
     )
 
     child.send(start(0))

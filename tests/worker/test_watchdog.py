@@ -337,7 +337,8 @@ def test_the_nonce_is_nowhere_user_code_looks_for_it(host):
 class Tells(Trigger):
     async def run(self):
         yield TriggerEvent([name for name in os.environ if name.startswith("AIOFLOW")])
-"""
+""",
+        started=True,
     )
     child.send(hosting("Tells"))
 

@@ -65,7 +65,7 @@ def tries_per_second(home: Path, role: str, task_index: int, count: int, **optio
     ahead = 64 if role == "slot" else 512
     decoder = msgspec.msgpack.Decoder(list[Report])
     orders = [start(task_index, task_no=1_000 + n, **options) for n in range(count)]
-    with Child(role, home) as child:
+    with Child(role, home, started=True) as child:
         child.send(run_info(), start(task_index, task_no=999, **options))
         child.expect(Report.__args__[1])
         began = time.perf_counter()
@@ -90,7 +90,7 @@ def tries_per_second(home: Path, role: str, task_index: int, count: int, **optio
 def start_up(home: Path, role: str) -> tuple[float, float]:
     """Return milliseconds from spawn to the first answer, and MiB of memory then."""
     began = time.perf_counter()
-    with Child(role, home) as child:
+    with Child(role, home, started=True) as child:
         if role == "parser":
             child.send(Parse(str(home / "code" / VERSION), "flow.py"))
         elif role == "slot":
@@ -124,7 +124,7 @@ def hosting(number: int, name: str) -> StartTrigger:
 
 def hostings(home: Path, count: int) -> dict[str, float]:
     """Return how fast triggers are started, and the memory of one."""
-    with Child("triggers", home) as child:
+    with Child("triggers", home, started=True) as child:
         child.send(hosting(0, "Soon"))
         child.receive()
         before = memory(child.process.pid)
