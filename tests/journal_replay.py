@@ -63,16 +63,14 @@ async def compare_with_replay(store: Store) -> list[str]:
     """
     scanned = [tables.journal, tables.node, tables.history, *REPLAYED]
     journal, node, history, *stored = await store.scan(scanned)
-    told = [
-        JournalRow(seq=seq, at=at, body=body, node_no=node_no, commit_no=commit_no)
-        for seq, at, body, node_no, commit_no in journal
-        if isinstance(seq, int) and isinstance(body, bytes)
-    ]
+    told = [row for row in map(_journal_row, journal) if row is not None]
     replay = Replay(told)
     for row in told:
         replay.apply(row)
     replay.check_beginning()
     differences = replay.faults
+    if len(told) < len(journal):
+        differences.append(f"{len(journal) - len(told)} rows of the journal cannot be read")
     for node_no, _, commit_no, *_ in node:
         journaled = replay.commit_nos.get(node_no, 0)
         # All rows of a node that has been idle for long may have been deleted by age.
@@ -86,6 +84,14 @@ async def compare_with_replay(store: Store) -> list[str]:
     return differences
 
 
+def _journal_row(values: Sequence[Any]) -> JournalRow | None:
+    """Return a row of the journal; ``None`` if it is damaged."""
+    seq, at, body, node_no, commit_no = values
+    if not (isinstance(body, bytes) and all(type(one) is int for one in (seq, node_no, commit_no))):
+        return None
+    return JournalRow(seq=seq, at=at, body=body, node_no=node_no, commit_no=commit_no)
+
+
 def _history_differences(replay: Replay, stored: Sequence[Sequence[Any]]) -> Iterator[str]:
     """Yield where the history differs from the ends that the journal contains."""
     counted = replay.ends
@@ -94,8 +100,12 @@ def _history_differences(replay: Replay, stored: Sequence[Sequence[Any]]) -> Ite
     found: Counter[_End] = Counter()
     for dag_id, task_id, measure, start, bucket, occurrences, _ in stored:
         if measure == Measure.STATE:
-            found[dag_id, task_id == OF_RUN, start, bucket] += occurrences
-    for key in sorted(counted.keys() | found.keys()):
+            end = (dag_id, task_id == OF_RUN, start, bucket)
+            if not isinstance(occurrences, int):
+                yield f"history {end} has {occurrences!r} occurrences"
+                continue
+            found[end] += occurrences
+    for key in _in_order(counted.keys() | found.keys()):
         if counted[key] != found[key]:
             yield f"history {key} is {found[key]}, but {counted[key]} ended"
 
@@ -242,9 +252,12 @@ class Replay:
             was = TaskState.PENDING if found is None else TaskState(found["state"])
             state = TaskState(row["state"])
             if was.is_live and not state.is_live and state is not TaskState.REMOVED:
-                dag_id = self._tables[tables.run.name][row["run_no"],]["dag_id"]
+                run = self._tables[tables.run.name].get((row["run_no"],))
+                if run is None:
+                    self._fault(f"a task of run {row['run_no']} ended: there was no such run")
+                    return
                 ended_at = self._at if row["ended_at"] is None else row["ended_at"]
-                self.ends[dag_id, False, hour_of(ended_at), int(state)] += 1
+                self.ends[run["dag_id"], False, hour_of(ended_at), int(state)] += 1
 
     def _is_older(self, kind: Kind, key: _Key) -> bool:
         """Return whether the first remaining change of a row refers to deleted journal rows."""

@@ -36,6 +36,7 @@ __all__ = (
     "ACCESS_ROWS",
     "AccessReader",
     "access_fields",
+    "account_row",
     "accounts",
     "audit_entries",
     "audit_head",
@@ -122,7 +123,7 @@ def access_fields(
     """
     of_accounts, of_tokens, of_sessions, last, head = found
     return {
-        "accounts": healthy(_ACCOUNTS, _account, of_accounts),
+        "accounts": healthy(_ACCOUNTS, account_row, of_accounts),
         "tokens": healthy(_TOKENS, token_row, of_tokens),
         "sessions": healthy(_SESSIONS, _session, of_sessions),
         "audit_head": _head(last, healthy(_HEAD, tuple, head) if head else head, vault),
@@ -193,7 +194,8 @@ def _plain_role(values: tuple[Any, ...], place: int) -> tuple[Any, ...]:
 # ── queries ─────────────────────────────────────────────────────────────────────────────
 
 
-def _account(values: rows.Values) -> AccountRow:
+def account_row(values: rows.Values) -> AccountRow:
+    """Return a row of ``account``."""
     number, name, secret, role, is_disabled, created_at, changed_at, groups = values
     return AccountRow(
         account_no=number,
@@ -279,7 +281,7 @@ class AccessReader(QueryInterface):
 
     async def list_accounts(self) -> list[AccountRow]:
         """See ``Store``."""
-        return await self._all(_account, _ACCOUNTS)
+        return await self._all(account_row, _ACCOUNTS)
 
     async def list_tokens(self) -> list[TokenRow]:
         """See ``Store``."""

@@ -702,7 +702,9 @@ def _insert_journal(seq: ColumnElement[Any]) -> Insert:
 
 
 _seq = tables.journal.c.seq
-_AFTER_LAST = select(func.coalesce(func.max(_seq), literal_column("0")) + literal_column("1"))
+_AFTER_LAST = select(
+    func.coalesce(func.max(_seq), literal_column("0")) + literal_column("1")
+).where(tables.has_place)
 
 INSERT_JOURNAL = {
     SQLITE: _insert_journal(

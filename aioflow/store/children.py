@@ -45,7 +45,7 @@ _WIDEST = 1 << 32
 _between = and_(
     _task.c.task_no >= number("first"),
     _task.c.task_no < number("end"),
-    _task.c.state.between(literal(0), literal(TaskState.CANCELLED)),
+    _task.c.state.in_([literal(state) for state in sorted(_ATTENTION)]),
 )
 _duration = _task.c.ended_at - _task.c.started_at
 _has_duration = and_(

@@ -64,9 +64,14 @@ NUMBER = BigInteger().with_variant(Integer(), "sqlite")
 _SMALL = SmallInteger().with_variant(Integer(), "sqlite")
 
 
-def key(column: str) -> Column[int]:
-    """Return a primary key column for numbers that the program assigns."""
-    return Column(column, NUMBER, primary_key=True, autoincrement=False)
+def key(column: str, *, most: int | None = None) -> Column[int]:
+    """Return a primary key column for numbers that the program assigns.
+
+    Args:
+        most: The highest valid number; ``None`` for no limit.
+    """
+    info = {} if most is None else {RANGE: (0, most)}
+    return Column(column, NUMBER, primary_key=True, autoincrement=False, info=info)
 
 
 def number(
@@ -181,7 +186,8 @@ class RowChecker:
     ) -> tuple[Row | None, Damage | None]:
         """Return one row with placeholders for unreadable values, and its damage.
 
-        The row is ``None`` if it cannot be built even with placeholders.
+        The row is ``None`` if it cannot be built even with placeholders. The damage is ``None`` as
+        well if no column is of a table, as in aggregate queries: reads of the rows report it.
         """
         repaired, damage = list(values), None
         for at, (column, kind) in enumerate(zip(self._columns, self._types, strict=True)):
@@ -205,7 +211,7 @@ class RowChecker:
         made: Callable[[Values], Row],
         damage: Damage | None,
         exc: Exception,
-    ) -> tuple[Row | None, Damage]:
+    ) -> tuple[Row | None, Damage | None]:
         """Find the packed column that cannot be decoded, or use placeholders for all of them."""
         packed = [
             at
@@ -222,9 +228,11 @@ class RowChecker:
                 exc = again
             else:
                 return row, damage or self.damage(values, self._column(some[0]), repr(exc))
-        known = next(column for column in self._columns if column is not None)
+        known = next((column for column in self._columns if column is not None), None)
         known = self._column(packed[0]) if packed else known
-        return None, damage or self.damage(values, known, repr(exc))
+        if damage is None and known is not None:
+            damage = self.damage(values, known, repr(exc))
+        return None, damage
 
     def _column(self, at: int) -> Column[Any]:
         column = self._columns[at]

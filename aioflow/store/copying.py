@@ -21,7 +21,7 @@ from sqlalchemy.pool import NullPool
 from aioflow.crypto import Vault
 from aioflow.errors import SettingsError, StoreUnavailable
 from aioflow.store import open_store
-from aioflow.store.tables import account, meta, result_chunk
+from aioflow.store.tables import LAST_SEQ, account, meta, result_chunk
 
 __all__ = ("copy", "export")
 
@@ -29,7 +29,8 @@ _ROWS_AT_ONCE = 500
 _CHUNKS_AT_ONCE = 8
 
 _CONTINUE_JOURNAL = sqlalchemy.text(
-    "SELECT setval('journal_seq', (SELECT coalesce(max(seq), 0) + 1 FROM journal), false)"
+    "SELECT setval('journal_seq', (SELECT coalesce(max(seq), 0) + 1 FROM journal"
+    f" WHERE seq <= {LAST_SEQ}), false)"
 )
 
 _DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg"}

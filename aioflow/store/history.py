@@ -28,7 +28,10 @@ _of_run = _history.c.task_id == literal_column("''")
 _states = _history.c.measure == literal(Measure.STATE)
 _between = and_(_history.c.start >= number("since"), _history.c.start < number("until"))
 # A damaged sum would be of all rows: count only what the column may hold.
-_is_count = _history.c.occurrences.between(literal(0), literal(2**53))
+_is_count = and_(
+    _history.c.occurrences.between(literal(0), literal(2**53)),
+    _history.c.total_ms.between(literal(0), literal(2**53)),
+)
 
 _RUN_ENDS = (
     select(_history.c.start, _history.c.bucket, func.sum(_history.c.occurrences))
@@ -177,6 +180,7 @@ _counted = (
         _history.c.dag_id == _ended.c.dag_id,
         _of_run,
         _states,
+        _is_count,
         _history.c.bucket == _ended.c.state,
         _history.c.start >= _ended.c.day,
         _history.c.start < _ended.c.day + literal(DAY_US),

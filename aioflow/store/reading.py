@@ -41,7 +41,7 @@ from aioflow.model.rows import (
 from aioflow.model.states import RunState, TaskState
 from aioflow.model.timestamps import Timestamp
 from aioflow.store import rows, selects, tables
-from aioflow.store.accounts import AccessReader, token_row
+from aioflow.store.accounts import AccessReader, account_row, token_row
 from aioflow.store.changes import compiled
 from aioflow.store.children import ChildrenReader
 from aioflow.store.columns import read_rows, row_checker
@@ -145,6 +145,7 @@ _DECODERS: Mapping[Table, _Decode] = {
     tables.record: rows.record_row,
     tables.note: note_row,
     tables.outbox: rows.outbox_row,
+    tables.account: account_row,
     tables.api_token: token_row,
 }
 """Decoders of tables with packed columns. Types and ranges are checked in all tables."""

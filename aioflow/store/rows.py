@@ -18,6 +18,7 @@ import msgspec
 from msgspec.structs import replace
 
 from aioflow.crypto import Vault
+from aioflow.model.access import AccountRow, SessionRow, TokenRow
 from aioflow.model.batch import Batch, JournalRow
 from aioflow.model.dag import BackfillRow, DagSpec, ValueKind
 from aioflow.model.decisions import DecisionRow
@@ -510,5 +511,7 @@ def mark_damaged(damage: Damage, row: Row | None) -> Row | None:
             return cast("Row", replace(row, kwargs=None))  # type: ignore[type-var]
         case HistoryRow():
             return None  # without its number it says nothing
+        case AccountRow() | TokenRow() | SessionRow():
+            return None  # a placeholder may stand for a limit: an expiry, scopes, a revocation
         case _:
             return row

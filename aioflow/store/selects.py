@@ -457,4 +457,8 @@ TRIGGERS_PAGE = (
     whole(_trigger).where(_trigger.c.trigger_no > number("after")).limit(number("limit"))
 )
 VERSION = select(_version).where(_version.c.version == text("version"))
-JOURNAL = whole(tables.journal).where(tables.journal.c.seq > number("after")).limit(number("limit"))
+JOURNAL = (
+    whole(tables.journal)
+    .where(tables.journal.c.seq > number("after"), tables.has_place)
+    .limit(number("limit"))
+)

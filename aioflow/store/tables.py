@@ -45,6 +45,7 @@ from aioflow.store.columns import (
 
 __all__ = (
     "HEAD_REVISION",
+    "LAST_SEQ",
     "PRODUCT",
     "REVISION_TABLE",
     "account",
@@ -65,6 +66,7 @@ __all__ = (
     "event",
     "execute_script",
     "expansion",
+    "has_place",
     "history",
     "is_active",
     "is_daily",
@@ -565,10 +567,13 @@ Index(
 
 outbox = Table("outbox", metadata, key("outbox_no"), text("kind"), blob("body"), sqlite_strict=True)
 
+LAST_SEQ = 2**53
+"""The highest valid ``seq`` of a journal row. A higher one is damaged, and no number follows it."""
+
 journal = Table(
     "journal",
     metadata,
-    key("seq"),
+    key("seq", most=LAST_SEQ),
     instant("at"),
     blob("body"),
     number("node_no", server_default="1"),
@@ -579,6 +584,8 @@ Index("journal_by_commit", journal.c.node_no, journal.c.commit_no, unique=True).
     dialect="postgresql"
 )
 """Only where several nodes write: in a SQLite file it would be one more page of each commit."""
+has_place = journal.c.seq.between(literal_column("0"), literal_column(str(LAST_SEQ)))
+"""Condition for journal rows whose ``seq`` is valid. All others have no place in the order."""
 
 
 history = Table(
@@ -590,7 +597,7 @@ history = Table(
     instant("start"),
     index("bucket"),
     count("occurrences"),
-    number("total_ms"),
+    count("total_ms"),
     PrimaryKeyConstraint("dag_id", "task_id", "measure", "start", "bucket"),
     sqlite_strict=True,
     sqlite_with_rowid=False,

@@ -14,6 +14,7 @@ from sqlalchemy import (
     and_,
     bindparam,
     case,
+    cast,
     func,
     literal_column,
     or_,
@@ -131,14 +132,18 @@ _EVENT_BY_NO = select(_event).where(_event.c.event_no == number("event_no"))
 _is_drained = tables.node.c.node_no.in_(select(tables.drained.c.node_no)).label("is_drained")
 _dag_event, _dag_trigger = tables.dag_event, tables.dag_trigger
 _NODES = select(tables.node, _is_drained).order_by(tables.node.c.node_no)
-_OLDEST_COMMIT = select(func.min(tables.journal.c.seq))
-_NEWEST_COMMIT = select(func.max(tables.journal.c.seq))
+_OLDEST_COMMIT = select(func.min(tables.journal.c.seq)).where(tables.has_place)
+_NEWEST_COMMIT = select(func.max(tables.journal.c.seq)).where(tables.has_place)
 _JOURNAL_END = select(
     tables.node.c.node_no, tables.node.c.commit_no, _NEWEST_COMMIT.scalar_subquery()
 )
 _ROWS_BEFORE = 1_000
 _commit_no = tables.journal.c.commit_no
-_of_node = tables.journal.c.node_no == number("node_no")
+_of_node = and_(
+    tables.journal.c.node_no == number("node_no"),
+    # In SQLite a text is above any number, but it prevents no commit.
+    cast(_commit_no, _commit_no.type) == _commit_no,
+)
 _COMMITS_ABOVE: Any = select(func.count(), func.min(_commit_no), func.max(_commit_no)).where(
     _of_node,
     _commit_no > number("number"),

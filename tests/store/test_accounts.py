@@ -180,3 +180,33 @@ async def test_the_audit_is_filtered_by_who_did_what_to_which_object_and_when(st
     assert await store.list_audit(AuditFilter(actor="anna"), before=12) == [FIRST]
     assert await store.find_audit(FIRST.audit_no) == FIRST
     assert await store.find_audit(99) is None
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "value"),
+    [
+        ("api_token", "scopes", "'c1'"),
+        ("api_token", "revoked_at", 2**62),
+        ("account", "groups", "'c1'"),
+        ("account", "changed_at", 2**62),
+        ("session", "last_used_at", 2**62),
+    ],
+)
+async def test_a_damaged_row_lets_nobody_in_and_is_named(store, store_url, table, column, value):
+    await store.commit(batch(1, accounts=[ANNA], tokens=[TOKEN], sessions=[SESSION]))
+    written = value
+    if isinstance(value, str):
+        is_sqlite = store_url.startswith("sqlite")
+        written = f"x{value}" if is_sqlite else f"decode({value}, 'hex')"
+    execute(store_url, f'UPDATE {table} SET "{column}" = {written}')
+
+    found = {
+        "account": await store.list_accounts(),
+        "api_token": await store.list_tokens(),
+        "session": await store.list_sessions(),
+    }
+
+    assert [name for name, rows in found.items() if not rows] == [table]
+    named = await store.find_damage()
+    assert [(one.table, one.column) for one in named] == [(table, column)]
+    assert await store.list_damaged() == named

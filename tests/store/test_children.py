@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from msgspec.structs import replace
+from sqlalchemy import func, select
 
 from aioflow.model.children import DURATION_BOUNDS_US, NO_DURATION, Cell, ChildCount, SlowChild
 from aioflow.model.states import Failure, TaskState
+from aioflow.store import tables
+from aioflow.store.columns import read_rows
 from tests.store.samples import NOON, TASK, batch, first_batch
 
 SECOND = DURATION_BOUNDS_US.index(1_000_000)
@@ -75,6 +78,15 @@ async def test_a_cell_shows_the_child_that_needs_attention_most(store):
         6,
         12,
     ]
+
+
+def test_a_row_of_an_aggregate_that_cannot_be_read_is_left_out():
+    counted = select(func.count(), func.max(tables.task.c.state))
+
+    def made(values):
+        return TaskState(values[1])
+
+    assert read_rows(counted, made, [(1, 6), (1, 77)], lambda *_: None) == [TaskState.SUCCESS]
 
 
 async def test_the_slowest_and_the_failed_children_are_listed(store):

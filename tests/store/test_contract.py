@@ -628,6 +628,21 @@ async def test_triggers_and_the_journal_come_in_pages(store):
     assert [row.at for row in await store.read_journal(limit=1)] == [NOON]
 
 
+@pytest.mark.parametrize("seq", [-(2**62), -1, 2**62, 2**63 - 1])
+async def test_a_journal_row_at_a_damaged_place_hides_no_other_one(store, store_url, seq):
+    await store.commit(first_batch())
+    await store.commit(batch(2, done_outbox=[3]))
+    execute(store_url, f"UPDATE journal SET seq = {seq} WHERE commit_no = 2")
+    await store.commit(batch(3, gone_files=["etl.py"]))
+
+    (first, third) = await store.read_journal()
+
+    assert (first.commit_no, third.commit_no) == (1, 3)
+    assert (await store.oldest_commit(), await store.newest_commit()) == (first.seq, third.seq)
+    assert (await store.find_journal_end()).seq == third.seq
+    assert [(one.table, one.column) for one in await store.find_damage()] == [("journal", "seq")]
+
+
 async def test_a_store_opened_for_reading_reads_and_cannot_write(store, store_url):
     await store.commit(first_batch())
 

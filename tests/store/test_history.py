@@ -57,8 +57,23 @@ async def test_a_damaged_number_does_not_refuse_the_next_commit(store, store_url
     assert await store.list_history("etl", "a", **ALWAYS) == []
     assert [damage.table for damage in store.damages.all()] == ["history"]
     await store.commit(batch(3, history=[TOOK]))
-
     assert await store.list_history("etl", "a", **ALWAYS) == [TOOK]
+
+
+async def test_a_damaged_sum_is_left_out_of_the_sum_over_hours(store, store_url):
+    await store.commit(first_batch())
+    later = TOOK._replace(start=HOUR + HOUR_US)
+    await store.commit(batch(2, history=[TOOK, later, ENDED]))
+    execute(store_url, f"UPDATE history SET total_ms = {2**63 - 1} WHERE start = {HOUR}")
+
+    (left,) = await store.sum_history_by_task("etl", **ALWAYS)
+
+    assert (left.task_id, left.occurrences, left.total_ms) == ("a", 2, 30)
+    assert await store.count_run_ends(0, 2**60) == []
+    assert await store.list_history("etl", "a", **ALWAYS) == [later]
+    assert {(one.table, one.column) for one in await store.find_damage()} == {
+        ("history", "total_ms")
+    }
 
 
 async def test_the_journal_says_what_the_history_should_count(store, store_url):

@@ -125,6 +125,17 @@ async def test_a_damaged_journal_row_is_noticed(store, store_url):
     assert any("there already" in fault for fault in await compare_with_replay(store))
 
 
+async def test_the_end_of_a_task_whose_run_is_not_in_the_journal_is_noticed(store, store_url):
+    await store.commit(first_batch())
+    await store.commit(batch(2, new_runs=[replace(RUN, run_no=2, run_id="next", key=None)]))
+    ended = replace(TASK, run_no=2, task_no=20, state=TaskState.SUCCESS, ended_at=NOON)
+    await store.commit(batch(3, new_tasks=[ended]))
+    body = "(SELECT body FROM journal WHERE commit_no = 3)"
+    execute(store_url, f"UPDATE journal SET body = {body} WHERE commit_no = 2")
+
+    assert any("no such run" in fault for fault in await compare_with_replay(store))
+
+
 @pytest.mark.parametrize(
     "body", [b"", b"\x01", b"\x09\x90", b"\x02zzz", b"\x01\x92\x90\x91\x01"], ids=repr
 )

@@ -44,6 +44,7 @@ __all__ = (
     "TABLES",
     "Case",
     "Written",
+    "add_remote_worker",
     "cases",
     "key_of",
     "make_home",
@@ -236,10 +237,15 @@ async def _vote(n: Node) -> None:
     await n.api.by(ADMIN).decisions.answer(found.decision_no, True)
 
 
-async def _start_remotely(n: Node) -> None:
-    """Start a task in a worker of another executor."""
+def add_remote_worker(n: Node) -> None:
+    """Give the node a worker of another executor."""
     n.engine.slots.remote = RemoteWorkers({"dask": 1})
     n.engine.report([WorkerUp(100, WorkerSpec("dask"), WorkerLocation("node-7", "process 4711"))])
+
+
+async def _start_remotely(n: Node) -> None:
+    """Start a task in a worker of another executor."""
+    add_remote_worker(n)
     await n.api.trigger("remote", run_id="remote-1")
     start = (await n.effects.next_start()).start
     n.engine.report([TaskStarted(start.task_no, start.start_no, SystemClock().now())])

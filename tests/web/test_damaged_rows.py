@@ -15,6 +15,7 @@ import pytest
 from aioflow.clock import SystemClock
 from aioflow.crypto import Vault
 from aioflow.errors import ResultMissing, StoreError
+from aioflow.model.history import Measure
 from aioflow.model.rows import DAMAGED, Damage
 from aioflow.protocol.inputs import HostUp
 from aioflow.protocol.outbox import ALERT, Alert
@@ -28,7 +29,7 @@ from tests.databases import DATABASES
 from tests.journal_replay import compare_with_replay
 from tests.web.damaged_postgres import PostgresHome, WholePostgres
 from tests.web.damaged_sqlite import SqliteHome, WholeSqlite
-from tests.web.damaging import HEALTHY, TABLES, Case, Written, cases
+from tests.web.damaging import HEALTHY, TABLES, Case, Written, add_remote_worker, cases
 from tests.web.node import Node, ask, node
 
 pytestmark = pytest.mark.asyncio(loop_factories=["uvloop"])
@@ -78,6 +79,11 @@ _MET = [  # values that failed once, and one of each kind
     Case("decision", "question", "garbage"),
     Case("note", "task_index", "a text"),
     Case("try_worker", "host", "no text"),
+    Case("account", "groups", "garbage"),
+    Case("journal", "seq", "largest"),
+    Case("journal", "commit_no", "a text"),
+    Case("journal", "body", "a text"),
+    Case("task", "interruptions", "out of range"),
 ]
 _DRAWN = random.Random(5).sample(cases(), 4)
 _MET_ON_POSTGRES = [  # one of each kind that its types hold
@@ -136,6 +142,19 @@ async def test_every_table_has_a_row_to_damage(whole, tmp_path):
     assert [table.name for table, rows in zip(TABLES, found, strict=True) if not rows] == []
 
 
+@on_both
+async def test_the_replay_names_the_rows_that_it_cannot_read(whole, tmp_path):
+    with whole.copied(tmp_path / "home") as place:
+        await place.write(Case("history", "occurrences", "null"), f"measure = {Measure.STATE:d}")
+        await place.write(Case("journal", "commit_no", "null"))
+        url = place.url or f"sqlite:///{place.path}/aioflow.db"
+        async with open_store(url, Vault.open(place.path / "key")) as store:
+            differences = await compare_with_replay(store)
+
+    assert "1 rows of the journal cannot be read" in differences
+    assert any(one.endswith("has None occurrences") for one in differences)
+
+
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
 @on_both
@@ -179,8 +198,13 @@ async def hurts_only_itself(whole: Whole, home: Path, case: Case) -> bool:
 
 
 async def _healthy_runs_end(n: Node) -> None:
-    """Let the undamaged runs continue to their end, including those that need an event."""
+    """Let the undamaged runs continue to their end, including those that need an event.
+
+    Every task can start: while tasks that may have killed the daemon start in groups, one that
+    cannot start delays all others for up to ten minutes.
+    """
     n.engine.report([HostUp("async"), HostUp("triggers")])
+    add_remote_worker(n)
     runs = {run.run_no for run in map(n.engine.memory.find_run, HEALTHY) if run is not None}
     while runs & n.engine.memory.runs.keys():
         hosted, n.effects.hosted = n.effects.hosted, []
@@ -324,6 +348,21 @@ async def _is_in_quarantine(place: Place) -> None:
         ("task", "state", "deferred-1")
     ]
     assert (refused.status, refused.json["code"]) == (409, "request.run_quarantined")
+
+
+@pytest.mark.parametrize("whole", ["sqlite"], indirect=True)
+async def test_a_child_whose_state_is_a_fraction_is_drawn_like_one_without_a_row(whole, tmp_path):
+    with whole.copied(tmp_path / "home") as place:
+        await place.write(Case("task", "state", "a fraction"), "map_index = 0")
+        async with node(place.path) as n:
+            web = Trusted(create_app(n.api, Token("t" * 43)))
+            at = "/api/v1/runs/fan-1/tasks/each/children"
+            summary, cells = await ask(web, "GET", at), await ask(web, "GET", f"{at}/cells")
+
+    assert (summary.status, cells.status) == (200, 200)
+    assert sum(summary.json["counts"].values()) == summary.json["width"] == 3
+    letters = cells.json["letters"]
+    assert [letters[state] for state in cells.json["states"]] == ["pending", "running", "running"]
 
 
 @on_both
