@@ -230,7 +230,7 @@ function Title<T>({ column, sort, sortBy, canSort, children }: TitleProps<T>) {
   const isBy = sort?.by === column.id;
   const way = isBy ? (sort.isDescending ? "descending" : "ascending") : undefined;
   return (
-    <span role="columnheader" class={classOf(column)} title={column.meaning} aria-label={column.title || undefined} aria-sort={canSort ? (way ?? "none") : undefined}>
+    <span role="columnheader" class={classOf(column)} title={column.meaning} aria-label={column.title || undefined} aria-sort={way ?? (canSort ? "none" : undefined)}>
       {canSort ? (
         <button type="button" class="sort" onClick={() => sortBy(column)}>
           {column.title}
@@ -239,7 +239,10 @@ function Title<T>({ column, sort, sortBy, canSort, children }: TitleProps<T>) {
       ) : column.title === "" ? (
         <span class="offscreen">{texts.table.actions}</span>
       ) : (
-        <span class="table-title">{column.title}</span>
+        <span class={isBy ? "table-title is-sorted" : "table-title"}>
+          {column.title}
+          {isBy && <Icon name={sort.isDescending ? "arrow-down" : "arrow-up"} size={12} />}
+        </span>
       )}
       {children}
     </span>

@@ -15,6 +15,7 @@ import { count, sentenceCase, texts } from "../texts";
 import { Took, When, millis, span } from "../time";
 import type { Overview, Trigger, Wait as WaitOf } from "../types";
 import { endOf } from "../wait_times";
+import { KIND, whatOf } from "../waits";
 
 const PAGE = 200;
 /** Rows of one kind, beside other kinds; all of them are a click away. */
@@ -149,11 +150,6 @@ function withoutTrigger(now: Overview | undefined, kind: string, dag: string): W
     }))
     .filter((row) => kind === "" || row.kind === kind);
 }
-
-/** "load waits for its condition: the file" without the name, which is in a column of its own, and the kind, which is in the head of the group. */
-const whatOf = (text: string): string => text.replace(/^.*? waits? for /, "").replace(KIND, "");
-
-const KIND = /^(its condition|a decision): /;
 
 /** The children of a mapped task that wait for the same are one row. */
 function merged(rows: Wait[]): Wait[] {
