@@ -30,18 +30,27 @@ const TYPING_MS = 250;
 
 interface View {
   wrap: boolean;
-  numbers: boolean;
+  /** Null until the reader chooses: shown where there is room. */
+  numbers: boolean | null;
   time: "none" | "clock" | "date" | "elapsed";
 }
 
+/** What stands before each line. */
+interface MarksView extends View {
+  numbers: boolean;
+  hasMillis: boolean;
+}
+
 const KEY = "aioflow.log";
+/** Below this width, in pixels, numbers and milliseconds would leave no room for the text. */
+const NARROW = 560;
 /** A line with a link to its task is as tall as a target has to be. */
 const LINK_ROW = 24;
 const PHONE = "(max-width: 720px)";
 
 /** The log of a task is narrow, beside its run: its lines wrap unless the reader chose otherwise. */
 function storedView(isOfRun: boolean): View {
-  const usual: View = matchMedia(PHONE).matches ? { wrap: true, numbers: false, time: "none" } : { wrap: !isOfRun, numbers: true, time: "clock" };
+  const usual: View = matchMedia(PHONE).matches ? { wrap: true, numbers: false, time: "none" } : { wrap: !isOfRun, numbers: null, time: "clock" };
   try {
     return { ...usual, ...(JSON.parse(localStorage.getItem(KEY) ?? "{}") as Partial<View>) };
   } catch {
@@ -257,11 +266,14 @@ function Lines({ source, run, isGoingOn, hasTries, tasks, lead }: LinesProps) {
   }, [loaded, firstError?.key]);
 
   const number = Math.max(3, String(all.at(-1)?.line ?? all.length).length);
-  const [heightOf, probe, onWidth] = useHeights(view, isOfRun, number);
+  const [width, setWidth] = useState(0);
+  const isNarrow = width > 0 && width < NARROW;
+  const marks: MarksView = { ...view, numbers: view.numbers ?? !isNarrow, hasMillis: !isNarrow };
+  const [heightOf, probe] = useHeights(marks, isOfRun, number, width);
 
   const menu: (MenuItem | "line")[] = [
     { name: texts.wrap, isOn: view.wrap, act: () => change({ wrap: !view.wrap }) },
-    { name: texts.numbers, isOn: view.numbers, act: () => change({ numbers: !view.numbers }) },
+    { name: texts.numbers, isOn: marks.numbers, act: () => change({ numbers: !marks.numbers }) },
     "line",
     ...(isOfRun ? [] : [...Object.entries(texts.levels).map(([key, name]) => ({ name, isOn: level === key, act: () => setLevel(key) })), "line" as const]),
     ...(["none", "clock", "date", "elapsed"] as const).map((time) => ({ name: texts.time[time]!, isOn: view.time === time, act: () => change({ time }) })),
@@ -316,8 +328,8 @@ function Lines({ source, run, isGoingOn, hasTries, tasks, lead }: LinesProps) {
           const found = serious[one];
           return (
             found.length > 0 && (
-              <button key={one} type="button" class="log-jump small" data-level={one} title={texts.jump[one]} aria-label={texts.serious[one](found.length, serious.isPart)} onClick={() => jump(one)}>
-                {numbered(texts.serious[one](found.length, serious.isPart))}
+              <button key={one} type="button" class="log-jump small" data-level={one} title={texts.jump[one]} onClick={() => jump(one)}>
+                {texts.serious[one](found.length, serious.isPart)}
               </button>
             )
           );
@@ -367,7 +379,7 @@ function Lines({ source, run, isGoingOn, hasTries, tasks, lead }: LinesProps) {
           onFollow={(isAtEnd) => setFollows(isAtEnd && !loaded.hasAfter)}
           onBefore={() => lines.current?.older()}
           onAfter={() => lines.current?.newer()}
-          onWidth={onWidth}
+          onWidth={setWidth}
           at={wanted}
           row={(row) => {
             if (row.kind === "try") {
@@ -381,7 +393,7 @@ function Lines({ source, run, isGoingOn, hasTries, tasks, lead }: LinesProps) {
               const key = row.lines[0]!.key;
               return (
                 <div class={`log-line fold ${row.key === pointed ? "hit" : ""}`} data-level="error">
-                  <Marks view={view} line={row.isOpen ? { ...row.lines[0]!, line: null } : row.lines[0]!} begun={begun} run={run} isOfRun={isOfRun} onLink={link} />
+                  <Marks view={marks} line={row.isOpen ? { ...row.lines[0]!, line: null } : row.lines[0]!} begun={begun} run={run} isOfRun={isOfRun} onLink={link} />
                   <button
                     type="button"
                     aria-expanded={row.isOpen}
@@ -404,7 +416,7 @@ function Lines({ source, run, isGoingOn, hasTries, tasks, lead }: LinesProps) {
             const isHit = hit?.line?.key === line.key || row.key === pointed;
             return (
               <div class={`log-line ${isMarked ? "marked" : ""} ${isHit ? "hit" : ""}`} data-level={line.level ?? undefined} data-stream={line.stream === "stderr" ? "stderr" : undefined}>
-                <Marks view={view} line={line} begun={begun} run={run} isOfRun={isOfRun} onLink={link} />
+                <Marks view={marks} line={line} begun={begun} run={run} isOfRun={isOfRun} onLink={link} />
                 <code>
                   <LineText text={line.text} style={row.style} dag={dag} expression={expression} />
                   {line.is_cut && (
@@ -439,17 +451,6 @@ function Lines({ source, run, isGoingOn, hasTries, tasks, lead }: LinesProps) {
         </div>
       )}
     </div>
-  );
-}
-
-/** "3 errors", of which a narrow log shows the number only. */
-function numbered(text: string): ComponentChildren {
-  const [some, ...unit] = text.split(" ");
-  return (
-    <>
-      {some}
-      <span class="log-unit"> {unit.join(" ")}</span>
-    </>
   );
 }
 
@@ -499,7 +500,7 @@ function Toggle({ name, isOn, isDisabled, onChange, children }: { name: string; 
 }
 
 interface MarksProps {
-  view: View;
+  view: MarksView;
   line: LogLine;
   begun: number | null;
   run: string;
@@ -535,7 +536,7 @@ function Marks({ view, line, begun, run, isOfRun, onLink }: MarksProps) {
       </span>
       {view.time !== "none" && (
         <time class="log-time" dateTime={line.at ?? ""} title={instants(line.at)}>
-          {timeText(line.at, view.time, begun)}
+          {timeText(line.at, view.time, begun, view.hasMillis)}
         </time>
       )}
       {isOfRun && line.task_id !== undefined && (
@@ -553,7 +554,15 @@ function Marks({ view, line, begun, run, isOfRun, onLink }: MarksProps) {
   );
 }
 
-function timeText(at: string | null, how: View["time"], begun: number | null): string {
+/** Milliseconds: a point and three digits. */
+const MILLIS = 4;
+
+function timeText(at: string | null, how: View["time"], begun: number | null, hasMillis: boolean): string {
+  const text = preciseText(at, how, begun);
+  return hasMillis ? text : text.replace(/\.\d{3}(Z?)$/, "$1");
+}
+
+function preciseText(at: string | null, how: View["time"], begun: number | null): string {
   const found = millis(at);
   if (found === null) return "";
   if (how === "elapsed") {
@@ -573,31 +582,31 @@ const AROUND_PX = 31;
 const AFTER_PX = 12;
 /** The part of a character by which widths may be rounded. */
 const ROUNDED = 0.02;
-/** The icon before the last line of a traceback, in characters. */
-const FOLD_CHARS = 4;
+/** The icon before the last line of a traceback, and its gap. */
+const FOLD_PX = 18;
 const TASK_PX = { phone: 72, other: 176 };
 
 /** The height of each row: with wrapped lines, that of as many lines as its text fills. */
-function useHeights(view: View, isOfRun: boolean, number: number): [(row: Row) => number, preact.RefObject<HTMLSpanElement | null>, (width: number) => void] {
+function useHeights(view: MarksView, isOfRun: boolean, number: number, width: number): [(row: Row) => number, preact.RefObject<HTMLSpanElement | null>] {
   const probe = useRef<HTMLSpanElement>(null);
-  const [width, setWidth] = useState(0);
   const [character, setCharacter] = useState(7.3);
   useEffect(() => {
     const measure = () => probe.current && setCharacter(probe.current.getBoundingClientRect().width / 100 || 7.3);
     measure();
     void document.fonts?.ready.then(measure);
   }, []);
-  const before = (view.numbers ? number * character + AFTER_PX : 0) + (view.time === "none" ? 0 : TIME_CHARS[view.time] * character + AFTER_PX) + (isOfRun ? TASK_PX[matchMedia(PHONE).matches ? "phone" : "other"] : 0);
-  const columns = Math.max(12, Math.floor((width - before - AROUND_PX) / character - ROUNDED));
+  const before = (view.numbers ? number * character + AFTER_PX : 0) + (view.time === "none" ? 0 : (TIME_CHARS[view.time] - (view.hasMillis ? 0 : MILLIS)) * character + AFTER_PX) + (isOfRun ? TASK_PX[matchMedia(PHONE).matches ? "phone" : "other"] : 0);
+  const columnsBehind = (pixels: number): number => Math.max(12, Math.floor((width - before - AROUND_PX - pixels) / character - ROUNDED));
+  const [columns, foldColumns] = [columnsBehind(0), columnsBehind(FOLD_PX)];
   const isWrapped = view.wrap && width > 0;
   const heightOf = useCallback(
     (row: Row): number => {
       if (row.kind === "try") return BORDER;
       const height = isOfRun ? LINK_ROW : ROW;
-      if (row.kind === "fold") return isWrapped ? 6 + height * wrappedLines(row.text, columns - FOLD_CHARS) : 26;
+      if (row.kind === "fold") return isWrapped ? 6 + height * wrappedLines(row.text, foldColumns) : 26;
       return isWrapped ? height * wrappedLines(row.text, columns) : height;
     },
-    [isWrapped, columns, isOfRun],
+    [isWrapped, columns, foldColumns, isOfRun],
   );
-  return [heightOf, probe, setWidth];
+  return [heightOf, probe];
 }
