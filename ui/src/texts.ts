@@ -177,6 +177,7 @@ export const texts = {
     until: "until",
     deadline: "deadline",
     nextTry: "next try",
+    forPerson: "for a person",
     /** What it waits for, where the scheduler's word for it says little. */
     kinds: { interval: "its condition", trigger_capacity: "the triggerer", retry_at: "retry" } as Record<string, string>,
     checked: "checked",

@@ -19,8 +19,8 @@ import { TaskPane } from "../task";
 import { stateName, texts } from "../texts";
 import { SlowMark, Usually, useUsual } from "../history";
 import { At, Took, When, millis, span } from "../time";
-import type { Counts, DagDetail, GanttRow, Graph, Note, Run, RunGraph, RunGraphTask, RunSummary, Task } from "../types";
-import { Waits } from "../wait_times";
+import type { Cause, Chain, Counts, DagDetail, GanttRow, Graph, Note, Run, RunGraph, RunGraphTask, RunSummary, Task } from "../types";
+import { Waits, briefWait } from "../wait_times";
 import { Why } from "../why";
 
 const PAGE = 500;
@@ -257,9 +257,25 @@ function RunGraphView({ run, tasks, isOld, picked }: Omit<ViewProps, "view" | "n
   const listed = useItems<Task>(isOld ? query(`/runs/${enc(run.run_id)}/tasks`, { limit: 1000 }) : null, { on: ofRun(run.run_id), gap: 500 });
   const counts = useMemo(() => countsOf(tasks, listed.data, shape), [tasks, listed.data, shape]);
   const times = useMemo(() => tasks && Object.fromEntries(tasks.map((task) => [task.task_id, { from: millis(task.started_at), to: Object.keys(task.counts).some(isLive) ? null : millis(task.ended_at) }])), [tasks]);
+  const waits = isGoingOn(run) && (run.counts["deferred"] || run.counts["sensing"]);
+  const chain = useData<Chain>(waits ? `/runs/${enc(run.run_id)}/why` : null, { on: ofRun(run.run_id), gap: 5000, every: 15_000 });
+  const details = useMemo(() => tasks && detailsOf(tasks, chain.data?.causes ?? [], run.run_id), [tasks, chain.data]);
   if (!shape) return dag.problem ? <Trouble problem={dag.problem} again={dag.reload} /> : <Shown of={graph} optional>{() => null}</Shown>;
-  return <GraphView graph={shape} counts={counts} times={times} picked={picked} hrefOf={(task) => taskHref(run.run_id, task)} />;
+  return <GraphView graph={shape} counts={counts} times={times} details={details} picked={picked} hrefOf={(task) => taskHref(run.run_id, task)} />;
 }
+
+/** How long each task took that has ended, and what those wait for that are causes of the wait of the run. */
+export function detailsOf(tasks: RunGraphTask[], causes: Cause[], run: string): Record<string, string> {
+  const found: Record<string, string> = {};
+  for (const { task_id: task, counts, started_at: from, ended_at: to } of tasks) {
+    const [begun, over] = [millis(from), millis(to)];
+    if (begun !== null && over !== null && !Object.keys(counts).some(isLive)) found[task] = span(over - begun);
+  }
+  for (const { run_id: of, task_id: task, waiting_on: wait, state } of causes) if (wait && of === run && WAITING.has(state)) found[task] = briefWait(wait);
+  return found;
+}
+
+const WAITING = new Set(["deferred", "sensing"]);
 
 function countsOf(tasks: RunGraphTask[] | undefined, listed: Task[] | undefined, shape: Graph | undefined): Record<string, Counts> {
   if (tasks) {
