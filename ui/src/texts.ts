@@ -113,8 +113,7 @@ export const texts = {
     notFound: "Page not found",
     notFoundText: "No page has this address.",
     goHome: "Go to Home",
-    moreWith: (decisions: number, errors: number): string =>
-      [decisions ? many(decisions, "decision") : "", errors ? many(errors, "import error") : ""].filter(Boolean).join(", "),
+    moreWith: (errors: number): string => many(errors, "import error"),
     newVersion: (version: string): string => `The daemon now runs version ${version}.`,
     reload: "Reload page",
     storeAway: "The database does not answer.",

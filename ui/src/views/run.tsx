@@ -67,6 +67,7 @@ function RunHead({ run, view, hasNoNote }: { run: Run; view: string; hasNoNote: 
   const isAlone = !usePlace().query.has("task");
   const retrying = {
     name: texts.actions.retryFailed,
+    short: texts.actions.retry,
     meaning: texts.actions.retryFailedMeaning(clearable(run.counts)),
     act: () => void retry({ run: run.run_id }, true),
     needs: "operator" as const,
