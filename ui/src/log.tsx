@@ -35,6 +35,9 @@ interface View {
   time: "none" | "clock" | "date" | "elapsed";
 }
 
+/** How wide a letter is, until it is measured. */
+const CHARACTER_PX = 7.3;
+
 /** What stands before each line. */
 interface MarksView extends View {
   numbers: boolean;
@@ -268,8 +271,9 @@ function Lines({ source, run, isGoingOn, hasTries, tasks, lead }: LinesProps) {
   const number = Math.max(3, String(all.at(-1)?.line ?? all.length).length);
   const [width, setWidth] = useState(0);
   const isNarrow = width > 0 && width < NARROW;
+  const taskColumn = useMemo(() => (isOfRun ? taskWidth(all, CHARACTER_PX) : 0), [isOfRun, all]);
   const marks: MarksView = { ...view, numbers: view.numbers ?? !isNarrow, hasMillis: !isNarrow };
-  const [heightOf, probe] = useHeights(marks, isOfRun, number, width);
+  const [heightOf, probe] = useHeights(marks, taskColumn, number, width);
 
   const menu: (MenuItem | "line")[] = [
     { name: texts.wrap, isOn: view.wrap, act: () => change({ wrap: !view.wrap }) },
@@ -281,7 +285,7 @@ function Lines({ source, run, isGoingOn, hasTries, tasks, lead }: LinesProps) {
   const shown = rows.length;
   const word = hitText(hit, filter, looked, all.length, loaded);
   return (
-    <div class={`log ${isFull ? "full" : ""}`} data-wrap={view.wrap ? "" : undefined}>
+    <div class={`log ${isFull ? "full" : ""}`} data-wrap={view.wrap ? "" : undefined} style={isOfRun ? { "--log-task": `${taskColumn}px` } : undefined}>
       <div class={`log-head ${search === "" ? "" : "has-search"} ${isOfRun ? "" : "is-of-task"} ${lead ? "has-lead" : ""}`}>
         {lead}
         <SearchField class="log-search" label={texts.search} value={search} onValue={setSearch} onEnter={isOfRun ? undefined : (way) => void find(way)}>
@@ -584,18 +588,27 @@ const AFTER_PX = 12;
 const ROUNDED = 0.02;
 /** The icon before the last line of a traceback, and its gap. */
 const FOLD_PX = 18;
-const TASK_PX = { phone: 72, other: 176 };
+/** The column of tasks is as wide as their names need, within bounds; behind it is a gap. */
+const TASK_PX = { least: 56, most: 164, gap: 12 };
+const TASK_PHONE_PX = 72;
+
+/** The width of the column of tasks, in pixels. */
+export function taskWidth(lines: readonly Pick<LogLine, "task_id" | "map_index" | "round">[], character: number): number {
+  const longest = lines.reduce((most, line) => Math.max(most, line.task_id === undefined ? 0 : childName(line.task_id, line.map_index ?? -1, line.round ?? 0).length), 0);
+  return Math.min(TASK_PX.most, Math.max(TASK_PX.least, Math.ceil(longest * character)));
+}
 
 /** The height of each row: with wrapped lines, that of as many lines as its text fills. */
-function useHeights(view: MarksView, isOfRun: boolean, number: number, width: number): [(row: Row) => number, preact.RefObject<HTMLSpanElement | null>] {
+function useHeights(view: MarksView, taskColumn: number, number: number, width: number): [(row: Row) => number, preact.RefObject<HTMLSpanElement | null>] {
+  const isOfRun = taskColumn > 0;
   const probe = useRef<HTMLSpanElement>(null);
-  const [character, setCharacter] = useState(7.3);
+  const [character, setCharacter] = useState(CHARACTER_PX);
   useEffect(() => {
-    const measure = () => probe.current && setCharacter(probe.current.getBoundingClientRect().width / 100 || 7.3);
+    const measure = () => probe.current && setCharacter(probe.current.getBoundingClientRect().width / 100 || CHARACTER_PX);
     measure();
     void document.fonts?.ready.then(measure);
   }, []);
-  const before = (view.numbers ? number * character + AFTER_PX : 0) + (view.time === "none" ? 0 : (TIME_CHARS[view.time] - (view.hasMillis ? 0 : MILLIS)) * character + AFTER_PX) + (isOfRun ? TASK_PX[matchMedia(PHONE).matches ? "phone" : "other"] : 0);
+  const before = (view.numbers ? number * character + AFTER_PX : 0) + (view.time === "none" ? 0 : (TIME_CHARS[view.time] - (view.hasMillis ? 0 : MILLIS)) * character + AFTER_PX) + (isOfRun ? (matchMedia(PHONE).matches ? TASK_PHONE_PX : taskColumn + TASK_PX.gap) : 0);
   const columnsBehind = (pixels: number): number => Math.max(12, Math.floor((width - before - AROUND_PX - pixels) / character - ROUNDED));
   const [columns, foldColumns] = [columnsBehind(0), columnsBehind(FOLD_PX)];
   const isWrapped = view.wrap && width > 0;
