@@ -512,35 +512,42 @@ interface MarksProps {
   onLink: (line: number) => void;
 }
 
+/** The address of a line, behind its number or, where there is no room for that, behind its time. */
+function LineLink({ line, onLink, children = line }: { line: number; onLink: (line: number) => void; children?: ComponentChildren }) {
+  return (
+    <a
+      href={`${here().href}#L${line}`}
+      tabIndex={-1}
+      aria-label={texts.lineLink(line)}
+      onClick={(event) => {
+        event.preventDefault();
+        event.stopPropagation();
+        onLink(line);
+      }}
+    >
+      {children}
+    </a>
+  );
+}
+
 /** What stands before the text of a line: its number, time and task. */
 function Marks({ view, line, begun, run, isOfRun, onLink }: MarksProps) {
   const number = line.line;
   return (
     <>
-      {view.numbers && (
-        <span class="log-number">
-          {typeof number === "number" && (
-            <a
-              href={`${here().href}#L${number}`}
-              tabIndex={-1}
-              aria-label={texts.lineLink(number)}
-              onClick={(event) => {
-                event.preventDefault();
-                event.stopPropagation();
-                onLink(number);
-              }}
-            >
-              {number}
-            </a>
-          )}
-        </span>
-      )}
+      {view.numbers && <span class="log-number">{typeof number === "number" && <LineLink line={number} onLink={onLink} />}</span>}
       <span class="log-level" title={line.level === null ? undefined : texts.levelNames[line.level]}>
         {line.level === null ? "" : (texts.marks[line.level] ?? "")}
       </span>
       {view.time !== "none" && (
         <time class="log-time" dateTime={line.at ?? ""} title={instants(line.at)}>
-          {timeText(line.at, view.time, begun, view.hasMillis)}
+          {typeof number === "number" && !view.numbers ? (
+            <LineLink line={number} onLink={onLink}>
+              {timeText(line.at, view.time, begun, view.hasMillis)}
+            </LineLink>
+          ) : (
+            timeText(line.at, view.time, begun, view.hasMillis)
+          )}
         </time>
       )}
       {isOfRun && line.task_id !== undefined && (

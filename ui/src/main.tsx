@@ -23,7 +23,6 @@ import { texts } from "./texts";
 import { applyTheme, isDark, setTheme } from "./theme";
 import { useZoneName } from "./time";
 import type { Me, Overview } from "./types";
-import { Access } from "./views/access";
 import { DagPage } from "./views/dag";
 import { Dags } from "./views/dags";
 import { Events } from "./views/events";
@@ -39,6 +38,7 @@ import { Triggers } from "./views/triggers";
 
 /** Those that a phone shows without its menu. */
 const FIRST = new Set(["/", "/runs", "/triggers", "/decisions"]);
+const Access = lazy<{ me: Me | undefined }>(() => import("./views/access"));
 const Audit = lazy<object>(() => import("./audit/view"));
 const Assets = lazy<object>(() => import("./views/assets"));
 const Executors = lazy<object>(() => import("./executors/view"));
