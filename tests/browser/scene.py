@@ -225,15 +225,18 @@ BEGAN = {
 }
 """When each run begins in the pictures."""
 
-LONGER = {
-    "warehouse": 400,
-    "settlements": 60,
-    "housekeeping": 150,
-    "tills": 200,
-    "invoices": 2000,
-    "payments-4710": 60_000,
+TOOK = {
+    "warehouse": 380,
+    "settlements": 110,
+    "housekeeping": 14,
+    "tills": 46,
+    "invoices": 6,
+    "payments": 1140,
 }
-"""How many times longer the tasks of a DAG, or of one run, take in the pictures."""
+"""About how many seconds a run of each DAG takes in the pictures, however fast the machine was."""
+
+LIKE = {"warehouse-again": "warehouse-2026-01-04"}
+"""A run that has not ended whose tasks are as much slower as those of another one."""
 
 NEXT = {
     "warehouse": "2026-01-06T04:00:00Z",
@@ -365,10 +368,14 @@ class Warp:
         self._began = {run: _time(text) for run, text in began.items()}
         self._folder = str(folder)
         self._at = NOW
+        self._longer: dict[str, float] = {}
 
     def all(self, found: dict[str, tuple[datetime, Any]]) -> dict[str, Any]:
         """Return all answers, moved."""
         shown = {}
+        for run in found["/runs?limit=200"][1]["items"]:
+            if run["ended_at"] is not None:
+                self._longer[run["run_id"]] = self._slower(run["run_id"], _time(run["ended_at"]))
         for key, (at, answer) in found.items():
             path = key.replace(self._folder, FOLDER)
             named = re.search(r"/runs/([^/?]+)", path)
@@ -376,6 +383,12 @@ class Warp:
             shown[path] = self._moved(answer, named[1] if named else "")
         drawn_up(shown)
         return dict(sorted(shown.items()))
+
+    def _slower(self, run: str, ended: datetime) -> float:
+        """Return how many times longer a run takes in the pictures."""
+        usual = TOOK[run.partition("-")[0]]
+        took = usual * (1 + sum(map(ord, run)) % 9 / 60)
+        return took / (ended - self._began[run]).total_seconds()
 
     def _moved(self, value: Any, run: str, key: str = "") -> Any:
         match value:
@@ -393,7 +406,7 @@ class Warp:
                     return text
                 return text_of(self._time(_time(text), run, key))
             case float() if key == "usual_seconds":
-                return round(value * _longer(run), 1)
+                return round(value * self._factor(run), 1)
             case _:
                 return value
 
@@ -401,11 +414,10 @@ class Warp:
         began = self._began.get(run)
         if began is None or key in CHECKED or at > self._at:
             return NOW + (at - self._at)
-        return _time(BEGAN[run]) + (at - began) * _longer(run)
+        return _time(BEGAN[run]) + (at - began) * self._factor(run)
 
-
-def _longer(run: str) -> int:
-    return LONGER.get(run, LONGER.get(run.partition("-")[0], 1))
+    def _factor(self, run: str) -> float:
+        return self._longer.get(LIKE.get(run, run), 1.0)
 
 
 def _scheduled(row: dict[str, Any]) -> dict[str, Any]:

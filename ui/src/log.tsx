@@ -513,19 +513,19 @@ interface MarksProps {
 }
 
 /** The address of a line, behind its number or, where there is no room for that, behind its time. */
-function LineLink({ line, onLink, children = line }: { line: number; onLink: (line: number) => void; children?: ComponentChildren }) {
+function LineLink({ line, onLink, text }: { line: number; onLink: (line: number) => void; text?: string }) {
   return (
     <a
       href={`${here().href}#L${line}`}
       tabIndex={-1}
-      aria-label={texts.lineLink(line)}
+      aria-label={text === undefined ? texts.lineLink(line) : `${text}, ${texts.lineLink(line)}`}
       onClick={(event) => {
         event.preventDefault();
         event.stopPropagation();
         onLink(line);
       }}
     >
-      {children}
+      {text ?? line}
     </a>
   );
 }
@@ -542,9 +542,7 @@ function Marks({ view, line, begun, run, isOfRun, onLink }: MarksProps) {
       {view.time !== "none" && (
         <time class="log-time" dateTime={line.at ?? ""} title={instants(line.at)}>
           {typeof number === "number" && !view.numbers ? (
-            <LineLink line={number} onLink={onLink}>
-              {timeText(line.at, view.time, begun, view.hasMillis)}
-            </LineLink>
+            <LineLink line={number} onLink={onLink} text={timeText(line.at, view.time, begun, view.hasMillis)} />
           ) : (
             timeText(line.at, view.time, begun, view.hasMillis)
           )}

@@ -192,7 +192,7 @@ function InFlightList({ runs, waits }: { runs: InFlight[]; waits: Wait[] }) {
               </span>
               {wait && (
                 <span class="second home-reason">
-                  {wait.text} {wait.waiting_on && <WaitTimes wait={wait.waiting_on} isShort />}
+                  <span>{wait.text}</span> {wait.waiting_on && <WaitTimes wait={wait.waiting_on} isShort />}
                 </span>
               )}
               <span class="second">
