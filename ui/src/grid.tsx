@@ -244,7 +244,7 @@ export function GridView({ grid }: { grid: Grid }) {
               {texts.task.name}
             </span>
             {runs.map((run, index) => (
-              <a key={run.run_id} data-box="" tabIndex={index === runs.length - 1 ? 0 : -1} href={runHref(run.run_id)} title={runTitle(run)} aria-label={`${days[index] ? `${days[index].text}, ` : ""}${runTitle(run)}`} class={days[index] ? "is-new-day" : ""}>
+              <a key={run.run_id} data-box="" tabIndex={index === runs.length - 1 ? 0 : -1} href={runHref(run.run_id)} title={runTitle(run)} aria-label={[days[index]?.text, tall[index]!.isCut ? briefly(run) : "", runTitle(run)].filter(Boolean).join(" ")} class={days[index] ? "is-new-day" : ""}>
                 {days[index] && (
                   <small class="grid-day" aria-hidden="true">
                     <span>{days[index].month}</span> {days[index].day}
@@ -255,6 +255,7 @@ export function GridView({ grid }: { grid: Grid }) {
                     <Icon name="play" size={10} />
                   </small>
                 )}
+                {" "}
                 <small class="grid-mark" aria-hidden="true">
                   {tall[index]!.isCut ? briefly(run) : days[index] && run.cause === "manual" && <Icon name="play" size={10} />}
                 </small>
