@@ -35,7 +35,10 @@ FORMS = {
 }
 """Theme, width and height."""
 
-COLOURS = 160
+COLOURS = 180
+VIVID = 45
+"""The least distance of the bands of a colour that is not grey."""
+
 NEAR = 40
 """Two pixels are the same if no channel differs by more: each picture has few colours."""
 
@@ -113,7 +116,10 @@ def taken(page: Page, path: str) -> Image.Image:
 def reduced(raw: Image.Image) -> Image.Image:
     """Return a picture with few colours. Frequent ones stay exact, such as those of states."""
     found: Any = raw.getcolors(raw.width * raw.height)
-    common = [colour for _, colour in sorted(found, reverse=True)[: COLOURS // 2]]
+    frequent = [colour for _, colour in sorted(found, reverse=True)]
+    # One glyph of a state has few pixels, whose colour is what tells it from others.
+    vivid = [colour for colour in frequent if max(colour) - min(colour) > VIVID]
+    common = list(dict.fromkeys([*frequent[: COLOURS // 3], *vivid[: COLOURS // 3]]))
     rest = raw.quantize(COLOURS - len(common), dither=Image.Dither.NONE).getpalette() or []
     palette = [band for colour in common for band in colour] + rest
     few = raw.quantize(palette=_palette(palette), dither=Image.Dither.NONE)

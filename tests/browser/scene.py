@@ -2,8 +2,8 @@
 
 Every answer that the views of `pictures` request is written to ``scene.json``. Its times are
 moved to one morning, so that the pictures show the same on each machine and at each time. Two
-things are drawn up here instead of recorded: the history of the last days, and how late the loop
-of a daemon is on the machine that records.
+things are drawn up in `scene_past` instead of recorded: the days before, and how late the loop of
+a daemon is on the machine that records.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ import json
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,15 +20,13 @@ from urllib.parse import urlsplit
 
 from benchmarks.daemon import DaemonProcess, eventually
 from examples.settlement_data import generate
+from tests.browser.scene_past import NOW, drawn_up, text_of
 from tests.browser.watched import Watched, chromium, watched
 
 __all__ = ("NOW", "SCENE", "VIEWS", "answers")
 
 ROOT = Path(__file__).parents[2]
 SCENE = Path(__file__).with_name("scene.json")
-NOW = datetime(2026, 1, 5, 9, 41, tzinfo=UTC)
-"""A Monday morning: the time in all pictures."""
-
 VIEWS = {
     "home": "/",
     "runs": "/runs",
@@ -152,6 +149,19 @@ def invoices() -> None:
 
 
 @task
+def book_takings() -> float:
+    """Book the takings of the day."""
+    time.sleep(0.2)
+    return 4310.5
+
+
+@dag(tags=("sales",))
+def tills() -> None:
+    """Books the takings of a shop, once it has closed its till."""
+    book_takings()
+
+
+@task
 def customers() -> list[int]:
     """List the customers with an outdated score."""
     return list(range(240))
@@ -204,6 +214,7 @@ BEGAN = {
     "scores-2026-01-05": "2026-01-05T09:26:10Z",
     "payments-4710": "2026-01-04T15:07:44Z",
     "payments-4711": "2026-01-05T08:52:31Z",
+    "tills-2201": "2026-01-04T17:17:00Z",
     "invoices-2026-01-05": "2026-01-05T06:00:00Z",
     **{
         f"housekeeping-2026-01-05-{hour:02}": f"2026-01-05T{hour:02}:00:00Z"
@@ -214,8 +225,18 @@ BEGAN = {
 }
 """When each run begins in the pictures."""
 
-LONGER = {"warehouse": 400, "settlements": 60, "housekeeping": 150, "invoices": 300}
-"""How many times longer the tasks of a DAG take in the pictures."""
+TOOK = {
+    "warehouse": 380,
+    "settlements": 110,
+    "housekeeping": 14,
+    "tills": 46,
+    "invoices": 6,
+    "payments": 1140,
+}
+"""About how many seconds a run of each DAG takes in the pictures, however fast the machine was."""
+
+LIKE = {"warehouse-again": "warehouse-2026-01-04"}
+"""A run that has not ended whose tasks are as much slower as those of another one."""
 
 NEXT = {
     "warehouse": "2026-01-06T04:00:00Z",
@@ -233,6 +254,7 @@ def prepare(daemon: DaemonProcess, folder: Path) -> None:
         if run.startswith("housekeeping"):
             daemon.wait(daemon.trigger("housekeeping", run_id=run))
     daemon.wait(daemon.trigger("invoices", run_id="invoices-2026-01-05"))
+    daemon.wait(daemon.trigger("tills", run_id="tills-2201"))
     rates = folder / "rates.csv"
     rates.write_text("eur,1.08\n")
     for day in DAYS:
@@ -346,10 +368,14 @@ class Warp:
         self._began = {run: _time(text) for run, text in began.items()}
         self._folder = str(folder)
         self._at = NOW
+        self._longer: dict[str, float] = {}
 
     def all(self, found: dict[str, tuple[datetime, Any]]) -> dict[str, Any]:
         """Return all answers, moved."""
         shown = {}
+        for run in found["/runs?limit=200"][1]["items"]:
+            if run["ended_at"] is not None:
+                self._longer[run["run_id"]] = self._slower(run["run_id"], _time(run["ended_at"]))
         for key, (at, answer) in found.items():
             path = key.replace(self._folder, FOLDER)
             named = re.search(r"/runs/([^/?]+)", path)
@@ -357,6 +383,12 @@ class Warp:
             shown[path] = self._moved(answer, named[1] if named else "")
         drawn_up(shown)
         return dict(sorted(shown.items()))
+
+    def _slower(self, run: str, ended: datetime) -> float:
+        """Return how many times longer a run takes in the pictures."""
+        usual = TOOK[run.partition("-")[0]]
+        took = usual * (1 + sum(map(ord, run)) % 9 / 60)
+        return took / (ended - self._began[run]).total_seconds()
 
     def _moved(self, value: Any, run: str, key: str = "") -> Any:
         match value:
@@ -372,9 +404,9 @@ class Warp:
                 text = PRINTED.sub("", value.replace(self._folder, FOLDER))
                 if key == "logical_date" or not ISO.fullmatch(text):
                     return text
-                return _text(self._time(_time(text), run, key))
+                return text_of(self._time(_time(text), run, key))
             case float() if key == "usual_seconds":
-                return round(value * LONGER.get(run.partition("-")[0], 1), 1)
+                return round(value * self._factor(run), 1)
             case _:
                 return value
 
@@ -382,8 +414,10 @@ class Warp:
         began = self._began.get(run)
         if began is None or key in CHECKED or at > self._at:
             return NOW + (at - self._at)
-        dag = run.partition("-")[0]
-        return _time(BEGAN[run]) + (at - began) * LONGER.get(dag, 1)
+        return _time(BEGAN[run]) + (at - began) * self._factor(run)
+
+    def _factor(self, run: str) -> float:
+        return self._longer.get(LIKE.get(run, run), 1.0)
 
 
 def _scheduled(row: dict[str, Any]) -> dict[str, Any]:
@@ -398,155 +432,6 @@ def _scheduled(row: dict[str, Any]) -> dict[str, Any]:
 
 def _time(text: str) -> datetime:
     return datetime.fromisoformat(text)
-
-
-def _text(at: datetime) -> str:
-    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-# ── what is drawn up ────────────────────────────────────────────────────────────────────
-
-
-def drawn_up(shown: dict[str, Any]) -> None:
-    """Put the history of some days, and a daemon that is on time, into the answers."""
-    for key in [key for key in shown if key.startswith("/history/")]:
-        path = key.partition("?")[0]
-        answer = shown.pop(key)
-        shown[f"{path}?" if "?" in key else path] = _history(path, answer)
-    for key in [key for key in shown if key.startswith("/history/dags?")]:
-        for dag in shown[key]["items"]:
-            _lengthened(dag)
-    for key in [key for key in shown if re.fullmatch(r"/pools/[^/]+/usage", key)]:
-        shown[key] |= _usage()
-    overview = shown["/overview"]
-    overview["status"] = "ready"
-    overview["uptime_seconds"] = 6 * 86_400 + 3 * 3600
-    overview["fires_per_second"] = 0.4
-    overview["waiting_longest"].sort(key=lambda row: row["since"])
-    for group in shown["/home"]["attention"]:
-        group["since"] = group["last"]["ended_at"]
-    shown["/home"]["attention"].sort(key=lambda group: group["last"]["ended_at"], reverse=True)
-    shown["/runs?limit=200"]["items"].sort(key=lambda run: run["started_at"], reverse=True)
-    _summary(shown["/triggers/summary"])
-
-
-def _lengthened(dag: dict[str, Any]) -> None:
-    for name in ("p50_seconds", "p95_seconds"):
-        if dag.get(name) is not None:
-            dag[name] = round(dag[name] * LONGER.get(dag["dag_id"], 1), 1)
-    if dag["dag_id"] == "warehouse":
-        dag |= {**WAREHOUSE, "p50_seconds": 412.0, "p95_seconds": 618.0}
-
-
-def _summary(summary: dict[str, Any]) -> None:
-    since = {"person": BEGAN["payments-4711"], "time": BEGAN["warehouse-again"]}
-    for kind in summary["kinds"]:
-        kind["oldest_since"] = since.get(kind["kind"])
-    for age in summary["ages"]:
-        age["count"] = 2 if age["upto_seconds"] == 3600 else 0
-
-
-def _history(path: str, answer: dict[str, Any]) -> dict[str, Any]:
-    if path == "/history/runs":
-        answer["items"] = [_ends(at, number) for number, at in enumerate(_hours())]
-    elif path.endswith("/schedule"):
-        answer["items"] = [_fire_day(back) for back in range(34, -1, -1)]
-    elif path.startswith("/history/dags/") and not path.endswith("/tasks"):
-        answer["items"] = [_day(back) for back in range(29, -1, -1) if back != MISSED]
-        answer["total"] |= {**WAREHOUSE, "duration": _durations(27, 412.0, 618.0)}
-        answer["slow_after_seconds"] = 618.0
-    return answer
-
-
-MISSED = 12
-BROKE = {0, 20}
-"""Days ago on which the schedule of the warehouse missed its time, and on which a run failed."""
-
-WAREHOUSE = {
-    "failure_rate": round(2 / 29, 3),
-    "ends": {"success": 27, "failed": 1, "partial": 1},
-}
-"""How the runs of the warehouse in the last 30 days ended."""
-
-
-def _day(back: int) -> dict[str, Any]:
-    """Return the one run of the warehouse on a day."""
-    state = "success" if back not in BROKE else "failed" if back else "partial"
-    took = 372.0 + 14 * ((back * 7) % 11) + (110 if back in {6, 27} else 0)
-    waited = 0.4 + 0.1 * ((back * 5) % 7)
-    return {
-        "start": _text(NOW.replace(hour=0, minute=0) - timedelta(days=back)),
-        "ends": {state: 1},
-        "failure_rate": float(state != "success"),
-        "duration": _durations(1, took, took)
-        if state == "success"
-        else {"count": 0, "mean": None, "p50": None, "p95": None},
-        "queue": _durations(1, waited, waited),
-    }
-
-
-def _fire_day(back: int) -> dict[str, Any]:
-    midnight = NOW.replace(hour=0, minute=0) - timedelta(days=back)
-    missed = int(back == MISSED)
-    return {
-        "start": _text(midnight),
-        "fired": 1 - missed,
-        "failed": int(back in BROKE),
-        "late": int(back in {6, 27}),
-        "missed": missed,
-    }
-
-
-def _hours() -> Iterator[datetime]:
-    last = NOW.replace(minute=0)
-    return (last - timedelta(hours=back) for back in range(23, -1, -1))
-
-
-def _usage() -> dict[str, Any]:
-    """Return how full a pool of 8 slots was: each night at four, and since a run began."""
-    since = NOW.replace(minute=40) - timedelta(hours=24)
-    steps = [since + timedelta(minutes=5 * number) for number in range(289)]
-    items = [_usage_step(at, number) for number, at in enumerate(steps)]
-    full = sum(step["used"] == step["slots"] for step in items) * 300
-    edges = {"since": _text(since), "until": _text(NOW), "step_seconds": 300}
-    return {**edges, "full_seconds": full, "items": [step for step in items if step["used"]]}
-
-
-def _usage_step(at: datetime, number: int) -> dict[str, Any]:
-    minutes = at.hour * 60 + at.minute
-    used, queued = (1, 0) if number % 13 in {2, 3, 7} else (0, 0)
-    if minutes >= 9 * 60 + 25 and at.date() == NOW.date():
-        used, queued = 8, 240 - (minutes - 9 * 60 - 25) * 4
-    elif 4 * 60 <= minutes < 5 * 60 + 20:
-        used, queued = 8, max(0, 150 - abs(minutes - 270) * 3)
-    elif 5 * 60 + 20 <= minutes < 6 * 60:
-        used = 8 - (minutes - 320) // 5
-    return {"start": _text(at), "slots": 8, "used": used, "queued": queued}
-
-
-PER_HOUR = (14, 11, 9, 9, 8, 7, 9, 8, 6, 7, 5, 6, 8, 9, 12, 15, 13, 12, 18, 24, 21, 26, 23, 11)
-FAILED = {3: 1, 15: 2, 19: 3, 20: 1}
-
-
-def _ends(at: datetime, number: int) -> dict[str, Any]:
-    failed = FAILED.get(number, 0)
-    good = PER_HOUR[number] - failed
-    partial_ = 1 if number in {8, 21} else 0
-    ends = {"success": good, "failed": failed, "partial": partial_}
-    return {
-        "start": _text(at),
-        "ends": {state: count for state, count in ends.items() if count},
-        "failure_rate": round((failed + partial_) / PER_HOUR[number], 3),
-    }
-
-
-def _durations(count: int, p50: float, p95: float) -> dict[str, Any]:
-    return {
-        "count": count,
-        "mean": round(p50 * 1.06, 1),
-        "p50": round(p50, 1),
-        "p95": round(p95, 1),
-    }
 
 
 def answers() -> dict[str, Any]:

@@ -14,23 +14,29 @@ pytestmark = [*BROWSER_TESTS, pytest.mark.nightly]
 
 def opened(page):
     page.page.keyboard.press("Control+k")
-    return page.page.get_by_role("combobox", name="Search DAGs, runs, tasks and actions")
+    field = page.page.get_by_role("combobox", name="Search DAGs, runs, tasks and actions")
+    expect(field).to_be_focused()
+    return field
 
 
 def option(page, name):
     return page.page.get_by_role("option", name=name)
 
 
+def choose(page, words, name):
+    """Type, and press Enter once the first option is the one that was meant."""
+    page.page.keyboard.type(words)
+    expect(page.page.get_by_role("option").first).to_have_accessible_name(name)
+    page.page.keyboard.press("Enter")
+
+
 def test_a_run_is_found_by_a_part_of_its_id_and_a_task_of_it_by_its_name(browser, daemon):
     with watched(browser, daemon) as page:
         opened(page)
-        page.page.keyboard.type("oud")
-        expect(option(page, re.compile(r"^loud\b"))).to_be_visible()
-        page.page.keyboard.press("Enter")
+        choose(page, "oud", re.compile(r"^loud\b"))
         page.page.wait_for_url("**/runs/loud")
         opened(page)
-        page.page.keyboard.type("gives")
-        page.page.keyboard.press("Enter")
+        choose(page, "gives", re.compile(r"\bgives\b"))
         page.page.wait_for_url("**/runs/loud?task=gives")
         page.clean()
 
@@ -38,15 +44,13 @@ def test_a_run_is_found_by_a_part_of_its_id_and_a_task_of_it_by_its_name(browser
 def test_a_dag_is_triggered_and_its_run_cancelled_by_keys_alone(browser, daemon):
     with watched(browser, daemon) as page:
         opened(page)
-        page.page.keyboard.type("trig slow")
-        page.page.keyboard.press("Enter")
+        choose(page, "trig slow", re.compile("Trigger slow"))
         page.page.get_by_role("heading", name="Trigger slow").wait_for()
         page.confirm("Trigger")
         page.page.wait_for_url("**/runs/*")
         page.page.get_by_role("button", name="Cancel run").wait_for()
         opened(page)
-        page.page.keyboard.type("cancel")
-        page.page.keyboard.press("Enter")
+        choose(page, "cancel", re.compile("Cancel"))
         page.confirm("Cancel run")
         page.page.get_by_role("button", name="Cancel run").wait_for(state="detached")
         page.clean()

@@ -119,8 +119,8 @@ def _enough(points: Counter[str], least: dict[str, int]) -> None:
     assert not short
 
 
-MODEL_SAMPLE = (4, 7, 16, 18, 21)
-LOOP_SAMPLE = (5, 6, 12)
+MODEL_SAMPLE = (4, 12, 16, 51)
+LOOP_SAMPLE = (5, 6, 36)
 """Short seeds that together cover each point that the nightly ones must cover."""
 
 

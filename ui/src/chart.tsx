@@ -44,6 +44,10 @@ interface ChartProps {
   /** Whether to show the table instead of the drawing; by default it opens below the drawing. */
   isTable?: boolean;
   height?: number;
+  /** Whether the zone of its times stands elsewhere; one line then needs no legend. */
+  isBare?: boolean;
+  /** The periods that are marked on the axis, with the name of what is marked. */
+  marks?: { name: string; tone: string; has: (at: number) => boolean };
   empty?: ComponentChildren;
   /** Round steps for the scale; by default 1, 2, 5, 10 … */
   scale?: (most: number) => number[];
@@ -54,6 +58,8 @@ const BOTTOM = 22;
 const TOP = 8;
 const LABELLED = 20;
 const LABEL_WIDTH = 52;
+/** The last label stays within the chart. */
+const LABEL_HALF = 18;
 
 /** Round numbers from 0 to at least the largest value. */
 export function niceScale(most: number, isWhole = true): number[] {
@@ -93,7 +99,7 @@ export function Chart(props: ChartProps) {
 }
 
 function Figure(props: ChartProps) {
-  const { points, nameOf, format, moreOf, isTable } = props;
+  const { points, nameOf, format, moreOf, isTable, isBare, marks } = props;
   const shown = props.line ? [...props.series, props.line] : props.series;
   const [box, width] = useWidth();
   const [at, setAt] = useState<number | null>(null);
@@ -101,14 +107,21 @@ function Figure(props: ChartProps) {
   if (isTable) return <ChartTable {...props} shown={shown} />;
   return (
     <figure class="chart">
-      <ul class="legend">
-        {shown.map((one) => (
-          <li key={one.key}>
-            <i class={`swatch ${one.tone}`} /> {one.name}
-          </li>
-        ))}
-        <li class="legend-zone">{texts.shell.times(useZoneName())}</li>
-      </ul>
+      {(!isBare || shown.length > 1 || marks) && (
+        <ul class="legend">
+          {shown.map((one) => (
+            <li key={one.key}>
+              <i class={`swatch ${one.tone}`} /> {one.name}
+            </li>
+          ))}
+          {marks && (
+            <li>
+              <i class={`swatch ${marks.tone}`} /> {marks.name}
+            </li>
+          )}
+          {!isBare && <ZoneName />}
+        </ul>
+      )}
       <div ref={box} class="chart-box">
         {width > 0 && <Drawing {...props} width={width} at={at} onAt={setAt} />}
         {point && at !== null && (
@@ -134,6 +147,8 @@ function Figure(props: ChartProps) {
     </figure>
   );
 }
+
+const ZoneName = () => <li class="legend-zone">{texts.shell.times(useZoneName())}</li>;
 
 function ChartTable({ label, points, nameOf, format, moreOf, shown }: ChartProps & { shown: Series[] }) {
   return (
@@ -179,7 +194,7 @@ interface DrawingProps extends ChartProps {
   onAt: (at: number | null) => void;
 }
 
-function Drawing({ label, kind, series, line, points, nameOf, format, hrefOf, width, height = 180, scale = niceScale, labelEvery = 1, isOpen, at, onAt }: DrawingProps) {
+function Drawing({ label, kind, series, line, points, nameOf, format, hrefOf, width, height = 180, scale = niceScale, labelEvery = 1, isOpen, marks, at, onAt }: DrawingProps) {
   const total = (point: Point): number => series.reduce((all, one) => all + (point.values[one.key] ?? 0), 0);
   const most = points.reduce((found, point) => Math.max(found, kind === "columns" ? total(point) : Math.max(...series.map((one) => point.values[one.key] ?? 0)), line ? (point.values[line.key] ?? 0) : 0), 0);
   const ticks = scale(most);
@@ -238,11 +253,13 @@ function Drawing({ label, kind, series, line, points, nameOf, format, hrefOf, wi
           {texts.history.soFarLabel}
         </text>
       )}
+      {marks &&
+        points.map((point, index) => marks.has(point.at) && <rect key={point.at} class={marks.tone} x={LEFT + (index + 0.5) * place - 4} y={bottom - 4} width="8" height="8" rx="1" />)}
       {line && <Steps one={line} points={points} x={(index) => LEFT + index * place} y={y} />}
       {points.map(
         (point, index) =>
           index % every === last && (
-            <text key={point.at} class="chart-when" x={LEFT + (index + (labelEvery === 1 ? 0.5 : 0)) * place} y={height - 6} text-anchor={labelEvery === 1 ? "middle" : "start"}>
+            <text key={point.at} class="chart-when" x={labelEvery === 1 ? Math.min(LEFT + (index + 0.5) * place, width - LABEL_HALF) : LEFT + index * place} y={height - 6} text-anchor={labelEvery === 1 ? "middle" : "start"}>
               {labelEvery === 1 || index * place + LABEL_WIDTH - 8 <= width - LEFT ? nameOf(point.at) : ""}
             </text>
           ),

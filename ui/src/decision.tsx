@@ -90,11 +90,11 @@ export function AskedBy({ decision, isShort }: { decision: Decision; isShort?: b
       {!isShort && (
         <>
           <a href={dagHref(dag)}>{dag}</a>
-          <span aria-hidden="true"> / </span>
+          <span class="soft" aria-hidden="true"> / </span>
         </>
       )}
       <a href={runHref(run)}>{run}</a>
-      <span aria-hidden="true"> / </span>
+      <span class="soft" aria-hidden="true"> / </span>
       <a href={taskHref(run, task, map)}>{childName(task, map, 0)}</a>
     </>
   );

@@ -43,6 +43,10 @@ interface Props {
   onRange?: (first: number, end: number) => void;
 }
 
+const ROW = 26;
+/** The borders and paddings of the panel. */
+const AROUND = 16;
+
 export function Gantt({ rows: all, run, from: begun, to: over, onRange }: Props) {
   const rows = all.filter((row) => row !== undefined);
   const shown = rows.length === all.length ? byStart(rows) : all;
@@ -68,7 +72,8 @@ export function Gantt({ rows: all, run, from: begun, to: over, onRange }: Props)
       <VirtualList
         class="gantt"
         items={shown}
-        height={26}
+        height={ROW}
+        tall={(shown.length + 1) * ROW + AROUND}
         label={texts.gantt.label}
         keyOf={(_, index) => index}
         onRange={onRange}

@@ -8,7 +8,7 @@ import { shortened, usePlaced } from "./graph/placed";
 import { type ShownNode, type Times, criticalPath, related, shownGraph } from "./graph/shape";
 import { LINE, NODE_HEIGHT, type Placed, type PlacedNode, type Way } from "./graph/sizes";
 import { number } from "./parts";
-import { Glyph, ended, endedOf, endedParts, named, ordered, sum, worst } from "./states";
+import { Glyph, ended, endedOf, endedParts, isLive, named, ordered, sum, worst } from "./states";
 import { sentenceCase, stateName, texts } from "./texts";
 import type { Counts, DagDetail, Graph } from "./types";
 
@@ -41,6 +41,8 @@ interface Props {
   counts?: Record<string, Counts>;
   /** When the tasks of a run began and ended. */
   times?: Record<string, Times>;
+  /** What is said of a task below its name: how long it took, or what it waits for. */
+  details?: Record<string, string>;
   hrefOf?: (task: string) => string;
   picked?: string | null;
 }
@@ -89,7 +91,7 @@ interface Seen {
   height: number;
 }
 
-function Drawn({ graph, counts, times, hrefOf, picked }: Props) {
+function Drawn({ graph, counts, times, details, hrefOf, picked }: Props) {
   const hasGroups = graph.groups.length > 0;
   const [collapsed, setCollapsed] = useState<ReadonlySet<string>>(() => new Set(graph.nodes.length > MANY ? graph.groups.map((group) => group.group_id) : []));
   const [way, setWay] = useState<Way>(() => (localStorage.getItem(KEY) as Way | null) ?? (innerWidth <= NARROW ? "TB" : "LR"));
@@ -199,11 +201,14 @@ function Drawn({ graph, counts, times, hrefOf, picked }: Props) {
         )}
         {times && (
           <button type="button" class="small" aria-pressed={isCritical} title={texts.graph.criticalHint} onClick={() => setCritical(!isCritical)}>
+            <i class="tick-box" aria-hidden="true">
+              {isCritical && <Icon name="check" size={10} />}
+            </i>
             {texts.graph.critical}
           </button>
         )}
-        <button type="button" class="small" onClick={turn} title={texts.graph.way[way === "LR" ? "TB" : "LR"]} aria-label={texts.graph.way[way === "LR" ? "TB" : "LR"]}>
-          {way === "LR" ? "↓" : "→"}
+        <button type="button" class="small" onClick={turn}>
+          <Icon name={way === "LR" ? "arrow-down" : "arrow-right"} size={12} /> {texts.graph.way[way === "LR" ? "TB" : "LR"]}
         </button>
         <span class="graph-zoom" role="group" aria-label={texts.graph.size}>
           <button type="button" class="small" aria-label={texts.graph.smaller} onClick={() => change(1 / 1.25)}>
@@ -252,6 +257,7 @@ function Drawn({ graph, counts, times, hrefOf, picked }: Props) {
                   key={at.id}
                   at={at}
                   shown={node}
+                  detail={details?.[node.id]}
                   href={node.node ? hrefOf?.(node.id) : undefined}
                   isPicked={picked === at.id}
                   isFound={current === at.id}
@@ -333,6 +339,7 @@ function dragging(node: HTMLElement): () => void {
 interface BoxProps {
   at: PlacedNode;
   shown: ShownNode;
+  detail?: string;
   href?: string;
   isPicked: boolean;
   isFound: boolean;
@@ -347,27 +354,29 @@ function kindOf({ node }: ShownNode): string {
   return node.kind ?? (node.is_sensor ? "sensor" : node.body);
 }
 
-function belowOf(shown: ShownNode, state: string | null): string {
+/** The icon tells the state: a time or a reason takes the place of its word, unless it went wrong. */
+function belowOf(shown: ShownNode, state: string | null, detail: string | undefined): string {
   const { counts, node } = shown;
   const all = counts ? sum(counts) : 0;
   const tasks = texts.common.many(shown.tasks, "task");
   if (!node) return counts && all > 0 ? `${number(ended(counts))} of ${tasks}` : tasks;
-  if (counts && node.is_mapped) return all === 0 ? texts.graph.unexpanded : endedOf(counts);
+  if (counts && node.is_mapped) return all === 0 ? texts.graph.unexpanded : [endedOf(counts), detail].filter(Boolean).join(", ");
+  if (state && detail) return state === "success" || isLive(state) ? sentenceCase(detail) : `${stateName(state)}, ${detail}`;
   return state ? stateName(state) : `${sentenceCase(named(kindOf(shown)))}${node.is_mapped ? ", mapped" : ""}`;
 }
 
-function Box({ at, shown, href, isPicked, isFound, isDim, isCritical, onOpen }: BoxProps) {
+function Box({ at, shown, detail, href, isPicked, isFound, isDim, isCritical, onOpen }: BoxProps) {
   const { x, y, width } = at;
   const { node, counts } = shown;
   const all = counts ? sum(counts) : 0;
   const state = counts && all > 0 ? worst(counts) : null;
-  const below = belowOf(shown, state);
+  const below = belowOf(shown, state, detail);
   const text = counts ? ordered(counts).map(([name, count]) => `${count} ${named(name)}`).join(", ") : below;
   const isStacked = node === null || node.is_mapped;
   const names = ["node", state ? `n-${state}` : counts ? "n-pending" : "", isPicked ? "picked" : "", isFound ? "found" : "", isCritical ? "on-path" : ""].filter(Boolean).join(" ");
   const inner = (
     <>
-      <title>{`${node?.task_id ?? shown.label}: ${text}${node?.doc ? `\n${node.doc}` : ""}`}</title>
+      <title>{`${node?.task_id ?? shown.label}: ${text}${detail ? `, ${detail}` : ""}${node?.doc ? `\n${node.doc}` : ""}`}</title>
       {isStacked && <rect class="under" x={x + 4} y={y + 4} width={width} height={NODE_HEIGHT} rx="6" />}
       <rect class={names} x={x} y={y} width={width} height={NODE_HEIGHT} rx="6" />
       <svg x={x + 9} y={y + 9} width="14" height="14" overflow="visible">

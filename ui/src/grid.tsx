@@ -1,21 +1,21 @@
 // The grid: tasks by runs of a DAG.
 
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 
 import { Icon } from "./components/icons";
 import { VirtualList } from "./list";
 import { runHref } from "./parts";
 import { go, usePlace, withQuery } from "./router";
-import { Glyph, Legend, named, ordered, runState, sum, worst } from "./states";
+import { Glyph, Legend, isLive, named, ordered, runState, sum, worst } from "./states";
 import { texts } from "./texts";
 import { local, millis, shortTime, span } from "./time";
 import type { Counts, Grid } from "./types";
 
 import "./styles/grid_tools.css";
 
-const TALL = 26;
+const TALL = 44;
 /** Of the head, and of the padding with a scroll bar. */
-const HEAD = 92;
+const HEAD = 110;
 const SPARE = 30;
 const ROW = 26;
 /** A DAG of more tasks begins with its groups collapsed. */
@@ -82,11 +82,14 @@ const LEVEL = 16;
 const NAMES = [140, 280] as const;
 const ICON = 34;
 
+/** Each run has a column that is as wide as there is room: a wide one has the durations, too. */
+const COLUMN = "minmax(26px, 78px)";
+
 /** The column of names is as wide as they need. */
 function tracks(rows: readonly Row[], runs: number): string {
   const widest = Math.max(0, ...rows.map((row) => row.label.length * LETTER + row.depth * LEVEL + (row.task === null ? ICON : 0)));
-  const wide = Math.min(NAMES[1], Math.max(NAMES[0], Math.ceil(widest) + 14));
-  return `min(${wide}px, 42vw) repeat(${runs}, 26px)`;
+  const wide = Math.min(NAMES[1], Math.max(NAMES[0], Math.ceil(widest) + 26));
+  return `min(${wide}px, 42vw) repeat(${runs}, ${COLUMN})`;
 }
 
 /** A cell is shown beside the grid: its task, in a run. */
@@ -190,6 +193,12 @@ export function GridView({ grid }: { grid: Grid }) {
   const runs = useMemo(() => [...grid.runs].reverse(), [grid]);
   const cells = useMemo(() => runs.map((run) => new Map((run.cells ?? []).map(([index, counts, from, to]): [number, Cell] => [index, { counts, from, to }]))), [runs]);
   const rows = useMemo(() => rowsOf(grid.tasks, collapsed), [grid, collapsed]);
+  const box = useRef<HTMLDivElement>(null);
+  // Where there is no room for all runs, the newest ones are in view.
+  useLayoutEffect(() => {
+    const shown = box.current?.querySelector(".grid");
+    if (shown) shown.scrollLeft = shown.scrollWidth;
+  }, [runs.at(-1)?.run_id, runs.length]);
   if (runs.length === 0) return <p class="empty">{texts.grid.noRuns}</p>;
   const tall = heights(runs, TALL);
   const days = shownDays(runs.map((run) => local(run.logical_date ?? run.started_at).slice(0, 10)));
@@ -201,7 +210,7 @@ export function GridView({ grid }: { grid: Grid }) {
     setCollapsed(next);
   }
   return (
-    <>
+    <div ref={box} class="grid-view">
       <div class="grid-tools">
         <span role="group" aria-label={texts.grid.shown} class="switch">
           <button type="button" class="small" aria-pressed={!isHeat} onClick={() => setHeat(false)}>
@@ -229,11 +238,13 @@ export function GridView({ grid }: { grid: Grid }) {
         head={
           <div class="grid-row grid-head" style={columns}>
             <span class="soft">
-              <small class="grid-scale cut">{texts.grid.scale(span(fullScale(runs)))}</small>
+              <small class="grid-scale" title={texts.grid.scale}>
+                {span(fullScale(runs))}
+              </small>
               {texts.task.name}
             </span>
             {runs.map((run, index) => (
-              <a key={run.run_id} data-box="" tabIndex={index === runs.length - 1 ? 0 : -1} href={runHref(run.run_id)} title={runTitle(run)} aria-label={`${days[index] ? `${days[index].text}, ` : ""}${runTitle(run)}`} class={days[index] ? "is-new-day" : ""}>
+              <a key={run.run_id} data-box="" tabIndex={index === runs.length - 1 ? 0 : -1} href={runHref(run.run_id)} title={runTitle(run)} aria-label={[days[index]?.text, tall[index]!.isCut ? briefly(run) : "", runTitle(run)].filter(Boolean).join(" ")} class={days[index] ? "is-new-day" : ""}>
                 {days[index] && (
                   <small class="grid-day" aria-hidden="true">
                     <span>{days[index].month}</span> {days[index].day}
@@ -244,6 +255,7 @@ export function GridView({ grid }: { grid: Grid }) {
                     <Icon name="play" size={10} />
                   </small>
                 )}
+                {" "}
                 <small class="grid-mark" aria-hidden="true">
                   {tall[index]!.isCut ? briefly(run) : days[index] && run.cause === "manual" && <Icon name="play" size={10} />}
                 </small>
@@ -272,7 +284,7 @@ export function GridView({ grid }: { grid: Grid }) {
           </li>
         )}
       </Legend>
-    </>
+    </div>
   );
 }
 
@@ -322,10 +334,12 @@ function GridRow({ row, name, runs, cells, columns, isHeat, isFolded, toggle, pi
           ) : (
             <CellState counts={cell.counts} />
           );
+        const took = length !== null && Object.keys(cell.counts).every((state) => !isLive(state)) ? <small class="cell-took">{span(length)}</small> : null;
         if (row.task === null) {
           return (
             <span key={run.run_id} class="cell" role="img" title={text} aria-label={text}>
               {inner}
+              {took}
             </span>
           );
         }
@@ -345,6 +359,7 @@ function GridRow({ row, name, runs, cells, columns, isHeat, isFolded, toggle, pi
             aria-label={text}
           >
             {inner}
+            {took}
           </a>
         );
       })}

@@ -5,7 +5,7 @@ import { useMemo, useState } from "preact/hooks";
 import { enc, query } from "./api";
 import { Chart, type Point, type Series, type Step, periodName, periods } from "./chart";
 import { never, ofDag, useData, useItems } from "./data";
-import { Panel, Shown, number } from "./parts";
+import { Fact, Panel, Shown, number } from "./parts";
 import { stateName, texts } from "./texts";
 import { DAY_MS, HOUR_MS, instant, millis, span, useNow, zoneName } from "./time";
 import type { RunSummary } from "./types";
@@ -172,28 +172,23 @@ export const shownSeconds = (value: number | null): string => (value === null ? 
 /** Rounded down: "100 %" is for all. */
 export const percent = (value: number): string => `${number(Math.floor(1000 * value + 1e-6) / 10, 1)} %`;
 
-/** How the DAG does: in one line above its views. */
-export function HealthStrip({ id }: { id: string }) {
+/** How the DAG does, as facts among others. */
+export function Health({ id }: { id: string }) {
   const found = useData<DagHistory>(query(`/history/dags/${enc(id)}`, { from: useMemo(statsFrom, []) }), { on: ofDag(id), gap: 5000 });
   if (!found.data) return null;
   const { failure_rate: rate, duration } = found.data.total;
   if (rate === null && duration.count === 0) return null;
   return (
-    <dl class="health">
-      <div>
-        <dt>
-          {texts.history.success}, {texts.history.ofDays}
-        </dt>
-        <dd class={rate !== null && rate > 0.1 ? "bad" : ""}>{rate === null ? "–" : percent(1 - rate)}</dd>
-      </div>
-      <div>
-        <dt>{texts.history.median}</dt>
-        <dd>{shownSeconds(duration.p50)}</dd>
-      </div>
-      <div>
-        <dt>{texts.history.slowest}</dt>
-        <dd>{shownSeconds(duration.p95)}</dd>
-      </div>
-    </dl>
+    <>
+      <Fact name={`${texts.history.success}, ${texts.history.ofDays}`}>
+        <b class={rate !== null && rate > 0.1 ? "bad" : ""}>{rate === null ? "–" : percent(1 - rate)}</b>
+      </Fact>
+      <Fact name={texts.history.p50}>
+        <b>{shownSeconds(duration.p50)}</b>
+      </Fact>
+      <Fact name={texts.history.slowest}>
+        <b>{shownSeconds(duration.p95)}</b>
+      </Fact>
+    </>
   );
 }

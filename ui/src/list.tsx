@@ -1,7 +1,7 @@
 // A virtual list: only visible rows are in the document.
 
 import type { ComponentChildren } from "preact";
-import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 
 import { entryId, storeFocus, storeScroll, storedFocus, storedScroll } from "./router";
 
@@ -29,6 +29,8 @@ interface Props<T> {
   /** Custom properties for the style of its rows. */
   variables?: Record<string, string>;
   rowClass?: (item: T, index: number) => string;
+  /** The few rows that are less high than the others, such as the heads of groups. */
+  low?: { height: number; has: (item: T) => boolean };
 }
 
 interface View {
@@ -111,12 +113,24 @@ function useVariables(box: { current: HTMLDivElement | null }, text: string): vo
   }, [text]);
 }
 
+function lessBefore<T>(items: readonly T[], height: number, low: Props<T>["low"]): number[] | null {
+  if (!low) return null;
+  const found = [0];
+  for (const item of items) found.push(found.at(-1)! + (low.has(item) ? height - low.height : 0));
+  return found;
+}
+
 export function VirtualList<T>(props: Props<T>) {
   const { items, height, label, row, keyOf, onEnd, onRange, isTable = false } = props;
   const box = useRef<HTMLDivElement>(null);
   const view = useView(box, isTable);
+  const { low } = props;
+  // How much less high all rows before each one are.
+  const less = useMemo(() => lessBefore(items, height, low), [items, height, low?.height]);
+  const all = less?.at(-1) ?? 0;
   const first = Math.max(0, Math.min(Math.floor(view.top / height) - AROUND, items.length - 1));
-  const end = Math.min(items.length, Math.ceil((view.top + view.height) / height) + AROUND);
+  const end = Math.min(items.length, Math.ceil((view.top + view.height + all) / height) + AROUND);
+  const topOf = (index: number): number => index * height - (less?.[index] ?? 0);
 
   useRange({ first, end, length: items.length, onRange, onEnd });
   useFoundRow(box, isTable, view.height);
@@ -138,13 +152,13 @@ export function VirtualList<T>(props: Props<T>) {
           {props.head}
         </div>
       )}
-      <div role={isTable ? "rowgroup" : "list"} class="virtual-rows" style={{ height: `${items.length * height}px` }}>
+      <div role={isTable ? "rowgroup" : "list"} class="virtual-rows" style={{ height: `${topOf(items.length)}px` }}>
         {items.slice(first, end).map((item, offset) => (
           <div
             key={keyOf(item, first + offset)}
             role={isTable ? "row" : "listitem"}
             class={`virtual-row ${props.rowClass?.(item, first + offset) ?? ""}`}
-            style={{ height: `${height}px`, transform: `translateY(${(first + offset) * height}px)` }}
+            style={{ height: `${topOf(first + offset + 1) - topOf(first + offset)}px`, transform: `translateY(${topOf(first + offset)}px)` }}
             aria-setsize={isTable ? undefined : items.length}
             aria-posinset={isTable ? undefined : first + offset + 1}
             aria-rowindex={isTable ? first + offset + 2 : undefined}

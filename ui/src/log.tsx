@@ -30,18 +30,30 @@ const TYPING_MS = 250;
 
 interface View {
   wrap: boolean;
-  numbers: boolean;
+  /** Null until the reader chooses: shown where there is room. */
+  numbers: boolean | null;
   time: "none" | "clock" | "date" | "elapsed";
 }
 
+/** How wide a letter is, until it is measured. */
+const CHARACTER_PX = 7.3;
+
+/** What stands before each line. */
+interface MarksView extends View {
+  numbers: boolean;
+  hasMillis: boolean;
+}
+
 const KEY = "aioflow.log";
+/** Below this width, in pixels, numbers and milliseconds would leave no room for the text. */
+const NARROW = 560;
 /** A line with a link to its task is as tall as a target has to be. */
 const LINK_ROW = 24;
 const PHONE = "(max-width: 720px)";
 
 /** The log of a task is narrow, beside its run: its lines wrap unless the reader chose otherwise. */
 function storedView(isOfRun: boolean): View {
-  const usual: View = matchMedia(PHONE).matches ? { wrap: true, numbers: false, time: "none" } : { wrap: !isOfRun, numbers: true, time: "clock" };
+  const usual: View = matchMedia(PHONE).matches ? { wrap: true, numbers: false, time: "none" } : { wrap: !isOfRun, numbers: null, time: "clock" };
   try {
     return { ...usual, ...(JSON.parse(localStorage.getItem(KEY) ?? "{}") as Partial<View>) };
   } catch {
@@ -257,11 +269,15 @@ function Lines({ source, run, isGoingOn, hasTries, tasks, lead }: LinesProps) {
   }, [loaded, firstError?.key]);
 
   const number = Math.max(3, String(all.at(-1)?.line ?? all.length).length);
-  const [heightOf, probe, onWidth] = useHeights(view, isOfRun, number);
+  const [width, setWidth] = useState(0);
+  const isNarrow = width > 0 && width < NARROW;
+  const taskColumn = useMemo(() => (isOfRun ? taskWidth(all, CHARACTER_PX) : 0), [isOfRun, all]);
+  const marks: MarksView = { ...view, numbers: view.numbers ?? !isNarrow, hasMillis: !isNarrow };
+  const [heightOf, probe] = useHeights(marks, taskColumn, number, width);
 
   const menu: (MenuItem | "line")[] = [
     { name: texts.wrap, isOn: view.wrap, act: () => change({ wrap: !view.wrap }) },
-    { name: texts.numbers, isOn: view.numbers, act: () => change({ numbers: !view.numbers }) },
+    { name: texts.numbers, isOn: marks.numbers, act: () => change({ numbers: !marks.numbers }) },
     "line",
     ...(isOfRun ? [] : [...Object.entries(texts.levels).map(([key, name]) => ({ name, isOn: level === key, act: () => setLevel(key) })), "line" as const]),
     ...(["none", "clock", "date", "elapsed"] as const).map((time) => ({ name: texts.time[time]!, isOn: view.time === time, act: () => change({ time }) })),
@@ -269,7 +285,7 @@ function Lines({ source, run, isGoingOn, hasTries, tasks, lead }: LinesProps) {
   const shown = rows.length;
   const word = hitText(hit, filter, looked, all.length, loaded);
   return (
-    <div class={`log ${isFull ? "full" : ""}`} data-wrap={view.wrap ? "" : undefined}>
+    <div class={`log ${isFull ? "full" : ""}`} data-wrap={view.wrap ? "" : undefined} style={isOfRun ? { "--log-task": `${taskColumn}px` } : undefined}>
       <div class={`log-head ${search === "" ? "" : "has-search"} ${isOfRun ? "" : "is-of-task"} ${lead ? "has-lead" : ""}`}>
         {lead}
         <SearchField class="log-search" label={texts.search} value={search} onValue={setSearch} onEnter={isOfRun ? undefined : (way) => void find(way)}>
@@ -316,8 +332,8 @@ function Lines({ source, run, isGoingOn, hasTries, tasks, lead }: LinesProps) {
           const found = serious[one];
           return (
             found.length > 0 && (
-              <button key={one} type="button" class="log-jump small" data-level={one} title={texts.jump[one]} aria-label={texts.serious[one](found.length, serious.isPart)} onClick={() => jump(one)}>
-                {numbered(texts.serious[one](found.length, serious.isPart))}
+              <button key={one} type="button" class="log-jump small" data-level={one} title={texts.jump[one]} onClick={() => jump(one)}>
+                {texts.serious[one](found.length, serious.isPart)}
               </button>
             )
           );
@@ -367,7 +383,7 @@ function Lines({ source, run, isGoingOn, hasTries, tasks, lead }: LinesProps) {
           onFollow={(isAtEnd) => setFollows(isAtEnd && !loaded.hasAfter)}
           onBefore={() => lines.current?.older()}
           onAfter={() => lines.current?.newer()}
-          onWidth={onWidth}
+          onWidth={setWidth}
           at={wanted}
           row={(row) => {
             if (row.kind === "try") {
@@ -381,7 +397,7 @@ function Lines({ source, run, isGoingOn, hasTries, tasks, lead }: LinesProps) {
               const key = row.lines[0]!.key;
               return (
                 <div class={`log-line fold ${row.key === pointed ? "hit" : ""}`} data-level="error">
-                  <Marks view={view} line={row.isOpen ? { ...row.lines[0]!, line: null } : row.lines[0]!} begun={begun} run={run} isOfRun={isOfRun} onLink={link} />
+                  <Marks view={marks} line={row.isOpen ? { ...row.lines[0]!, line: null } : row.lines[0]!} begun={begun} run={run} isOfRun={isOfRun} onLink={link} />
                   <button
                     type="button"
                     aria-expanded={row.isOpen}
@@ -404,7 +420,7 @@ function Lines({ source, run, isGoingOn, hasTries, tasks, lead }: LinesProps) {
             const isHit = hit?.line?.key === line.key || row.key === pointed;
             return (
               <div class={`log-line ${isMarked ? "marked" : ""} ${isHit ? "hit" : ""}`} data-level={line.level ?? undefined} data-stream={line.stream === "stderr" ? "stderr" : undefined}>
-                <Marks view={view} line={line} begun={begun} run={run} isOfRun={isOfRun} onLink={link} />
+                <Marks view={marks} line={line} begun={begun} run={run} isOfRun={isOfRun} onLink={link} />
                 <code>
                   <LineText text={line.text} style={row.style} dag={dag} expression={expression} />
                   {line.is_cut && (
@@ -439,17 +455,6 @@ function Lines({ source, run, isGoingOn, hasTries, tasks, lead }: LinesProps) {
         </div>
       )}
     </div>
-  );
-}
-
-/** "3 errors", of which a narrow log shows the number only. */
-function numbered(text: string): ComponentChildren {
-  const [some, ...unit] = text.split(" ");
-  return (
-    <>
-      {some}
-      <span class="log-unit"> {unit.join(" ")}</span>
-    </>
   );
 }
 
@@ -499,7 +504,7 @@ function Toggle({ name, isOn, isDisabled, onChange, children }: { name: string; 
 }
 
 interface MarksProps {
-  view: View;
+  view: MarksView;
   line: LogLine;
   begun: number | null;
   run: string;
@@ -507,35 +512,40 @@ interface MarksProps {
   onLink: (line: number) => void;
 }
 
+/** The address of a line, behind its number or, where there is no room for that, behind its time. */
+function LineLink({ line, onLink, text }: { line: number; onLink: (line: number) => void; text?: string }) {
+  return (
+    <a
+      href={`${here().href}#L${line}`}
+      tabIndex={-1}
+      aria-label={text === undefined ? texts.lineLink(line) : `${text}, ${texts.lineLink(line)}`}
+      onClick={(event) => {
+        event.preventDefault();
+        event.stopPropagation();
+        onLink(line);
+      }}
+    >
+      {text ?? line}
+    </a>
+  );
+}
+
 /** What stands before the text of a line: its number, time and task. */
 function Marks({ view, line, begun, run, isOfRun, onLink }: MarksProps) {
   const number = line.line;
   return (
     <>
-      {view.numbers && (
-        <span class="log-number">
-          {typeof number === "number" && (
-            <a
-              href={`${here().href}#L${number}`}
-              tabIndex={-1}
-              aria-label={texts.lineLink(number)}
-              onClick={(event) => {
-                event.preventDefault();
-                event.stopPropagation();
-                onLink(number);
-              }}
-            >
-              {number}
-            </a>
-          )}
-        </span>
-      )}
+      {view.numbers && <span class="log-number">{typeof number === "number" && <LineLink line={number} onLink={onLink} />}</span>}
       <span class="log-level" title={line.level === null ? undefined : texts.levelNames[line.level]}>
         {line.level === null ? "" : (texts.marks[line.level] ?? "")}
       </span>
       {view.time !== "none" && (
         <time class="log-time" dateTime={line.at ?? ""} title={instants(line.at)}>
-          {timeText(line.at, view.time, begun)}
+          {typeof number === "number" && !view.numbers ? (
+            <LineLink line={number} onLink={onLink} text={timeText(line.at, view.time, begun, view.hasMillis)} />
+          ) : (
+            timeText(line.at, view.time, begun, view.hasMillis)
+          )}
         </time>
       )}
       {isOfRun && line.task_id !== undefined && (
@@ -553,7 +563,15 @@ function Marks({ view, line, begun, run, isOfRun, onLink }: MarksProps) {
   );
 }
 
-function timeText(at: string | null, how: View["time"], begun: number | null): string {
+/** Milliseconds: a point and three digits. */
+const MILLIS = 4;
+
+function timeText(at: string | null, how: View["time"], begun: number | null, hasMillis: boolean): string {
+  const text = preciseText(at, how, begun);
+  return hasMillis ? text : text.replace(/\.\d{3}(Z?)$/, "$1");
+}
+
+function preciseText(at: string | null, how: View["time"], begun: number | null): string {
   const found = millis(at);
   if (found === null) return "";
   if (how === "elapsed") {
@@ -573,31 +591,40 @@ const AROUND_PX = 31;
 const AFTER_PX = 12;
 /** The part of a character by which widths may be rounded. */
 const ROUNDED = 0.02;
-/** The icon before the last line of a traceback, in characters. */
-const FOLD_CHARS = 4;
-const TASK_PX = { phone: 72, other: 176 };
+/** The icon before the last line of a traceback, and its gap. */
+const FOLD_PX = 18;
+/** The column of tasks is as wide as their names need, within bounds; behind it is a gap. */
+const TASK_PX = { least: 56, most: 164, gap: 12 };
+const TASK_PHONE_PX = 72;
+
+/** The width of the column of tasks, in pixels. */
+export function taskWidth(lines: readonly Pick<LogLine, "task_id" | "map_index" | "round">[], character: number): number {
+  const longest = lines.reduce((most, line) => Math.max(most, line.task_id === undefined ? 0 : childName(line.task_id, line.map_index ?? -1, line.round ?? 0).length), 0);
+  return Math.min(TASK_PX.most, Math.max(TASK_PX.least, Math.ceil(longest * character)));
+}
 
 /** The height of each row: with wrapped lines, that of as many lines as its text fills. */
-function useHeights(view: View, isOfRun: boolean, number: number): [(row: Row) => number, preact.RefObject<HTMLSpanElement | null>, (width: number) => void] {
+function useHeights(view: MarksView, taskColumn: number, number: number, width: number): [(row: Row) => number, preact.RefObject<HTMLSpanElement | null>] {
+  const isOfRun = taskColumn > 0;
   const probe = useRef<HTMLSpanElement>(null);
-  const [width, setWidth] = useState(0);
-  const [character, setCharacter] = useState(7.3);
+  const [character, setCharacter] = useState(CHARACTER_PX);
   useEffect(() => {
-    const measure = () => probe.current && setCharacter(probe.current.getBoundingClientRect().width / 100 || 7.3);
+    const measure = () => probe.current && setCharacter(probe.current.getBoundingClientRect().width / 100 || CHARACTER_PX);
     measure();
     void document.fonts?.ready.then(measure);
   }, []);
-  const before = (view.numbers ? number * character + AFTER_PX : 0) + (view.time === "none" ? 0 : TIME_CHARS[view.time] * character + AFTER_PX) + (isOfRun ? TASK_PX[matchMedia(PHONE).matches ? "phone" : "other"] : 0);
-  const columns = Math.max(12, Math.floor((width - before - AROUND_PX) / character - ROUNDED));
+  const before = (view.numbers ? number * character + AFTER_PX : 0) + (view.time === "none" ? 0 : (TIME_CHARS[view.time] - (view.hasMillis ? 0 : MILLIS)) * character + AFTER_PX) + (isOfRun ? (matchMedia(PHONE).matches ? TASK_PHONE_PX : taskColumn + TASK_PX.gap) : 0);
+  const columnsBehind = (pixels: number): number => Math.max(12, Math.floor((width - before - AROUND_PX - pixels) / character - ROUNDED));
+  const [columns, foldColumns] = [columnsBehind(0), columnsBehind(FOLD_PX)];
   const isWrapped = view.wrap && width > 0;
   const heightOf = useCallback(
     (row: Row): number => {
       if (row.kind === "try") return BORDER;
       const height = isOfRun ? LINK_ROW : ROW;
-      if (row.kind === "fold") return isWrapped ? 6 + height * wrappedLines(row.text, columns - FOLD_CHARS) : 26;
+      if (row.kind === "fold") return isWrapped ? 6 + height * wrappedLines(row.text, foldColumns) : 26;
       return isWrapped ? height * wrappedLines(row.text, columns) : height;
     },
-    [isWrapped, columns, isOfRun],
+    [isWrapped, columns, foldColumns, isOfRun],
   );
-  return [heightOf, probe, setWidth];
+  return [heightOf, probe];
 }

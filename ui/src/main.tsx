@@ -23,7 +23,6 @@ import { texts } from "./texts";
 import { applyTheme, isDark, setTheme } from "./theme";
 import { useZoneName } from "./time";
 import type { Me, Overview } from "./types";
-import { Access } from "./views/access";
 import { DagPage } from "./views/dag";
 import { Dags } from "./views/dags";
 import { Events } from "./views/events";
@@ -38,7 +37,8 @@ import { Settings } from "./views/settings";
 import { Triggers } from "./views/triggers";
 
 /** Those that a phone shows without its menu. */
-const FIRST = new Set(["/", "/dags", "/runs", "/triggers"]);
+const FIRST = new Set(["/", "/runs", "/triggers", "/decisions"]);
+const Access = lazy<{ me: Me | undefined }>(() => import("./views/access"));
 const Audit = lazy<object>(() => import("./audit/view"));
 const Assets = lazy<object>(() => import("./views/assets"));
 const Executors = lazy<object>(() => import("./executors/view"));
@@ -210,10 +210,10 @@ function Rail({ at, me, broken, asked, fold, isFolded, help, search }: RailProps
           </section>
         ))}
       </div>
-      <button type="button" class={`plain more ${at !== "" && !FIRST.has(`/${at}`) ? "is-here" : ""}`} aria-expanded={isOpen} title={asked + broken > 0 ? texts.shell.moreWith(asked, broken) : undefined} onClick={() => setOpen(!isOpen)}>
+      <button type="button" class={`plain more ${at !== "" && !FIRST.has(`/${at}`) ? "is-here" : ""}`} aria-expanded={isOpen} title={broken > 0 ? texts.shell.moreWith(broken) : undefined} onClick={() => setOpen(!isOpen)}>
         <Icon name="ellipsis" />
         <span>{texts.common.more}</span>
-        {asked + broken > 0 && <b class={`badge ${broken > 0 ? "" : "calm"}`}>{asked + broken}</b>}
+        {broken > 0 && <b class="badge">{broken}</b>}
       </button>
       <div class="rail-foot">
         <span class={`mode m-${mode}`} title={texts.shell.modes[mode]} role="status">

@@ -81,7 +81,7 @@ export function Head({ title, name, sentence, tabs, isWide = false, children }: 
 
 interface HeadActionsProps {
   /** The everyday ones, the main one first. */
-  actions: (MenuItem & { isMain?: boolean })[];
+  actions: (MenuItem & { isMain?: boolean; /** On a phone, beside the name of what it acts on. */ short?: string })[];
   /** Those in the menu behind them: the rare ones, and those that cannot be undone last. */
   more?: (MenuItem | "line")[];
 }
@@ -94,8 +94,8 @@ export function HeadActions({ actions, more = [] }: HeadActionsProps) {
   return (
     <>
       {shown.map((one) => (
-        <button key={one.name} type="button" data-needs={one.needs} class={one.isMain ? "main" : one.isGrave ? "grave" : ""} title={one.meaning} aria-pressed={one.isPressed} onClick={one.act}>
-          {one.name}
+        <button key={one.name} type="button" data-needs={one.needs} class={one.isMain ? "main" : one.isGrave ? "grave" : ""} title={one.meaning} aria-label={isPhone && one.short ? one.name : undefined} aria-pressed={one.isPressed} onClick={one.act}>
+          {(isPhone && one.short) || one.name}
         </button>
       ))}
       {listed.length > 0 && <Menu label={texts.common.moreActions} icon="ellipsis" isBare items={listed} needs="operator" />}

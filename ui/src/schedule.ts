@@ -68,9 +68,12 @@ export function eventName(text: string): string | null {
   return name === null ? null : texts.triggers.event(name);
 }
 
-/** What a schedule is called, with its time zone where that is not UTC; null if there is none. */
-export function scheduleName({ schedule, timezone }: Scheduled): string | null {
+/** "America/Argentina/Buenos_Aires" as "Buenos Aires". */
+const cityOf = (zone: string): string => zone.slice(zone.lastIndexOf("/") + 1).replaceAll("_", " ");
+
+/** What a schedule is called, with its time zone where that is not UTC; null if there is none. A short one names the city only. */
+export function scheduleName({ schedule, timezone }: Scheduled, isShort = false): string | null {
   if (schedule === null) return null;
   const named = cronWords(schedule) ?? intervalWords(schedule) ?? eventWords(schedule) ?? sentenceCase(schedule.replace(/^@/, ""));
-  return timezone === null || timezone === "UTC" ? named : `${named} (${timezone})`;
+  return timezone === null || timezone === "UTC" ? named : `${named} (${isShort ? cityOf(timezone) : timezone})`;
 }

@@ -173,10 +173,11 @@ export function Both({ at, zone }: { at: string; zone: string }) {
   const found = millis(at);
   if (found === null) return null;
   const other = UTC_NAMES.includes(zone) ? ownZone() : zone;
-  const [first, second] = [clock(found, "UTC"), clock(found, other)];
+  // By the minute: the tooltip has the seconds.
+  const [first, second] = [clock(found, "UTC").slice(0, 16), clock(found, other).slice(0, 16)];
   const isSameDay = first.slice(0, 10) === second.slice(0, 10);
   return (
-    <time dateTime={at}>
+    <time dateTime={at} title={instants(at)}>
       {first} UTC{!UTC_NAMES.includes(other) && ` (${isSameDay ? second.slice(11) : second} ${other})`}
     </time>
   );

@@ -1,5 +1,7 @@
 // Types of API responses; see docs/reference/http.md.
 
+import type { Decision } from "./decision";
+
 export type Counts = Record<string, number>;
 
 export interface Wait {
@@ -343,6 +345,34 @@ export interface Overview {
   }[];
   failed_runs: RunSummary[];
   damaged: { table: string; row: string; column: string; reason: string; run_id: string | null; dag_id: string | null }[];
+}
+
+/** A run that has not ended, with how many of its tasks are in which state. */
+export interface InFlight {
+  run: RunSummary;
+  counts: Counts;
+  slow_after_seconds: number | null;
+  usual_seconds?: number | null;
+}
+
+/** The runs of a DAG that failed in the last 24 hours. */
+export interface Attention {
+  dag_id: string;
+  count: number;
+  state: string;
+  last: RunSummary;
+  /** Of the task that failed first. */
+  error: TaskError | null;
+  since: string | null;
+  is_recovered: boolean;
+}
+
+export interface HomeData {
+  in_flight: InFlight[];
+  attention: Attention[];
+  pools: Pool[];
+  decisions: Decision[];
+  import_errors: { file: string; message: string }[];
 }
 
 export interface RecentRun {

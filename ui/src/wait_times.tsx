@@ -48,6 +48,13 @@ export function stateWithWait({ state, trigger }: Pick<TaskShown, "state" | "tri
   return `${stateName(state)}: ${detail}`;
 }
 
+/** What a task waits for, in as few words as a box has room for: "until 10:20", "for a person". */
+export function briefWait(wait: Wait): string {
+  if (wait.fires_at) return `${texts.why.until} ${clockOf(wait.fires_at).replace(/(:\d\d):\d\d$/, "$1")}`;
+  if (wait.kind === "decision") return texts.why.forPerson;
+  return wait.label ?? `${texts.why.lasts} ${texts.why.kinds[wait.kind] ?? named(wait.kind)}`;
+}
+
 /** How often it is checked, and when: a tooltip, since it does not say when the wait ends. */
 function useChecks(wait: Wait | null | undefined): string | undefined {
   const last = millis(wait?.last_check_at);

@@ -9,6 +9,12 @@ import { WaitTimes } from "./wait_times";
 
 type Row = Overview["waiting_longest"][number];
 
+/** What a sentence says that stands elsewhere: the kind of a wait. */
+export const KIND = /^(its condition|a decision): /;
+
+/** "load waits for its condition: the file" without the name and the kind, for a row that has both. */
+export const whatOf = (text: string): string => text.replace(/^.*? waits? for /, "").replace(KIND, "");
+
 interface Cause {
   /** Of the run that waits longest. */
   first: Row;

@@ -28,7 +28,10 @@ function stored(key: string, initial: number): number {
   return found > 0 ? within(found) : initial;
 }
 
-export function SplitPane({ name, children, side, isFull, initial = 0.42 }: SplitProps) {
+/** In a narrow window half of it is for the side: text that is beside something else wraps on each line. */
+const usual = (): number => (innerWidth < 1600 ? 0.5 : 0.42);
+
+export function SplitPane({ name, children, side, isFull, initial = usual() }: SplitProps) {
   const key = `aioflow.split.${name}`;
   const box = useRef<HTMLDivElement>(null);
   const [share, setShare] = useState(() => stored(key, initial));

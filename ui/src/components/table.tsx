@@ -86,6 +86,8 @@ interface TableProps<T> {
 const HEIGHTS = { comfortable: 40, compact: 32 } as const;
 const PHONE_HEIGHT = 60;
 const HEAD_HEIGHT = 34;
+/** The head of a group is less high than its rows. */
+const GROUP_HEIGHT = 32;
 /** For borders, so that a table which fits does not scroll. */
 const SPARE = 1;
 const CHECK_TRACK = "36px";
@@ -127,7 +129,9 @@ export function Table<T>(props: TableProps<T>) {
   }
   const toggling = useRef(toggle);
   toggling.current = toggle;
-  const tall = (isPhone ? 0 : HEAD_HEIGHT) + rows.length * height + SPARE;
+  const isGroup = (item: T | undefined): boolean => item !== undefined && !!props.groupOf?.(item);
+  const groups = props.groupOf ? rows.filter(isGroup).length : 0;
+  const tall = (isPhone ? 0 : HEAD_HEIGHT) + rows.length * height - groups * (height - GROUP_HEIGHT) + SPARE;
   // A widened column shrinks again where there is no room.
   const trackOf = (column: Column<T>): string => (widths[column.id] === undefined ? column.width : `minmax(${NARROWEST}px, ${widths[column.id]}px)`);
   const template = [...(selection ? [CHECK_TRACK] : []), ...shown.filter((one) => !one.isWideOnly).map(trackOf)].join(" ");
@@ -170,6 +174,7 @@ export function Table<T>(props: TableProps<T>) {
           items={rows}
           height={height}
           tall={tall}
+          low={groups > 0 ? { height: GROUP_HEIGHT, has: isGroup } : undefined}
           label={label}
           variables={{ "--columns": template, "--columns-wide": wideTemplate }}
           keyOf={(item, index) => (item === undefined ? `?${index}` : keyOf(item, index))}
@@ -230,7 +235,7 @@ function Title<T>({ column, sort, sortBy, canSort, children }: TitleProps<T>) {
   const isBy = sort?.by === column.id;
   const way = isBy ? (sort.isDescending ? "descending" : "ascending") : undefined;
   return (
-    <span role="columnheader" class={classOf(column)} title={column.meaning} aria-label={column.title || undefined} aria-sort={canSort ? (way ?? "none") : undefined}>
+    <span role="columnheader" class={classOf(column)} title={column.meaning} aria-label={column.title || undefined} aria-sort={way ?? (canSort ? "none" : undefined)}>
       {canSort ? (
         <button type="button" class="sort" onClick={() => sortBy(column)}>
           {column.title}
@@ -239,7 +244,10 @@ function Title<T>({ column, sort, sortBy, canSort, children }: TitleProps<T>) {
       ) : column.title === "" ? (
         <span class="offscreen">{texts.table.actions}</span>
       ) : (
-        <span class="table-title">{column.title}</span>
+        <span class={isBy ? "table-title is-sorted" : "table-title"}>
+          {column.title}
+          {isBy && <Icon name={sort.isDescending ? "arrow-down" : "arrow-up"} size={12} />}
+        </span>
       )}
       {children}
     </span>

@@ -96,7 +96,8 @@ export function RowList<T extends { key: string }>(props: Props<T>) {
     const node = box.current;
     const index = at === undefined ? undefined : places.get(at.key);
     if (!node || index === undefined) return;
-    node.scrollTop = Math.max(0, tops[index]! - node.clientHeight / 3);
+    // The first row in view is whole.
+    node.scrollTop = tops[indexAt(tops, Math.max(0, tops[index]! - node.clientHeight / 3))]!;
     scrolledTo.current = node.scrollTop;
     remember(node);
   }, [at?.wish, at !== undefined && places.has(at.key)]);

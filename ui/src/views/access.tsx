@@ -68,7 +68,7 @@ const LIVES: Option[] = [
   ["", "never"],
 ];
 
-export function Access({ me }: { me: Me | undefined }) {
+export default function Access({ me }: { me: Me | undefined }) {
   const users = useItems<User>("/users", { gap: 1000 });
   const sessions = useItems<Session>("/sessions", { gap: 1000 });
   const tokens = useItems<Token>("/tokens", { gap: 1000 });

@@ -1,4 +1,5 @@
-import { useMemo, useRef } from "preact/hooks";
+import type { ComponentChildren } from "preact";
+import { useMemo, useRef, useState } from "preact/hooks";
 
 import { backfill, pause, trigger } from "../actions";
 import { enc, query } from "../api";
@@ -10,7 +11,7 @@ import { Gantt } from "../gantt";
 import { GraphView, graphOf } from "../graph";
 import { GridView, usePicked } from "../grid";
 import { GridPane } from "../grid_pane";
-import { HealthStrip } from "../history";
+import { Health } from "../history";
 import { Choice, Empty, Fact, Head, HeadActions, Shown, dagHref, runHref, shortVersion } from "../parts";
 import { Inline, Markdown, firstParagraph } from "../markdown";
 import { isRare, scheduleName } from "../schedule";
@@ -41,8 +42,7 @@ export function DagPage({ id, view }: { id: string; view: string }) {
           <>
             <DagHead dag={data} at={at} />
             <SplitPane name="grid" side={at === "grid" && picked ? <GridPane dag={data.dag_id} picked={picked} /> : null} isFull={place.query.has("full")}>
-              <Top dag={data} />
-              {(at === "grid" || at === "history") && <HealthStrip id={data.dag_id} />}
+              <Top dag={data}>{(at === "grid" || at === "history") && <Health id={data.dag_id} />}</Top>
               <View dag={data} at={at} />
             </SplitPane>
           </>
@@ -85,7 +85,9 @@ function DagHead({ dag, at }: { dag: DagDetail; at: string }) {
   );
 }
 
-function Top({ dag }: { dag: DagDetail }) {
+/** What it is about, when it runs and how it does in one line; the rest of its facts are a click away. */
+function Top({ dag, children }: { dag: DagDetail; children?: ComponentChildren }) {
+  const [isWhole, setWhole] = useState(false);
   const [about, more] = firstParagraph(dag.doc);
   return (
     <>
@@ -111,7 +113,7 @@ function Top({ dag }: { dag: DagDetail }) {
             <>
               <When at={dag.next_run_at} none={texts.common.none} />
               {dag.next_run_at && (
-                <span class="soft narrow-hide">
+                <span class="soft wide-only">
                   , <At at={dag.next_run_at} />
                 </span>
               )}
@@ -126,17 +128,34 @@ function Top({ dag }: { dag: DagDetail }) {
             {named(dag.trigger.state)}, since <When at={dag.trigger.since} />
           </Fact>
         )}
-        <Fact name={texts.dags.maxActive}>{dag.max_active_runs || texts.dags.noLimit}</Fact>
-        <Fact name={texts.dags.file}>
-          <span class="break">{dag.file}</span>
-        </Fact>
-        <Fact name={texts.run.version}>
-          <a href={`${dagHref(dag.dag_id)}/code`}>
-            <code>{shortVersion(dag.version)}</code>
-          </a>
-        </Fact>
-        {dag.tags.length > 0 && <Fact name={texts.dags.tags}>{dag.tags.join(", ")}</Fact>}
+        {children}
+        {isWhole && <MoreFacts dag={dag} />}
+        <div class="more-facts">
+          <dt class="offscreen">{texts.dags.facts}</dt>
+          <dd>
+            <button type="button" class="plain small" aria-expanded={isWhole} onClick={() => setWhole(!isWhole)}>
+              {isWhole ? texts.common.less : texts.common.more}
+            </button>
+          </dd>
+        </div>
       </dl>
+    </>
+  );
+}
+
+function MoreFacts({ dag }: { dag: DagDetail }) {
+  return (
+    <>
+      {dag.tags.length > 0 && <Fact name={texts.dags.tags}>{dag.tags.join(", ")}</Fact>}
+      <Fact name={texts.dags.maxActive}>{dag.max_active_runs || texts.dags.noLimit}</Fact>
+      <Fact name={texts.dags.file}>
+        <span class="break">{dag.file}</span>
+      </Fact>
+      <Fact name={texts.run.version}>
+        <a href={`${dagHref(dag.dag_id)}/code`}>
+          <code>{shortVersion(dag.version)}</code>
+        </a>
+      </Fact>
     </>
   );
 }

@@ -11,8 +11,9 @@ import { type DagHistory, type DagPeriod, type Durations, type Period, PeriodCho
 import { Empty, Panel, Shown, number } from "../parts";
 import { sum } from "../states";
 import { texts } from "../texts";
-import { HOUR_MS, instant, millis, zoneName } from "../time";
+import { HOUR_MS, instant, millis, useZoneName, zoneName } from "../time";
 import { ScheduleCalendar } from "./calendar";
+import { DayStrip, isSparse } from "./day_strip";
 
 interface TaskStats {
   task_id: string;
@@ -37,19 +38,38 @@ function points(items: DagPeriod[], from: string, period: Period, values: (one: 
   return periods(millis(from)!, Date.now(), period.step, items, (one) => millis(one.start)!).map(({ at, found }) => ({ at, values: found.length ? values(found.at(-1)!) : {} }));
 }
 
-/** The share of failed and partial runs in each column, and what it is a share of. */
-function rates(items: DagPeriod[], from: string, period: Period): { points: Point[]; moreOf: (at: number) => string } {
-  const counts = new Map(
-    endsOf(items, from, period).map(({ at, values }) => {
+interface Rates {
+  points: Point[];
+  moreOf: (at: number) => string;
+}
+
+const WEEK = 7;
+
+/** The share of failed and partial runs in each column, or in each seven of them, and what it is a share of. */
+export function ratesOf(ends: readonly Point[], isByWeek: boolean): Rates {
+  const size = isByWeek ? WEEK : 1;
+  const counts = new Map<number, { bad: number; all: number }>();
+  // The last week ends with the last day.
+  for (let first = ends.length % size; first < ends.length; first += size) {
+    const found = { bad: 0, all: 0 };
+    for (const { values } of ends.slice(first, first + size)) {
       const bad = (values["failed"] ?? 0) + (values["partial"] ?? 0);
-      return [at, { bad, all: bad + (values["success"] ?? 0) }];
-    }),
-  );
+      found.bad += bad;
+      found.all += bad + (values["success"] ?? 0);
+    }
+    counts.set(ends[first]!.at, found);
+  }
   return {
     points: [...counts].map(([at, { bad, all }]) => ({ at, values: { rate: all === 0 ? null : bad / all } })),
     moreOf: (at) => texts.history.someOf(counts.get(at)?.bad ?? 0, counts.get(at)?.all ?? 0),
   };
 }
+
+/** Whether a run of this period went wrong. */
+const wentWrong = (ends: readonly Point[]): ((at: number) => boolean) => {
+  const bad = new Set(ends.filter(({ values }) => values["failed"] || values["partial"]).map(({ at }) => at));
+  return (at) => bad.has(at);
+};
 
 export default function DagHistoryView({ id, isRare }: { id: string; isRare: boolean }) {
   const [period, setPeriod] = usePeriod(isRare ? "30d" : "24h");
@@ -59,9 +79,7 @@ export default function DagHistoryView({ id, isRare }: { id: string; isRare: boo
   const step = period.step === 24 ? "day" : "hour";
   const found = useData<DagHistory>(query(path, { from, step, zone: zoneName() }), { on: ofDag(id), gap: 5000 });
   const tasks = useData<{ items: TaskStats[] }>(query(`${path}/tasks`, { from }), { on: ofDag(id), gap: 5000 });
-  const nameOf = periodName(period.step);
-  const hrefOf = (at: number, state?: string) => query("/runs", { dag: id, state, from: instant(at), to: instant(at + period.step * HOUR_MS) });
-  const shared = { nameOf, hrefOf, isTable, isOpen: true };
+  const zone = useZoneName();
   return (
     <>
       <div class="bar-of-filters">
@@ -75,24 +93,10 @@ export default function DagHistoryView({ id, isRare }: { id: string; isRare: boo
           </summary>
           <p>{texts.history.percentiles}</p>
         </details>
+        <small class="legend-zone">{texts.shell.times(zone)}</small>
       </div>
       <Shown of={found}>
-        {(data) => (
-          <div class="charts">
-            <Panel title={texts.history.runs}>
-              <Chart label={`${texts.history.runs}: ${id}`} kind="columns" series={RUN_SERIES} points={endsOf(data.items, from, period)} {...shared} format={(value) => number(value)} empty={texts.history.noRuns} />
-            </Panel>
-            <Panel title={texts.history.duration}>
-              <Chart label={`${texts.history.duration}: ${id}`} kind="lines" series={timesOf(data.items, (one) => one.duration)} points={points(data.items, from, period, (one) => ({ p50: one.duration.p50, p95: one.duration.p95 }))} {...shared} format={seconds} scale={durationScale} />
-            </Panel>
-            <Panel title={texts.history.queue}>
-              <Chart label={`${texts.history.queue}: ${id}`} kind="lines" series={timesOf(data.items, (one) => one.queue)} points={points(data.items, from, period, (one) => ({ p50: one.queue.p50, p95: one.queue.p95 }))} {...shared} format={seconds} scale={durationScale} />
-            </Panel>
-            <Panel title={texts.history.rate}>
-              <Chart label={`${texts.history.rate}: ${id}`} kind="columns" series={RATE} {...rates(data.items, from, period)} {...shared} hrefOf={(at) => hrefOf(at, "failed")} format={percent} scale={(most) => niceScale(Math.max(0.1, most), false)} empty={data.total.failure_rate === null ? undefined : texts.history.noFailures} />
-            </Panel>
-          </div>
-        )}
+        {(data) => <Charts id={id} data={data} from={from} period={period} isTable={isTable} />}
       </Shown>
       <ScheduleCalendar id={id} />
       <Shown of={tasks}>
@@ -101,6 +105,61 @@ export default function DagHistoryView({ id, isRare }: { id: string; isRare: boo
     </>
   );
 }
+
+interface ChartsProps {
+  id: string;
+  data: DagHistory;
+  from: string;
+  period: Period;
+  isTable: boolean;
+}
+
+/** Of few runs each is shown, and how long they took has the most room; of many, how many there were. */
+function Charts({ id, data, from, period, isTable }: ChartsProps) {
+  const nameOf = periodName(period.step);
+  const during = (at: number, steps: number, state?: string) => query("/runs", { dag: id, state, from: instant(at), to: instant(at + steps * period.step * HOUR_MS) });
+  const hrefOf = (at: number, state?: string) => during(at, 1, state);
+  const ends = endsOf(data.items, from, period);
+  const isFew = isSparse(ends);
+  const isByWeek = isFew && period.step === 24;
+  const drawn = { nameOf, hrefOf, isTable, isOpen: true, isBare: true };
+  const marks = isFew && !isTable ? { name: texts.history.rateName, tone: "h-failed", has: wentWrong(ends) } : undefined;
+  return (
+    <div class={`charts ${isFew ? "is-few" : ""}`}>
+      <Panel title={texts.history.runs}>
+        {isFew && !isTable ? (
+          <DayStrip label={`${texts.history.runs}: ${id}`} points={ends} states={RUN_SERIES.map(({ key }) => key)} nameOf={nameOf} hrefOf={hrefOf} />
+        ) : (
+          <Chart label={`${texts.history.runs}: ${id}`} kind="columns" series={RUN_SERIES} points={ends} {...drawn} format={(value) => number(value)} empty={texts.history.noRuns} />
+        )}
+      </Panel>
+      <Panel title={texts.history.duration}>
+        <Chart label={`${texts.history.duration}: ${id}`} kind="lines" series={timesOf(data.items, (one) => one.duration)} points={points(data.items, from, period, (one) => ({ p50: one.duration.p50, p95: one.duration.p95 }))} {...drawn} marks={marks} format={seconds} scale={durationScale} />
+      </Panel>
+      <Panel title={isByWeek ? texts.history.rateByWeek : texts.history.rate}>
+        <Chart
+          label={`${texts.history.rate}: ${id}`}
+          kind="columns"
+          series={RATE}
+          {...ratesOf(ends, isByWeek)}
+          {...drawn}
+          height={isFew ? LOW : undefined}
+          nameOf={isByWeek ? (at) => texts.history.weekOf(nameOf(at)) : nameOf}
+          hrefOf={(at) => during(at, isByWeek ? WEEK : 1, "failed")}
+          format={percent}
+          scale={(most) => niceScale(Math.max(0.1, most), false)}
+          empty={data.total.failure_rate === null ? undefined : texts.history.noFailures}
+        />
+      </Panel>
+      <Panel title={texts.history.queue}>
+        <Chart label={`${texts.history.queue}: ${id}`} kind="lines" series={timesOf(data.items, (one) => one.queue)} points={points(data.items, from, period, (one) => ({ p50: one.queue.p50, p95: one.queue.p95 }))} {...drawn} height={isFew ? LOW : undefined} format={seconds} scale={durationScale} />
+      </Panel>
+    </div>
+  );
+}
+
+/** The height of what is looked at less. */
+const LOW = 130;
 
 const all = (one: TaskStats): number => sum(one.ends);
 const by = (value: (one: TaskStats) => number | null) => (one: TaskStats, other: TaskStats): number => (value(one) ?? -1) - (value(other) ?? -1);

@@ -144,13 +144,13 @@ function Totals({ dags }: { dags: Dag[] }) {
           , <a href="/dags?state=paused">{texts.dags.countPaused(paused)}</a>
         </>
       )}
-      .
       {broken > 0 && (
         <>
           {" "}
-          <a href="/errors">{texts.dags.countBroken(broken)}</a>
+          {texts.dags.and} <a href="/errors">{texts.dags.countBroken(broken)}</a>
         </>
       )}
+      .
     </>
   );
 }
@@ -184,9 +184,9 @@ const columns = (recent: Record<string, RecentRun[]>, stats: Map<string, Stats>,
           {dag.dag_id === null ? dag.import_error.replace(/^import_error: /, "").split("\n", 1)[0] : texts.dags.broken}
         </a>
       ) : (
-        <span class="soft" title={dag.schedule ?? undefined}>
+        <span class="soft" title={dag.schedule === null ? undefined : `${dag.schedule} ${dag.timezone ?? ""}`.trim()}>
           <span class="phone-only word">{stateName(glyphOf(dag, recent))}</span>
-          {scheduleName(dag) ?? texts.dags.noSchedule}
+          {scheduleName(dag, true) ?? texts.dags.noSchedule}
           {!dag.paused && dag.next_run_at && (
             <span class="phone-only">
               , <When at={dag.next_run_at} />

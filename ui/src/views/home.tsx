@@ -1,44 +1,14 @@
 import { Empty, Head, Panel, Shown, runHref } from "../parts";
 import { type Data, useData } from "../data";
-import type { Decision } from "../decision";
 import { useMode } from "../live";
 import { RunsChart, SlowMark, type Usual } from "../history";
 import { Bar, Glyph, UsageBar, ended, queuedForWorkers, runState, sum } from "../states";
-import { sentenceCase, stateName, texts } from "../texts";
-import { Took, When } from "../time";
-import type { Overview, Pool, RunSummary, TaskError } from "../types";
+import { texts } from "../texts";
+import { Took } from "../time";
+import type { HomeData, InFlight, Overview, Pool } from "../types";
+import { WaitTimes } from "../wait_times";
 import { Waiting } from "../waits";
-
-interface InFlight {
-  run: RunSummary;
-  counts: Record<string, number>;
-  slow_after_seconds: number | null;
-  usual_seconds?: number | null;
-}
-
-interface Attention {
-  dag_id: string;
-  count: number;
-  state: string;
-  last: RunSummary;
-  /** Of the task that failed first. */
-  error: TaskError | null;
-  since: string | null;
-  is_recovered: boolean;
-}
-
-interface HomeData {
-  in_flight: InFlight[];
-  attention: Attention[];
-  pools: Pool[];
-  decisions: Decision[];
-  import_errors: Broken[];
-}
-
-interface Broken {
-  file: string;
-  message: string;
-}
+import { AttentionList, crowded } from "./home_attention";
 
 /** Few requests in all: the overview, which the shell shows too, what needs attention with the pools, and the history. */
 export function Home({ overview }: { overview: Data<Overview> }) {
@@ -57,12 +27,12 @@ export function Home({ overview }: { overview: Data<Overview> }) {
         <Panel title={texts.home.attention} actions={<a href="/runs?state=failed">{texts.common.showAll}</a>}>
           <Shown of={home}>{(data) => <AttentionList home={data} now={now} />}</Shown>
         </Panel>
-        <Panel title={texts.home.inFlight} actions={<a href="/runs?state=running">{texts.common.showAll}</a>}>
-          <Shown of={home}>{(data) => <InFlightList runs={data.in_flight} />}</Shown>
-        </Panel>
-        <Panel title={texts.home.waiting} actions={<a href="/triggers">{texts.common.showAll}</a>}>
-          <Shown of={overview}>{(shown) => <OtherWaits rows={shown.waiting_longest} />}</Shown>
-        </Panel>
+        <div class="home-stack">
+          <Panel title={texts.home.inFlight} actions={<a href="/runs?state=running">{texts.common.showAll}</a>}>
+            <Shown of={home}>{(data) => <InFlightList runs={data.in_flight} waits={now?.waiting_longest ?? []} />}</Shown>
+          </Panel>
+          {home.data && now && <OtherWaits waits={now.waiting_longest} runs={home.data.in_flight} />}
+        </div>
       </div>
       <div class="home-history">
         <RunsChart />
@@ -72,15 +42,19 @@ export function Home({ overview }: { overview: Data<Overview> }) {
   );
 }
 
-/** The waits that *Needs attention* does not list: decisions are there. */
-function OtherWaits({ rows }: { rows: Overview["waiting_longest"] }) {
-  const others = rows.filter((row) => row.waiting_on?.kind !== "decision");
-  if (others.length === 0 && rows.length > 0) return <Empty>{texts.home.onlyDecisions}</Empty>;
-  return <Waiting rows={others} isShort />;
-}
+type Wait = Overview["waiting_longest"][number];
 
-/** A pool for which more wait than it has slots is a bottleneck. */
-const crowded = (pools: readonly Pool[]): Pool[] => pools.filter((pool) => (pool.queued ?? 0) > pool.slots);
+/** The longest waits of runs that are not listed above; those for a person need attention. */
+function OtherWaits({ waits, runs }: { waits: Wait[]; runs: InFlight[] }) {
+  const listed = new Set(runs.map(({ run }) => run.run_id));
+  const others = waits.filter((row) => !listed.has(row.run_id) && row.waiting_on?.kind !== "decision");
+  if (others.length === 0) return null;
+  return (
+    <Panel title={texts.home.waiting} actions={<a href="/triggers">{texts.common.showAll}</a>}>
+      <Waiting rows={others} isShort />
+    </Panel>
+  );
+}
 
 /** How many things need a person: as many as are listed below, and those that were left out there. */
 const needed = (now: Overview, home: HomeData): number => home.attention.filter((one) => !one.is_recovered).length + now.decisions + now.import_errors + crowded(home.pools).length;
@@ -104,13 +78,13 @@ function Totals({ now }: { now: Overview }) {
   const [running, queued] = [now.states["running"] ?? 0, now.states["queued"] ?? 0];
   return (
     <span class="home-totals">
-      <a href="/runs?state=running">{texts.home.runs(now.live_runs)}</a>, {texts.home.running(running)},{" "}
+      <a href="/runs?state=running">{texts.home.runs(now.live_runs)}</a>, <a href="/executors">{texts.home.running(running)}</a>,{" "}
       {queued > 0 && (
         <>
           <a href="/pools">{texts.home.queued(queued)}</a>,{" "}
         </>
       )}
-      <a href="/triggers">{texts.home.waits(waiting(now))}</a>.
+      <a href="/triggers">{texts.home.waits(waiting(now), now.deferred["person"] ?? 0)}</a>.
     </span>
   );
 }
@@ -131,7 +105,9 @@ const MOST_POOLS = 4;
 /** The pools, those under the most pressure first, and the capacity of this node. */
 function Usage({ now, pools }: { now: Overview; pools: Pool[] }) {
   const shares = pools.slice(0, MOST_POOLS).map((pool): Share => ({ name: pool.name, used: pool.used ?? 0, all: pool.slots, queued: pool.queued ?? 0, href: `/pools?open=${encodeURIComponent(pool.name)}` }));
-  const capacity = Object.entries(now.slots).map(([name, slot]): Share => ({ name: texts.home.slotsOf(name), used: slot.used, all: slot.all, queued: name === "def" ? queuedForWorkers(now.states, pools) : 0, href: "/nodes" }));
+  // Coroutines run in processes of their own: what is used comes first, so that it explains the tasks that run.
+  const slots = Object.entries(now.slots).sort(([, one], [, other]) => other.used - one.used);
+  const capacity = slots.map(([name, slot]): Share => ({ name: texts.home.slotsOf(name), used: slot.used, all: slot.all, queued: name === "def" ? queuedForWorkers(now.states, pools) : 0, href: "/nodes" }));
   return (
     <div class="home-usage">
       {shares.length > 0 && (
@@ -189,126 +165,9 @@ function Damaged({ rows }: { rows: Overview["damaged"] }) {
   );
 }
 
-/** What needs a person: decisions, then broken files, then failures, the newest first, then bottlenecks. */
-function AttentionList({ home: { attention: groups, decisions: asked, import_errors: broken, pools }, now }: { home: HomeData; now: Overview | undefined }) {
-  const { decisions = 0, import_errors: errors = 0 } = now ?? {};
-  const full = crowded(pools);
-  if (groups.length + decisions + errors + full.length === 0) return <Empty>{texts.home.noAttention}</Empty>;
-  return (
-    <ul class="rows">
-      {asked.map((one) => (
-        <li key={one.decision_id}>
-          <DecisionRow decision={one} />
-        </li>
-      ))}
-      {asked.length > 0 && decisions > asked.length && <MoreRow href="/decisions" state="waiting" text={texts.home.moreDecisions(decisions - asked.length)} />}
-      {broken.map((one) => (
-        <li key={one.file}>
-          <a class="home-row" data-row href="/errors">
-            <Glyph state="failed" />
-            <span class="cut">{one.file}</span>
-            <span class="end">{texts.dags.broken}</span>
-            <ErrorLine text={one.message} />
-          </a>
-        </li>
-      ))}
-      {broken.length > 0 && errors > broken.length && <MoreRow href="/errors" state="failed" text={texts.home.moreErrors(errors - broken.length)} />}
-      {groups.map((group) => (
-        <li key={group.dag_id}>
-          <AttentionRow group={group} />
-        </li>
-      ))}
-      {full.map((pool) => (
-        <li key={pool.name}>
-          <a class="home-row" data-row href={`/pools?open=${encodeURIComponent(pool.name)}`}>
-            <Glyph state="queued" />
-            <span class="cut">{texts.home.crowded(pool.name)}</span>
-            <span class="end pressed">{texts.home.queued(pool.queued ?? 0)}</span>
-            <span class="second">{texts.home.crowdedBy(pool.used ?? 0, pool.slots)}</span>
-          </a>
-        </li>
-      ))}
-    </ul>
-  );
-}
-
-function MoreRow({ href, state, text }: { href: string; state: string; text: string }) {
-  return (
-    <li>
-      <a class="home-row" data-row href={href}>
-        <Glyph state={state} />
-        <span class="cut">{text}</span>
-        <span />
-      </a>
-    </li>
-  );
-}
-
-function DecisionRow({ decision }: { decision: Decision }) {
-  const href = `/decisions?open=${decision.decision_id}`;
-  return (
-    <div class="home-row">
-      <Glyph state="waiting" />
-      <a class="row-link cut" data-row href={href} title={decision.question}>
-        {decision.question}
-      </a>
-      <span class="end">
-        {decision.may_answer ? (
-          <a class="button small" href={href}>
-            {texts.actions.answer}
-          </a>
-        ) : (
-          <When at={decision.asked_at} />
-        )}
-      </span>
-      <span class="second">
-        <span class="cut">{sentenceCase(decision.waits_for)}</span>
-        <span class="cut mono">{decision.run_id}</span>
-      </span>
-    </div>
-  );
-}
-
-/** The first line of an error, or the last one of a traceback, which has the exception. */
-function ErrorLine({ text }: { text: string }) {
-  const lines = text.trim().split("\n");
-  return (
-    <span class="second">
-      <span class="cut" title={text}>
-        {lines[0]!.startsWith("Traceback") ? lines[lines.length - 1] : lines[0]}
-      </span>
-    </span>
-  );
-}
-
-/** The row links to all these runs, the id in it to the last one. */
-function AttentionRow({ group }: { group: Attention }) {
-  const last = runHref(group.last.run_id);
-  const isOne = group.count === 1;
-  return (
-    <div class="home-row">
-      <Glyph state={group.is_recovered ? "success" : group.state} />
-      <a class="row-link" data-row href={isOne ? last : `/runs?dag=${encodeURIComponent(group.dag_id)}&state=${group.state}&from=-24h`}>
-        {group.dag_id}
-      </a>
-      <span class="end">
-        <When at={group.last.ended_at} />
-      </span>
-      <span class="second">
-        {isOne ? stateName(group.state) : texts.home.runsFailed(group.count)}
-        {group.is_recovered && `, ${texts.home.recovered}`}
-        <a class="cut mono home-last" href={last}>
-          {group.last.run_id}
-        </a>
-      </span>
-      {group.error && <ErrorLine text={`${group.error.type}: ${group.error.message}`} />}
-    </div>
-  );
-}
-
 const usualOf = (after: number | null, median: number | null | undefined): Usual | null => (after === null ? null : { slow_after_seconds: after, median_seconds: median ?? undefined });
 
-function InFlightList({ runs }: { runs: InFlight[] }) {
+function InFlightList({ runs, waits }: { runs: InFlight[]; waits: Wait[] }) {
   if (runs.length === 0)
     return (
       <Empty>
@@ -317,27 +176,36 @@ function InFlightList({ runs }: { runs: InFlight[] }) {
     );
   return (
     <ul class="rows">
-      {runs.map(({ run, counts, slow_after_seconds, usual_seconds }) => (
-        <li key={run.run_id}>
-          <a class="home-row" data-row href={runHref(run.run_id)}>
-            <Glyph state={runState(run)} />
-            <span class="cut mono" title={run.run_id}>
-              {run.run_id}
-            </span>
-            <span class="end">
-              <Took from={run.started_at ?? run.created_at} to={null} />
-            </span>
-            <span class="second">
-              <span class="share">
-                <Bar counts={counts} label={run.run_id} />
+      {runs.map(({ run, counts, slow_after_seconds, usual_seconds }) => {
+        const state = runState(run);
+        // What runs has its progress; what only waits has its reason as well.
+        const wait = state === "running" ? undefined : waits.find((row) => row.run_id === run.run_id);
+        return (
+          <li key={run.run_id}>
+            <a class="home-row" data-row href={runHref(run.run_id)}>
+              <Glyph state={state} />
+              <span class="cut mono" title={run.run_id}>
+                {run.run_id}
               </span>
-              <span class="num">{sum(counts) > 0 ? texts.common.of(ended(counts), sum(counts)) : ""}</span>
-              <SlowMark run={run} usual={usualOf(slow_after_seconds, usual_seconds)} />
-            </span>
-          </a>
-        </li>
-      ))}
+              <span class="end">
+                <Took from={run.started_at ?? run.created_at} to={null} />
+              </span>
+              {wait && (
+                <span class="second home-reason">
+                  <span>{wait.text}</span> {wait.waiting_on && <WaitTimes wait={wait.waiting_on} isShort />}
+                </span>
+              )}
+              <span class="second">
+                <span class="share">
+                  <Bar counts={counts} label={run.run_id} />
+                </span>
+                <span class="num">{sum(counts) > 0 ? texts.common.of(ended(counts), sum(counts)) : ""}</span>
+                <SlowMark run={run} usual={usualOf(slow_after_seconds, usual_seconds)} />
+              </span>
+            </a>
+          </li>
+        );
+      })}
     </ul>
   );
 }
-

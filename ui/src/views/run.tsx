@@ -19,8 +19,8 @@ import { TaskPane } from "../task";
 import { stateName, texts } from "../texts";
 import { SlowMark, Usually, useUsual } from "../history";
 import { At, Took, When, millis, span } from "../time";
-import type { Counts, DagDetail, GanttRow, Graph, Note, Run, RunGraph, RunGraphTask, RunSummary, Task } from "../types";
-import { Waits } from "../wait_times";
+import type { Cause, Chain, Counts, DagDetail, GanttRow, Graph, Note, Run, RunGraph, RunGraphTask, RunSummary, Task } from "../types";
+import { Waits, briefWait } from "../wait_times";
 import { Why } from "../why";
 
 const PAGE = 500;
@@ -67,6 +67,7 @@ function RunHead({ run, view, hasNoNote }: { run: Run; view: string; hasNoNote: 
   const isAlone = !usePlace().query.has("task");
   const retrying = {
     name: texts.actions.retryFailed,
+    short: texts.actions.retry,
     meaning: texts.actions.retryFailedMeaning(clearable(run.counts)),
     act: () => void retry({ run: run.run_id }, true),
     needs: "operator" as const,
@@ -257,9 +258,25 @@ function RunGraphView({ run, tasks, isOld, picked }: Omit<ViewProps, "view" | "n
   const listed = useItems<Task>(isOld ? query(`/runs/${enc(run.run_id)}/tasks`, { limit: 1000 }) : null, { on: ofRun(run.run_id), gap: 500 });
   const counts = useMemo(() => countsOf(tasks, listed.data, shape), [tasks, listed.data, shape]);
   const times = useMemo(() => tasks && Object.fromEntries(tasks.map((task) => [task.task_id, { from: millis(task.started_at), to: Object.keys(task.counts).some(isLive) ? null : millis(task.ended_at) }])), [tasks]);
+  const waits = isGoingOn(run) && (run.counts["deferred"] || run.counts["sensing"]);
+  const chain = useData<Chain>(waits ? `/runs/${enc(run.run_id)}/why` : null, { on: ofRun(run.run_id), gap: 5000, every: 15_000 });
+  const details = useMemo(() => tasks && detailsOf(tasks, chain.data?.causes ?? [], run.run_id), [tasks, chain.data]);
   if (!shape) return dag.problem ? <Trouble problem={dag.problem} again={dag.reload} /> : <Shown of={graph} optional>{() => null}</Shown>;
-  return <GraphView graph={shape} counts={counts} times={times} picked={picked} hrefOf={(task) => taskHref(run.run_id, task)} />;
+  return <GraphView graph={shape} counts={counts} times={times} details={details} picked={picked} hrefOf={(task) => taskHref(run.run_id, task)} />;
 }
+
+/** How long each task took that has ended, and what those wait for that are causes of the wait of the run. */
+export function detailsOf(tasks: RunGraphTask[], causes: Cause[], run: string): Record<string, string> {
+  const found: Record<string, string> = {};
+  for (const { task_id: task, counts, started_at: from, ended_at: to } of tasks) {
+    const [begun, over] = [millis(from), millis(to)];
+    if (begun !== null && over !== null && !Object.keys(counts).some(isLive)) found[task] = span(over - begun);
+  }
+  for (const { run_id: of, task_id: task, waiting_on: wait, state } of causes) if (wait && of === run && WAITING.has(state)) found[task] = briefWait(wait);
+  return found;
+}
+
+const WAITING = new Set(["deferred", "sensing"]);
 
 function countsOf(tasks: RunGraphTask[] | undefined, listed: Task[] | undefined, shape: Graph | undefined): Record<string, Counts> {
   if (tasks) {
@@ -280,9 +297,9 @@ const noteOf = (notes: Note[], task: string): string => notes.filter((note) => n
 
 const byTask = (notes: Note[]): Column<RunGraphTask>[] => [
   { id: "state", title: "", width: "20px", phone: "lead", isFixed: true, cell: (task) => <Glyph state={worst(task.counts)} /> },
-  { id: "task", title: texts.task.name, width: "minmax(140px, 1.4fr)", phone: "title", isFixed: true, isMono: true, cell: (task) => <Noted name={task.task_id} note={noteOf(notes, task.task_id)} />, sort: (one, other) => one.task_id.localeCompare(other.task_id) },
-  { id: "progress", title: texts.run.progress, width: "minmax(100px, 1fr)", phone: "second", cell: Progress },
-  { id: "done", title: texts.run.done, width: "minmax(112px, 160px)", isNumber: true, phone: "second-end", cell: (task) => (sum(task.counts) > 1 ? endedOf(task.counts) : ""), sort: (one, other) => sum(one.counts) - sum(other.counts) },
+  { id: "task", title: texts.task.name, width: "minmax(110px, 1.4fr)", phone: "title", isFixed: true, isMono: true, cell: (task) => <Noted name={task.task_id} note={noteOf(notes, task.task_id)} />, sort: (one, other) => one.task_id.localeCompare(other.task_id) },
+  { id: "progress", title: texts.run.progress, width: "minmax(64px, 1fr)", phone: "second", cell: Progress },
+  { id: "done", title: texts.run.done, width: "minmax(96px, 160px)", isNumber: true, phone: "second-end", cell: (task) => (sum(task.counts) > 1 ? endedOf(task.counts) : ""), sort: (one, other) => sum(one.counts) - sum(other.counts) },
   { id: "started", title: texts.run.started, width: "92px", isNumber: true, isWideOnly: true, cell: (task) => <When at={task.started_at} /> },
   {
     id: "duration",

@@ -12,13 +12,16 @@ import { SlowMark, useUsual } from "../history";
 import { Empty, Filter, Head, NoMatches, Shown, StartedBy, dagHref, runHref } from "../parts";
 import { go, usePlace } from "../router";
 import { CAUSES, type Choices, STATES, asAsked, changed, deleteView, filterOf, rangeOf, runsHref, saveView, savedViews, toggled, withFilter } from "../run_filters";
-import { State, runState } from "../states";
+import { State, byName, ended, named, runState, sum } from "../states";
 import "../styles/runs.css";
-import { count, stateName, texts } from "../texts";
+import { count, sentenceCase, stateName, texts } from "../texts";
 import { At, Took, When } from "../time";
-import type { Overview, RunSummary } from "../types";
+import type { HomeData, Overview, RunSummary } from "../types";
+import { whatOf } from "../waits";
 
 const PAGE = 200;
+/** The daemon lists them in this order. */
+const NEWEST_FIRST = { by: "started", isDescending: true };
 
 interface Facets {
   total: number;
@@ -50,6 +53,11 @@ export function Runs() {
 
 /** The states that are worth a total, in their order. */
 const TOLD = ["running", "queued", "failed", "partial"];
+
+const isLost = (run: RunSummary): boolean => run.state === "failed" || run.state === "partial";
+
+/** Whether at least half of them have it. */
+export const hasMostly = <T,>(rows: readonly T[], has: (row: T) => boolean): boolean => rows.length > 0 && rows.filter(has).length * 2 >= rows.length;
 
 /** How many runs there are, and how many in which state, each with a link to these. */
 function Totals({ facets: { total, states, is_complete: isComplete }, filter }: { facets: Facets; filter: URLSearchParams }) {
@@ -146,33 +154,60 @@ const RunName = ({ run }: { run: RunSummary }) => (
   </>
 );
 
-/** The cause of the longest wait of each run. */
-function useCauses(): ReadonlyMap<string, string> {
-  const longest = useData<Overview>("/overview", { gap: 1000, every: 10_000 }).data?.waiting_longest;
-  return useMemo(() => {
-    const causes = new Map<string, string>();
-    for (const row of longest ?? []) if (!causes.has(row.run_id)) causes.set(row.run_id, row.text);
-    return causes;
-  }, [longest]);
+interface Known {
+  waits: Overview["waiting_longest"] | undefined;
+  home: HomeData | undefined;
+}
+
+/** What a run waits for or does, or why it failed, of the runs about which the overview and home say so. */
+export function reasonsOf({ waits, home }: Known): ReadonlyMap<string, string> {
+  const reasons = new Map<string, string>();
+  for (const row of waits ?? []) if (!reasons.has(row.run_id)) reasons.set(row.run_id, row.text);
+  for (const { run, counts } of home?.in_flight ?? []) {
+    const shown = byName(counts);
+    const parts = ["running", "queued"].filter((state) => shown[state]).map((state) => `${count(shown[state]!)} ${named(state)}`);
+    if (parts.length > 0 && !run.is_waiting) reasons.set(run.run_id, [texts.common.of(ended(counts), sum(counts)), ...parts].join(", "));
+  }
+  for (const { last, error } of home?.attention ?? []) if (error) reasons.set(last.run_id, `${error.type}: ${error.message.trim().split("\n", 1)[0]}`);
+  return reasons;
+}
+
+/** Two requests for all runs of a list, however many there are. */
+function useReasons(): ReadonlyMap<string, string> {
+  const waits = useData<Overview>("/overview", { gap: 1000, every: 10_000 }).data?.waiting_longest;
+  const home = useData<HomeData>("/home", { on: ofRuns, gap: 5000 }).data;
+  return useMemo(() => reasonsOf({ waits, home }), [waits, home]);
 }
 
 const COLUMNS: Column<RunSummary>[] = [
-  { id: "state", title: texts.runs.state, width: "104px", phone: "lead", isFixed: true, cell: (run) => <State state={runState(run)} /> },
-  { id: "run", title: texts.runs.run, width: "minmax(200px, 2.4fr)", phone: "title", isFixed: true, isMono: true, cell: (run) => <RunName run={run} /> },
-  { id: "dag", title: texts.runs.dag, width: "minmax(90px, 1fr)", phone: "second", isMono: true, cell: (run) => <DagOf run={run} /> },
-  { id: "why", title: texts.runs.waits, width: "minmax(160px, 1.4fr)", isWideOnly: true, isOptional: true, cell: () => null },
+  { id: "state", title: texts.runs.state, width: "92px", phone: "lead", isFixed: true, cell: (run) => <State state={runState(run)} /> },
+  { id: "run", title: texts.runs.run, width: "minmax(190px, 1.5fr)", phone: "title", isFixed: true, isMono: true, cell: (run) => <RunName run={run} /> },
+  { id: "dag", title: texts.runs.dag, width: "minmax(88px, 0.6fr)", phone: "second", isMono: true, cell: (run) => <DagOf run={run} /> },
+  { id: "why", title: texts.runs.reason, meaning: texts.runs.reasonMeaning, width: "minmax(160px, 3fr)", isWideOnly: true, cell: () => null },
   { id: "date", title: texts.runs.logicalDate, width: "124px", isWideOnly: true, cell: (run) => <At at={run.logical_date} none="" /> },
   { id: "cause", title: texts.runs.startedBy, width: "80px", isWideOnly: true, cell: (run) => <StartedBy run={run} /> },
   { id: "started", title: texts.runs.started, width: "92px", isNumber: true, phone: "end", cell: (run) => <When at={run.started_at ?? run.created_at} /> },
-  { id: "took", title: texts.runs.duration, width: "72px", isNumber: true, phone: "second-end", cell: (run) => <Took from={run.started_at} to={run.ended_at} /> },
+  { id: "took", title: texts.runs.duration, width: "104px", isNumber: true, phone: "second-end", cell: (run) => <TookSoFar run={run} /> },
 ];
+
+/** How long it took; of one that has not ended, how long so far. */
+const TookSoFar = ({ run }: { run: RunSummary }) => (
+  <>
+    <Took from={run.started_at} to={run.ended_at} />
+    {run.started_at !== null && run.ended_at === null && <span class="soft narrow-hide"> {texts.runs.soFar}</span>}
+  </>
+);
 
 /** A phone has room for the icon of the state only: its word stands before the DAG. */
 const StateWord = ({ run }: { run: RunSummary }) => <span class="phone-only word">{stateName(runState(run))}</span>;
 
-const DagOf = ({ run }: { run: RunSummary }) => (
+const DagOf = ({ run, reason = "" }: { run: RunSummary; reason?: string }) => (
   <>
-    <StateWord run={run} /> <a href={dagHref(run.dag_id)}>{run.dag_id}</a>
+    <StateWord run={run} />{" "}
+    <a class={reason === "" ? undefined : "narrow-hide"} href={dagHref(run.dag_id)}>
+      {run.dag_id}
+    </a>
+    {reason !== "" && <span class="phone-only run-reason">{reason}</span>}
   </>
 );
 
@@ -195,22 +230,27 @@ export function RunList({ filter, total, toolbar, isOfOne = false }: RunListProp
   };
   useEffect(clear, [text]);
   const usual = useUsual();
-  const causes = useCauses();
-  const hasDates = runs.data?.some((run) => run.logical_date !== null) ?? false;
+  const reasons = useReasons();
+  const hasDates = hasMostly(runs.data ?? [], (run) => run.logical_date !== null);
+  const hasReasons = runs.data?.some((run) => reasons.has(run.run_id)) ?? false;
   const columns = useMemo(() => {
+    const reasonOf = (run: RunSummary) => sentenceCase(whatOf(reasons.get(run.run_id) ?? ""));
     const took = (run: RunSummary) => (
       <>
-        <SlowMark run={run} usual={usual.get(run.dag_id)} /> <Took from={run.started_at} to={run.ended_at} />
+        <SlowMark run={run} usual={usual.get(run.dag_id)} /> <TookSoFar run={run} />
       </>
     );
     const cells: Record<string, Partial<Column<RunSummary>>> = {
-      state: { cell: (run) => <State state={runState(run)} meaning={causes.get(run.run_id)} /> },
-      why: { cell: (run) => <span title={causes.get(run.run_id)}>{causes.get(run.run_id)}</span> },
-      ...(usual.size > 0 && { took: { width: "138px", cell: took } }),
+      state: { cell: (run) => <State state={runState(run)} meaning={reasons.get(run.run_id)} /> },
+      why: { isOptional: !hasReasons, cell: (run) => <span class={isLost(run) ? "bad" : "soft"} title={reasons.get(run.run_id)}>{reasonOf(run)}</span> },
+      dag: { cell: (run) => <DagOf run={run} reason={reasonOf(run)} /> },
+      // A column that is mostly empty is there for those who choose it.
+      date: { isOptional: !hasDates },
+      ...(usual.size > 0 && { took: { width: "160px", cell: took } }),
     };
     if (isOfOne) cells["cause"] = { phone: "second", cell: (run) => <><StateWord run={run} /> <StartedBy run={run} /></> };
-    return COLUMNS.filter((column) => (!isOfOne || column.id !== "dag") && (hasDates || column.id !== "date")).map((column) => ({ ...column, ...cells[column.id] }));
-  }, [usual, causes, isOfOne, hasDates]);
+    return COLUMNS.filter((column) => !isOfOne || column.id !== "dag").map((column) => ({ ...column, ...cells[column.id] }));
+  }, [usual, reasons, isOfOne, hasDates, hasReasons]);
   const perform = (action: BulkAction) => (isAll || keys.size === total ? void actOnMatching(action, filter, clear) : actOnSelected(action, [...keys], clear));
   const bar = keys.size > 0 && (
     <span class="bulk-bar" role="group" aria-label={texts.bulk.label}>
@@ -244,6 +284,7 @@ export function RunList({ filter, total, toolbar, isOfOne = false }: RunListProp
           items={rows}
           keyOf={(run) => run.run_id}
           hrefOf={(run) => runHref(run.run_id)}
+          sort={NEWEST_FIRST}
           onEnd={runs.more}
           selection={{
             keys,

@@ -26,8 +26,7 @@ export function Triggers() {
   ];
   return (
     <>
-      <Head title={texts.places.triggers} name={texts.places.triggers} sentence={isHealth && texts.triggers.sentence} />
-      <TabBar label={texts.triggers.views} at={isHealth ? "health" : "waits"} tabs={tabs} replace />
+      <Head title={texts.places.triggers} name={texts.places.triggers} sentence={isHealth && texts.triggers.sentence} tabs={<TabBar label={texts.triggers.views} at={isHealth ? "health" : "waits"} tabs={tabs} replace />} />
       {isHealth ? <Health summary={summary} /> : <Waits summary={summary} />}
     </>
   );
@@ -72,7 +71,7 @@ function Sentence({ now, pools }: { now: Overview; pools: Pool[] }) {
   const kinds = Object.entries(now.deferred).filter(([, some]) => some > 0);
   if (sensing > 0) kinds.push(["condition", sensing]);
   // In the order of the groups below: people first.
-  kinds.sort((one, other) => Number(other[0] === "person") - Number(one[0] === "person") || other[1] - one[1]);
+  kinds.sort((one, other) => Number(other[0] === "person") - Number(one[0] === "person") || other[1] - one[1] || one[0].localeCompare(other[0]));
   const pooled = pools.flatMap((pool): [string, number][] => (pool.queued ? [[pool.name, pool.queued]] : []));
   const said = [texts.triggers.waiting(kinds), texts.triggers.queued(pooled, queuedForWorkers(now.states, pools))].filter(Boolean).join(" ");
   return said ? <p class="sentence">{said}</p> : null;

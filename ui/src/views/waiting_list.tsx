@@ -2,7 +2,9 @@
 
 import type { ComponentChildren } from "preact";
 
+import { mark } from "../actions";
 import { query } from "../api";
+import { Icon, type IconName } from "../components/icons";
 import { type Column, Table } from "../components/table";
 import { useIsPhone } from "../components/table_settings";
 import { usePages } from "../data";
@@ -15,6 +17,7 @@ import { count, sentenceCase, texts } from "../texts";
 import { Took, When, millis, span } from "../time";
 import type { Overview, Trigger, Wait as WaitOf } from "../types";
 import { endOf } from "../wait_times";
+import { KIND, whatOf } from "../waits";
 
 const PAGE = 200;
 /** Rows of one kind, beside other kinds; all of them are a click away. */
@@ -36,6 +39,8 @@ interface Wait {
   count: number;
   usual: number | null;
   trigger: Trigger | null;
+  /** A task that checks its condition itself: nothing but its state can be set. */
+  of: { run: string; task: string; map: number } | null;
   shared: number;
 }
 
@@ -122,6 +127,7 @@ function ofTrigger(row: Trigger, now: Overview | undefined): Wait {
     count: 1,
     usual: now?.waiting_longest.find((one) => one.state === "deferred" && one.run_id === row.run_id && one.task_id === row.task_id)?.usual_seconds ?? null,
     trigger: row,
+    of: null,
     shared: row.shared_with ?? 0,
   };
 }
@@ -145,15 +151,11 @@ function withoutTrigger(now: Overview | undefined, kind: string, dag: string): W
       count: row.count,
       usual: row.usual_seconds ?? null,
       trigger: null,
+      of: row.state === "sensing" && row.count === 1 ? { run: row.run_id, task: row.task_id, map: row.map_index } : null,
       shared: 0,
     }))
     .filter((row) => kind === "" || row.kind === kind);
 }
-
-/** "load waits for its condition: the file" without the name, which is in a column of its own, and the kind, which is in the head of the group. */
-const whatOf = (text: string): string => text.replace(/^.*? waits? for /, "").replace(KIND, "");
-
-const KIND = /^(its condition|a decision): /;
 
 /** The children of a mapped task that wait for the same are one row. */
 function merged(rows: Wait[]): Wait[] {
@@ -211,6 +213,19 @@ function countOf(now: Overview, kind: string): number | undefined {
   return now.deferred[kind];
 }
 
+const ICONS: Record<string, IconName> = { person: "user-check", time: "clock", sleep: "clock", condition: "eye", file: "file", object: "file", event: "zap", run: "play", http: "globe" };
+
+/** What it waits for, or that it is queued. */
+function KindIcon(row: Wait) {
+  const icon = ICONS[row.kind];
+  if (icon === undefined) return <Glyph state={row.state} />;
+  return (
+    <span class="s-waiting wait-kind" title={titleOf(row.kind)}>
+      <Icon name={icon} size={15} />
+    </span>
+  );
+}
+
 function Ends(row: Wait) {
   return (
     row.end && (
@@ -221,8 +236,15 @@ function Ends(row: Wait) {
   );
 }
 
-function Action({ trigger, name, since }: Wait) {
+function Action({ trigger, name, since, of: sensing }: Wait) {
   const isPhone = useIsPhone();
+  if (sensing) {
+    return (
+      <button type="button" data-needs="operator" class="small" aria-label={`${texts.actions.markTask} ${name}`} onClick={() => mark(sensing)}>
+        {texts.actions.markTask}
+      </button>
+    );
+  }
   // On a phone it stands where the time so far would be.
   if (!trigger || trigger.run_id === null) return isPhone ? <Took from={since} to={null} /> : null;
   const isDecision = trigger.kind === "person";
@@ -237,7 +259,7 @@ function Action({ trigger, name, since }: Wait) {
 const of = (cell: (wait: Wait) => ComponentChildren) => (row: Row) => !isGroup(row) && cell(row);
 
 const COLUMNS: Column<Row>[] = [
-  { id: "glyph", title: "", width: "20px", phone: "lead", isFixed: true, cell: of((row) => <Glyph state={row.state} />) },
+  { id: "glyph", title: "", width: "20px", phone: "lead", isFixed: true, cell: of(KindIcon) },
   {
     id: "task",
     title: texts.task.name,
@@ -255,7 +277,7 @@ const COLUMNS: Column<Row>[] = [
   {
     id: "waiting",
     title: texts.task.waitingFor,
-    width: "minmax(180px, 2.2fr)",
+    width: "minmax(180px, 1.9fr)",
     phone: "second",
     cell: of((row) => (
       <>
@@ -265,7 +287,7 @@ const COLUMNS: Column<Row>[] = [
       </>
     )),
   },
-  { id: "run", title: texts.triggers.run, width: "minmax(120px, 1.3fr)", isMono: true, isWideOnly: true, cell: of((row) => <span class="soft">{row.run ?? row.dag}</span>) },
+  { id: "run", title: texts.triggers.run, width: "minmax(120px, 1.5fr)", isMono: true, isWideOnly: true, cell: of((row) => <span class="soft">{row.run ?? row.dag}</span>) },
   {
     id: "since",
     title: texts.triggers.waited,
@@ -274,6 +296,6 @@ const COLUMNS: Column<Row>[] = [
     cell: of((row) => <Took from={row.since} to={null} />),
   },
   { id: "usual", title: texts.history.usual, meaning: texts.history.usualMeaning, width: "68px", isNumber: true, isWideOnly: true, cell: of((row) => <span class="soft">{row.usual !== null && span(row.usual * 1000)}</span>) },
-  { id: "end", title: texts.triggers.ends, width: "140px", isNumber: true, phone: "second-end", cell: of(Ends) },
-  { id: "fire", title: "", width: "104px", isFixed: true, isInteractive: true, phone: "end", cell: of((row) => <Action {...row} />) },
+  { id: "end", title: texts.triggers.ends, width: "150px", isNumber: true, phone: "second-end", cell: of(Ends) },
+  { id: "fire", title: "", width: "112px", isFixed: true, isInteractive: true, phone: "end", cell: of((row) => <Action {...row} />) },
 ];
