@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec.structs import replace
 from sqlalchemy import func, select
 
@@ -81,7 +83,7 @@ async def test_a_cell_shows_the_child_that_needs_attention_most(store):
 
 
 def test_a_row_of_an_aggregate_that_cannot_be_read_is_left_out():
-    counted = select(func.count(), func.max(tables.task.c.state))
+    counted: Any = select(func.count(), func.max(tables.task.c.state))
 
     def made(values):
         return TaskState(values[1])
