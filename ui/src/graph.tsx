@@ -354,13 +354,19 @@ function kindOf({ node }: ShownNode): string {
   return node.kind ?? (node.is_sensor ? "sensor" : node.body);
 }
 
+/** The counts of children matter more than how long they took. */
+function withDetail(counts: string, detail: string | undefined, room: number): string {
+  const both = `${counts}, ${detail}`;
+  return detail !== undefined && widthOf(both) <= room ? both : counts;
+}
+
 /** The icon tells the state: a time or a reason takes the place of its word, unless it went wrong. */
-function belowOf(shown: ShownNode, state: string | null, detail: string | undefined): string {
+function belowOf(shown: ShownNode, state: string | null, detail: string | undefined, room: number): string {
   const { counts, node } = shown;
   const all = counts ? sum(counts) : 0;
   const tasks = texts.common.many(shown.tasks, "task");
   if (!node) return counts && all > 0 ? `${number(ended(counts))} of ${tasks}` : tasks;
-  if (counts && node.is_mapped) return all === 0 ? texts.graph.unexpanded : [endedOf(counts), detail].filter(Boolean).join(", ");
+  if (counts && node.is_mapped) return all === 0 ? texts.graph.unexpanded : withDetail(endedOf(counts), detail, room);
   if (state && detail) return state === "success" || isLive(state) ? sentenceCase(detail) : `${stateName(state)}, ${detail}`;
   return state ? stateName(state) : `${sentenceCase(named(kindOf(shown)))}${node.is_mapped ? ", mapped" : ""}`;
 }
@@ -370,7 +376,8 @@ function Box({ at, shown, detail, href, isPicked, isFound, isDim, isCritical, on
   const { node, counts } = shown;
   const all = counts ? sum(counts) : 0;
   const state = counts && all > 0 ? worst(counts) : null;
-  const below = belowOf(shown, state, detail);
+  const room = width - WIDTHS.around + 16;
+  const below = belowOf(shown, state, detail, room);
   const text = counts ? ordered(counts).map(([name, count]) => `${count} ${named(name)}`).join(", ") : below;
   const isStacked = node === null || node.is_mapped;
   const names = ["node", state ? `n-${state}` : counts ? "n-pending" : "", isPicked ? "picked" : "", isFound ? "found" : "", isCritical ? "on-path" : ""].filter(Boolean).join(" ");
@@ -386,7 +393,7 @@ function Box({ at, shown, detail, href, isPicked, isFound, isDim, isCritical, on
         {cut(shown.label, width - WIDTHS.around + 8)}
       </text>
       <text class="below" aria-hidden="true" x={x + 30} y={y + LINE + 15}>
-        {cut(below, width - WIDTHS.around + 16)}
+        {cut(below, room)}
       </text>
       {counts && isStacked && all > 0 && <Share counts={counts} x={x + 1} y={y + NODE_HEIGHT - 5} width={width - 2} />}
     </>

@@ -211,6 +211,34 @@ const DagOf = ({ run, reason = "" }: { run: RunSummary; reason?: string }) => (
   </>
 );
 
+interface Shows {
+  usual: ReturnType<typeof useUsual>;
+  reasons: ReadonlyMap<string, string>;
+  isOfOne: boolean;
+  hasDates: boolean;
+  hasReasons: boolean;
+}
+
+/** Return the columns. Were they made in the component, their cells would hold its elements, and those the columns before. */
+function columnsOf({ usual, reasons, isOfOne, hasDates, hasReasons }: Shows): Column<RunSummary>[] {
+  const reasonOf = (run: RunSummary) => sentenceCase(whatOf(reasons.get(run.run_id) ?? ""));
+  const took = (run: RunSummary) => (
+    <>
+      <SlowMark run={run} usual={usual.get(run.dag_id)} /> <TookSoFar run={run} />
+    </>
+  );
+  const cells: Record<string, Partial<Column<RunSummary>>> = {
+    state: { cell: (run) => <State state={runState(run)} meaning={reasons.get(run.run_id)} /> },
+    why: { isOptional: !hasReasons, cell: (run) => <span class={isLost(run) ? "bad" : "soft"} title={reasons.get(run.run_id)}>{reasonOf(run)}</span> },
+    dag: { cell: (run) => <DagOf run={run} reason={reasonOf(run)} /> },
+    // A column that is mostly empty is there for those who choose it.
+    date: { isOptional: !hasDates },
+    ...(usual.size > 0 && { took: { width: "160px", cell: took } }),
+  };
+  if (isOfOne) cells["cause"] = { phone: "second", cell: (run) => <><StateWord run={run} /> <StartedBy run={run} /></> };
+  return COLUMNS.filter((column) => !isOfOne || column.id !== "dag").map((column) => ({ ...column, ...cells[column.id] }));
+}
+
 interface RunListProps {
   filter: URLSearchParams;
   /** How many runs match; unknown while they are counted. */
@@ -233,24 +261,7 @@ export function RunList({ filter, total, toolbar, isOfOne = false }: RunListProp
   const reasons = useReasons();
   const hasDates = hasMostly(runs.data ?? [], (run) => run.logical_date !== null);
   const hasReasons = runs.data?.some((run) => reasons.has(run.run_id)) ?? false;
-  const columns = useMemo(() => {
-    const reasonOf = (run: RunSummary) => sentenceCase(whatOf(reasons.get(run.run_id) ?? ""));
-    const took = (run: RunSummary) => (
-      <>
-        <SlowMark run={run} usual={usual.get(run.dag_id)} /> <TookSoFar run={run} />
-      </>
-    );
-    const cells: Record<string, Partial<Column<RunSummary>>> = {
-      state: { cell: (run) => <State state={runState(run)} meaning={reasons.get(run.run_id)} /> },
-      why: { isOptional: !hasReasons, cell: (run) => <span class={isLost(run) ? "bad" : "soft"} title={reasons.get(run.run_id)}>{reasonOf(run)}</span> },
-      dag: { cell: (run) => <DagOf run={run} reason={reasonOf(run)} /> },
-      // A column that is mostly empty is there for those who choose it.
-      date: { isOptional: !hasDates },
-      ...(usual.size > 0 && { took: { width: "160px", cell: took } }),
-    };
-    if (isOfOne) cells["cause"] = { phone: "second", cell: (run) => <><StateWord run={run} /> <StartedBy run={run} /></> };
-    return COLUMNS.filter((column) => !isOfOne || column.id !== "dag").map((column) => ({ ...column, ...cells[column.id] }));
-  }, [usual, reasons, isOfOne, hasDates, hasReasons]);
+  const columns = useMemo(() => columnsOf({ usual, reasons, isOfOne, hasDates, hasReasons }), [usual, reasons, isOfOne, hasDates, hasReasons]);
   const perform = (action: BulkAction) => (isAll || keys.size === total ? void actOnMatching(action, filter, clear) : actOnSelected(action, [...keys], clear));
   const bar = keys.size > 0 && (
     <span class="bulk-bar" role="group" aria-label={texts.bulk.label}>
