@@ -129,6 +129,7 @@ def test_the_tutorials_run_waits_is_killed_waits_on_and_comes_to_the_total_on_th
     assert came == shown
 
 
+@pytest.mark.nightly
 @pytest.mark.process
 @pytest.mark.timeout(240)
 def test_a_job_outside_that_fails_is_submitted_again_and_once_more_after_a_clear(tmp_path):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from benchmarks.daemon import eventually
 from tests.browser.watched import BROWSER_TESTS, watched
 
 pytestmark = [*BROWSER_TESTS]
 
 
+@pytest.mark.nightly
 def test_all_runs_that_match_a_search_are_cancelled(browser, daemon, tmp_path):
     runs = [
         daemon.trigger("landing", {"folder": str(tmp_path)}, run_id=f"bulk-{number}")

@@ -25,6 +25,7 @@ def write(page, text, button="", within="main"):
     page.confirm("Save")
 
 
+@pytest.mark.nightly
 def test_a_note_is_written_shown_in_the_list_and_removed(browser, daemon):
     daemon.trigger("daily", {}, run_id="noted")
     with watched(browser, daemon) as page:

@@ -56,25 +56,16 @@ def test_a_pattern_takes_what_is_meant_and_no_more():
     assert not re.fullmatch(wanted, plain("a b\nc z d\nmore\n"))
 
 
-OWN_DAEMON = re.compile(r"aioflow (?:demo|bench|up|dags test)|spare")
-"""Examples that start a daemon of their own, or use what it left."""
-
-
+@pytest.mark.nightly
 @pytest.mark.process
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    "told",
-    [
-        pytest.param([e for e in examples() if not OWN_DAEMON.search(e[0])], id="one-daemon"),
-        pytest.param(examples(), id="all", marks=pytest.mark.nightly),
-    ],
-)
-def test_every_example_prints_what_the_reference_says(tmp_path, told):
+def test_every_example_prints_what_the_reference_says(tmp_path):
     (tmp_path / "bin").mkdir()
     (tmp_path / "dags").mkdir()
     (dag,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     (tmp_path / "dags" / "daily.py").write_text(dag)
     (tmp_path / "none").mkdir()
+    told = examples()
     script = "".join(
         f"{command}\necho '{END.format(number)}'\n" for number, (command, _) in enumerate(told)
     )

@@ -173,6 +173,7 @@ def everything_in(home: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in home.rglob("*") if path.is_file()}
 
 
+@pytest.mark.nightly
 def test_a_value_that_was_set_survives_a_kill_and_one_that_was_deleted_stays_so(daemon):
     keep_all(daemon)
     aioflow(daemon, "secrets", "delete", "KEY")

@@ -157,6 +157,7 @@ def test_a_fan_out_runs_on_the_cluster_with_results_and_logs(daemon):
     assert "squared 7" in str(log)
 
 
+@pytest.mark.nightly
 def test_large_results_travel_to_and_from_machines_without_the_home(daemon):
     daemon.add("squares.py", SQUARES)
     run_id = daemon.trigger("larges")
