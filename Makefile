@@ -5,6 +5,7 @@ BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --root-user-action=ignore
 PURE := tests/core tests/author tests/store tests/worker tests/house tests/test_docs.py
 CODE := $(wildcard aioflow triggers/aioflow_triggers tests benchmarks examples)
+LINT := $(MAKE) --no-print-directory --jobs 2 --output-sync=target lint
 
 # Where this is set, each of the thousands of processes of a test run compiles the program anew.
 export PYTHONDONTWRITEBYTECODE :=
@@ -38,7 +39,8 @@ test: .venv/.all
 	@$(FAULT_TOOLS)
 	@$(BROWSER)
 	@$(SHELLS)
-	@nice $(MAKE) --no-print-directory --jobs 2 --output-sync=target lint & checks=$$!; \
+	@nice $(LINT) & checks=$$!; \
+	    trap 'kill $$checks 2>/dev/null' EXIT; trap 'exit 130' INT TERM; \
 	    $(BIN)/python -m pytest -n 3 --dist loadgroup || exit; \
 	    wait $$checks || { echo "make lint has failed: its output is above."; exit 1; }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Collection, Container
 from typing import Any
 
 import pytest
@@ -16,9 +16,11 @@ def seeds(sampled: int, nightly: int) -> list[Any]:
     return [*range(sampled), *(pytest.param(seed, marks=pytest.mark.nightly) for seed in later)]
 
 
-def sampled(values: Iterable[Any], sample: Container[Any]) -> list[Any]:
+def sampled(values: Collection[Any], sample: Container[Any]) -> list[Any]:
     """Return the values; all but those in the sample are marked nightly."""
-    return [
+    found = [
         value if value in sample else pytest.param(value, marks=pytest.mark.nightly)
         for value in values
     ]
+    assert any(value in sample for value in values), f"nothing of {sample} is left"
+    return found

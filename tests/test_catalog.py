@@ -456,7 +456,6 @@ async def test_persistent_errors_are_reported_in_the_end(tmp_path, monkeypatch):
         assert (await it.reported(2)).reason == "syntax_error"
 
 
-@pytest.mark.nightly
 async def test_files_that_never_end_hold_up_no_other(tmp_path, monkeypatch):
     monkeypatch.setattr(parse_queue, "QUICK_SECONDS", 5.0)
     async with watched(tmp_path, {"z.py": GOOD}) as it:

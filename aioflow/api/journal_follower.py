@@ -30,6 +30,9 @@ BEHIND_SECONDS = 2.0
 """A standby that is further behind than this refuses changes: it may know a revoked token."""
 
 _POLL_SECONDS = 0.25
+_RECENT_US = 1_000_000
+"""A poll of the active node that began earlier says nothing about the latest commits."""
+
 _STAND_BY = frozenset({NodeRole.JOINING, NodeRole.STANDBY})
 _ROWS_AT_ONCE = 20
 _ACCESS_TABLES = frozenset({"account", "api_token", "session"})
@@ -114,8 +117,9 @@ class JournalFollower:
     async def _follow_active(self, commit: ActiveCommit | None) -> None:
         """Read what has been committed, unless a poll says that nothing was since the last read."""
         found = None if commit is None else (commit.epoch, commit.commit_no)
-        if commit is not None and found == self._followed:
-            self._current_at = commit.asked_at
+        is_recent = commit is not None and self._clock.monotonic_us() - commit.asked_at < _RECENT_US
+        if commit is not None and is_recent and found == self._followed:
+            self._current_at = max(self._current_at or 0, commit.asked_at)
             return
         await self.catch_up()
         self._followed = found

@@ -46,7 +46,6 @@ def aioflow(daemon: DaemonProcess, *words: str, given: str = "") -> Done:
     return run(*words, home=daemon.home, given=given)
 
 
-@pytest.mark.nightly
 def test_a_token_that_was_shown_is_valid_after_kill_9_and_a_revoked_one_is_not(killed_daemon):
     daemon = killed_daemon
     told: list[dict] = []

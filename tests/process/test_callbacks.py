@@ -157,7 +157,6 @@ def is_signed(headers: dict[str, str], body: bytes) -> bool:
     return headers["webhook-signature"] == f"v1,{base64.b64encode(digest).decode()}"
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize(
     "database",
     ["sqlite", pytest.param("postgres", marks=[pytest.mark.postgres, pytest.mark.nightly])],

@@ -49,11 +49,13 @@ MODULES = [
     "aioflow.store.sqlite.store",  # while the database is opened
     "aioflow.daemon.api_server",  # while the processes start
 ]
+CASES = [*itertools.product((signal.SIGTERM, signal.SIGHUP), MODULES)]
 SAMPLE = [(signal.SIGHUP, MODULES[1]), (signal.SIGTERM, MODULES[3])]
 
 
 @pytest.mark.parametrize(
-    "signal_in_module", sampled(itertools.product((signal.SIGTERM, signal.SIGHUP), MODULES), SAMPLE)
+    "signal_in_module",
+    sampled([*itertools.product((signal.SIGTERM, signal.SIGHUP), MODULES)], SAMPLE),
 )
 def test_a_signal_in_the_middle_of_a_start_ends_it_with_success(tmp_path, signal_in_module):
     number, module = signal_in_module

@@ -15,7 +15,7 @@ from aioflow.api import journal_follower
 from aioflow.api.node_queries import OwnQuery
 from aioflow.crypto import Vault, new_key
 from aioflow.errors import NoActiveNode
-from aioflow.model.nodes import ActiveCommit, ActiveState, NodeRole
+from aioflow.model.nodes import ActiveCommit, ActiveState, NodeRole, NodeStatus
 from aioflow.protocol.requests import Note
 from aioflow.web.app import create_app
 from aioflow.web.forwarding import ANSWERED_FROM_ROWS
@@ -164,24 +164,48 @@ async def test_a_token_that_was_revoked_is_refused(tmp_path):
 
 async def test_a_standby_reads_the_journal_once_a_poll_has_found_another_commit(tmp_path):
     async with pair(tmp_path) as both:
-        follower = both.follower
-        asked_at = both.api.clock.monotonic_us() - 60_000_000
-        commit = ActiveCommit(epoch=ACTIVE, commit_no=1, asked_at=asked_at)
-        both.status = replace(both.status, active_commit=commit)
-        with anyio.fail_after(60):
-            while follower.lag_seconds < 60:  # nothing was read since that poll
-                await anyio.sleep(0.02)
+        follower, clock = both.follower, both.api.clock
+        commit = ActiveCommit(epoch=ACTIVE, commit_no=1, asked_at=0)
+
+        def status() -> NodeStatus:
+            now = clock.monotonic_us()
+            return replace(both.status, active_commit=replace(commit, asked_at=now))
+
+        async def is_followed() -> None:
+            with anyio.fail_after(60):
+                while follower._followed != (commit.epoch, commit.commit_no):
+                    await anyio.sleep(0.02)
+
+        follower._read_status = status
+        await is_followed()
         both.active.define(CHAIN)
         with anyio.fail_after(60):
             while (end := await both.active.store.find_journal_end()).seq == follower.seq:
                 await anyio.sleep(0.02)
-        assert follower.lag_seconds >= 60
-
-        both.status = replace(both.status, active_commit=replace(commit, commit_no=2))
-        with anyio.fail_after(60):
-            while follower.seq < end.seq:
+            before = follower._current_at
+            while follower._current_at == before:  # until a poll has said that all is as before
                 await anyio.sleep(0.02)
+        assert follower.seq < end.seq
+        assert follower.lag_seconds < 2
+
+        commit = replace(commit, commit_no=2)
+        await is_followed()
+        assert follower.seq >= end.seq
         assert (await both.ask("GET", "/dags/chain")).status == 200
+
+
+async def test_a_standby_that_polls_rarely_reads_the_journal_all_the_same(tmp_path):
+    async with pair(tmp_path) as both:
+        follower = both.follower
+        asked_at = both.api.clock.monotonic_us() - 5_000_000
+        commit = ActiveCommit(epoch=ACTIVE, commit_no=1, asked_at=asked_at)
+        both.status = replace(both.status, active_commit=commit)
+        both.active.define(CHAIN)
+        with anyio.fail_after(60):
+            while follower.seq < (await both.active.store.find_journal_end()).seq:
+                await anyio.sleep(0.02)
+            while not 0 < follower.lag_seconds < 2:
+                await anyio.sleep(0.02)
 
 
 async def test_the_active_node_refuses_a_token_that_the_standby_still_believes_in(tmp_path):

@@ -57,8 +57,12 @@ class ForkServer:
     def execute(self, order: Order, descriptors: Sequence[int] = ()) -> int:
         """Return the answer to an order. Descriptors are sent along."""
         with self._lock:
-            socket.send_fds(self._sock, [msgspec.msgpack.encode(order)], descriptors)
-            return self._answer()
+            try:
+                socket.send_fds(self._sock, [msgspec.msgpack.encode(order)], descriptors)
+                return self._answer()
+            except (OSError, KeyboardInterrupt):
+                self._sock.close()  # its answer would be taken for that of the next order
+                raise
 
     def _answer(self) -> int:
         data = self._sock.recv(64)

@@ -155,7 +155,6 @@ def test_everything_ends_without_the_agent(supervise, death):
     assert supervisor.process.wait(60) == 0
 
 
-@pytest.mark.nightly
 def test_signs_of_life_keep_it_going(supervise):
     supervisor = supervise("import time; time.sleep(600)", contact_seconds=0.6)
     program = supervisor.read().pid

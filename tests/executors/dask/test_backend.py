@@ -164,7 +164,6 @@ async def test_output_is_complete_and_in_order_and_waits_for_its_reader(cluster,
 # ── harm ────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.nightly
 async def test_a_worker_whose_dask_worker_is_killed_is_gone_without_a_missed_beat(
     own_cluster, tmp_path, monkeypatch
 ):
