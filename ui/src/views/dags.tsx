@@ -186,7 +186,7 @@ const columns = (recent: Record<string, RecentRun[]>, stats: Map<string, Stats>,
       ) : (
         <span class="soft" title={dag.schedule === null ? undefined : `${dag.schedule} ${dag.timezone ?? ""}`.trim()}>
           <span class="phone-only word">{stateName(glyphOf(dag, recent))}</span>
-          {scheduleName(dag, true) ?? texts.dags.noSchedule}
+          {scheduleName(dag) ?? texts.dags.noSchedule}
           {!dag.paused && dag.next_run_at && (
             <span class="phone-only">
               , <When at={dag.next_run_at} />
