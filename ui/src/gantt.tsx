@@ -104,7 +104,7 @@ export function Gantt({ rows: all, run, from: begun, to: over, onRange }: Props)
                   <i
                     key={index}
                     class={lookOf(row, index)}
-                    title={`${SPAN_NAMES[one.kind] ?? one.kind} ${span(over - begun)}, from ${local(one.from)}`}
+                    title={`${SPAN_NAMES[one.kind] ?? one.kind} ${span(over - begun, true)}, from ${local(one.from)}`}
                     style={{ left: `${share(begun)}%`, width: `max(2px, ${share(over) - share(begun)}%)` }}
                   />
                 );

@@ -52,7 +52,7 @@ export function stateWithWait({ state, trigger }: Pick<TaskShown, "state" | "tri
 export function briefWait(wait: Wait): string {
   if (wait.fires_at) return `${texts.why.until} ${clockOf(wait.fires_at).replace(/(:\d\d):\d\d$/, "$1")}`;
   if (wait.kind === "decision") return texts.why.forPerson;
-  return wait.label ?? `${texts.why.lasts} ${texts.why.kinds[wait.kind] ?? named(wait.kind)}`;
+  return wait.label ?? `${texts.why.for} ${texts.why.kinds[wait.kind] ?? named(wait.kind)}`;
 }
 
 /** How often it is checked, and when: a tooltip, since it does not say when the wait ends. */
@@ -96,8 +96,7 @@ export function WaitTimes({ wait, since, zone, isShort = false, usual }: Props) 
     <span class="wait-times" title={checks}>
       {begun && !(isShort && end) && (
         <span>
-          {texts.why.lasts} <Took from={begun} to={null} />
-          {" "}
+          <Took from={begun} to={null} isNamed />{" "}
           <Usually seconds={usual} />
         </span>
       )}

@@ -249,7 +249,7 @@ function success(one: Stats | undefined) {
   );
 }
 
-const seconds = (one: Stats | undefined) => (one?.p50_seconds == null ? <span class="soft">–</span> : span(one.p50_seconds * 1000));
+const seconds = (one: Stats | undefined) => (one?.p50_seconds == null ? <span class="soft">–</span> : span(one.p50_seconds * 1000, true));
 
 /** What is unknown comes last, whichever way. */
 function sorted(dags: Dag[], sort: Sort | undefined, stats: Map<string, Stats>): Dag[] {

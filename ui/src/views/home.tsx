@@ -188,7 +188,7 @@ function InFlightList({ runs, waits }: { runs: InFlight[]; waits: Wait[] }) {
                 {run.run_id}
               </span>
               <span class="end">
-                <Took from={run.started_at ?? run.created_at} to={null} />
+                <Took from={run.started_at ?? run.created_at} to={null} isNamed />
               </span>
               {wait && (
                 <span class="second home-reason">

@@ -46,10 +46,12 @@ interface RowProps {
   of?: ComponentChildren;
   reason?: string;
   at?: string | null;
+  /** What happened then. */
+  past?: string;
   act?: ComponentChildren;
 }
 
-function Row({ state, href, title, of, reason, at, act }: RowProps) {
+function Row({ state, href, title, of, reason, at, past, act }: RowProps) {
   return (
     <li>
       <div class="home-row is-attention">
@@ -61,7 +63,11 @@ function Row({ state, href, title, of, reason, at, act }: RowProps) {
           <span class="soft">{of}</span>
         </span>
         <span class="end">
-          {at && <When at={at} />}
+          {at && (
+            <span>
+              {past} <When at={at} />
+            </span>
+          )}
           {act}
         </span>
         {reason && <span class="second">{reason}</span>}
@@ -85,7 +91,7 @@ function DecisionRow({ decision }: { decision: Decision }) {
       {texts.actions.answer}
     </a>
   ) : undefined;
-  return <Row state="waiting" href={href} title={decision.question} of={<span class="mono">{decision.run_id}</span>} reason={sentenceCase(decision.waits_for)} at={decision.asked_at} act={act} />;
+  return <Row state="waiting" href={href} title={decision.question} of={<span class="mono">{decision.run_id}</span>} reason={sentenceCase(decision.waits_for)} at={decision.asked_at} past={texts.home.askedAt} act={act} />;
 }
 
 /** The row links to all these runs, the id in it to the last one. */
@@ -108,6 +114,7 @@ function FailedRow({ group: { dag_id: dag, count, state, last, error, is_recover
       }
       reason={error ? `${error.type}: ${firstLine(error.message)}` : undefined}
       at={last.ended_at}
+      past={texts.home.failedAt}
       act={
         isRecovered ? undefined : (
           <button type="button" class="small" data-needs="operator" aria-label={`${texts.actions.retryFailed}: ${last.run_id}`} title={texts.actions.retryFailed} onClick={() => void retry({ run: last.run_id }, true)}>

@@ -191,12 +191,7 @@ const COLUMNS: Column<RunSummary>[] = [
 ];
 
 /** How long it took; of one that has not ended, how long so far. */
-const TookSoFar = ({ run }: { run: RunSummary }) => (
-  <>
-    <Took from={run.started_at} to={run.ended_at} />
-    {run.started_at !== null && run.ended_at === null && <span class="soft narrow-hide"> {texts.runs.soFar}</span>}
-  </>
-);
+const TookSoFar = ({ run }: { run: RunSummary }) => <Took from={run.started_at} to={run.ended_at} isNamed />;
 
 /** A phone has room for the icon of the state only: its word stands before the DAG. */
 const StateWord = ({ run }: { run: RunSummary }) => <span class="phone-only word">{stateName(runState(run))}</span>;
