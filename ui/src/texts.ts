@@ -461,8 +461,8 @@ export const texts = {
     open: "Open",
     failedAt: "failed",
     askedAt: "asked",
-    crowded: (pool: string): string => `Pool ${pool} is full`,
-    crowdedBy: (used: number, slots: number): string => `${count(used)} of ${many(slots, "slot")} used`,
+    progress: (running: number, queued: number, pool: string | undefined): string =>
+      [...(running > 0 ? [`${count(running)} running`] : []), ...(queued > 0 ? [`${count(queued)} queued${pool === undefined ? "" : ` for pool ${pool}`}`] : [])].join(", "),
     slotsOf: (executor: string): string => (executor === "def" ? "Workers" : executor === "async" ? "Async tasks" : executor),
     queued: (tasks: number): string => `${count(tasks)} queued`,
     noAttention: "No run failed in the last 24 hours.",
@@ -882,6 +882,9 @@ export const texts = {
     ownError: "It failed with its own error, shown above. The log has the traceback.",
     waitsForNothing: "It waits for nothing: it has ended.",
   },
+
+  /** How many tasks have a state, where its name is no participle. */
+  counted: { success: "succeeded" } as Record<string, string>,
 
   /** Names of states. The scheduler's own names stay in the API, the CLI and the docs: it tells sensors from deferred tasks, which both wait. */
   states: {
