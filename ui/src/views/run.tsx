@@ -76,10 +76,11 @@ function RunHead({ run, view, hasNoNote }: { run: Run; view: string; hasNoNote: 
   return (
     <Head
       isWide
+      up={{ name: run.dag_id, href: dagHref(run.dag_id) }}
       name={run.run_id}
       title={
         <>
-          <State state={countedState(run.state, run.counts)} /> <span class="cut">{run.run_id}</span>
+          <span class="cut">{run.run_id}</span> <State state={countedState(run.state, run.counts)} />
         </>
       }
       tabs={
