@@ -616,9 +616,9 @@ export const texts = {
   gantt: {
     none: "No task has started yet.",
     label: "Time of tasks",
-    from: "from",
+    from: "Start",
     waiting: "Waiting",
-    retrying: "Retrying, until the next try",
+    retrying: "Wait before the next try",
   },
 
   grid: {
@@ -647,13 +647,13 @@ export const texts = {
     },
     kind: "Kind",
     allKinds: "All kinds",
-    run: "Run",
+    run: "DAG and run",
     starters: "To start runs",
     groups: { queued: "Queued for a slot", retrying: "For the next try" } as Record<string, string>,
     kindName: (kind: string): string => triggerKinds[kind] ?? kind,
     times: (tasks: number): string => `${count(tasks)} tasks`,
     waits: "Waits",
-    ends: "Until",
+    ends: "Ends",
     health: "Triggerer",
     views: "Views of what waits",
     hosts: "Trigger hosts",

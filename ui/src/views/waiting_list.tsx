@@ -256,6 +256,9 @@ function Action({ trigger, name, since, of: sensing }: Wait) {
   );
 }
 
+/** The run, after its DAG where the name of the run does not begin with that. */
+const placeOf = ({ run, dag }: Wait): string => (run === null ? dag : run.startsWith(dag) ? run : `${dag} / ${run}`);
+
 const of = (cell: (wait: Wait) => ComponentChildren) => (row: Row) => !isGroup(row) && cell(row);
 
 const COLUMNS: Column<Row>[] = [
@@ -287,7 +290,7 @@ const COLUMNS: Column<Row>[] = [
       </>
     )),
   },
-  { id: "run", title: texts.triggers.run, width: "minmax(120px, 1.5fr)", isMono: true, isWideOnly: true, cell: of((row) => <span class="soft">{row.run ?? row.dag}</span>) },
+  { id: "run", title: texts.triggers.run, width: "minmax(120px, 1.5fr)", isMono: true, isWideOnly: true, cell: of((row) => <span class="soft">{placeOf(row)}</span>) },
   {
     id: "since",
     title: texts.common.soFar,
