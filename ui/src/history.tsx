@@ -183,7 +183,7 @@ export function Health({ id }: { id: string }) {
       <Fact name={`${texts.history.success}, ${texts.history.ofDays}`}>
         <b class={rate !== null && rate > 0.1 ? "bad" : ""}>{rate === null ? "–" : percent(1 - rate)}</b>
       </Fact>
-      <Fact name={texts.history.p50}>
+      <Fact name={texts.history.medianDuration}>
         <b>{shownSeconds(duration.p50)}</b>
       </Fact>
       <Fact name={texts.history.slowest}>

@@ -507,6 +507,7 @@ export const texts = {
     gaps: (days: string[], all: number): string => `No run: ${days.join(", ")}${all > days.length ? ` and ${count(all - days.length)} more` : ""}`,
     rateName: "Failed or partial",
     p50: "Median",
+    medianDuration: "Median duration",
     single: "Each run",
     p95: "95th percentile",
     task: "Task",
