@@ -176,7 +176,7 @@ const columns = (recent: Record<string, RecentRun[]>, stats: Map<string, Stats>,
   {
     id: "problem",
     title: texts.dags.problem,
-    width: "minmax(150px, 2fr)",
+    width: "minmax(206px, 2fr)",
     phone: "second",
     cell: (dag) =>
       dag.import_error ? (
@@ -198,7 +198,7 @@ const columns = (recent: Record<string, RecentRun[]>, stats: Map<string, Stats>,
   {
     id: "tags",
     title: texts.dags.tags,
-    width: "minmax(112px, 0.9fr)",
+    width: "minmax(112px, 0.6fr)",
     isInteractive: true,
     isWideOnly: true,
     cell: (dag) => (
