@@ -242,8 +242,9 @@ NEXT = {
     "warehouse": "2026-01-06T04:00:00Z",
     "invoices": "2026-01-06T06:00:00Z",
     "housekeeping": "2026-01-05T10:00:00Z",
+    "settlements": "2026-01-05T21:30:00Z",
 }
-SCHEDULED = tuple(NEXT)
+SCHEDULED = ("warehouse", "invoices", "housekeeping")
 
 
 def prepare(daemon: DaemonProcess, folder: Path) -> None:

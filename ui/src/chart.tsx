@@ -46,8 +46,8 @@ interface ChartProps {
   height?: number;
   /** Whether the zone of its times stands elsewhere; one line then needs no legend. */
   isBare?: boolean;
-  /** The periods that are marked on the axis, with the name of what is marked. */
-  marks?: { name: string; tone: string; has: (at: number) => boolean };
+  /** Whether a period without a value breaks the line, as one of the few runs does that did not take its time. */
+  isBroken?: boolean;
   empty?: ComponentChildren;
   /** Round steps for the scale; by default 1, 2, 5, 10 … */
   scale?: (most: number) => number[];
@@ -57,6 +57,8 @@ const LEFT = 48;
 const BOTTOM = 22;
 const TOP = 8;
 const LABELLED = 20;
+/** A column of a few is no slab. */
+const WIDEST_COLUMN = 48;
 const LABEL_WIDTH = 52;
 /** The last label stays within the chart. */
 const LABEL_HALF = 18;
@@ -99,7 +101,7 @@ export function Chart(props: ChartProps) {
 }
 
 function Figure(props: ChartProps) {
-  const { points, nameOf, format, moreOf, isTable, isBare, marks } = props;
+  const { points, nameOf, format, moreOf, isTable, isBare } = props;
   const shown = props.line ? [...props.series, props.line] : props.series;
   const [box, width] = useWidth();
   const [at, setAt] = useState<number | null>(null);
@@ -107,18 +109,13 @@ function Figure(props: ChartProps) {
   if (isTable) return <ChartTable {...props} shown={shown} />;
   return (
     <figure class="chart">
-      {(!isBare || shown.length > 1 || marks) && (
+      {(!isBare || shown.length > 1) && (
         <ul class="legend">
           {shown.map((one) => (
             <li key={one.key}>
               <i class={`swatch ${one.tone}`} /> {one.name}
             </li>
           ))}
-          {marks && (
-            <li>
-              <i class={`swatch ${marks.tone}`} /> {marks.name}
-            </li>
-          )}
           {!isBare && <ZoneName />}
         </ul>
       )}
@@ -194,7 +191,7 @@ interface DrawingProps extends ChartProps {
   onAt: (at: number | null) => void;
 }
 
-function Drawing({ label, kind, series, line, points, nameOf, format, hrefOf, width, height = 180, scale = niceScale, labelEvery = 1, isOpen, marks, at, onAt }: DrawingProps) {
+function Drawing({ label, kind, series, line, points, nameOf, format, hrefOf, width, height = 180, scale = niceScale, labelEvery = 1, isOpen, isBroken, at, onAt }: DrawingProps) {
   const total = (point: Point): number => series.reduce((all, one) => all + (point.values[one.key] ?? 0), 0);
   const most = points.reduce((found, point) => Math.max(found, kind === "columns" ? total(point) : Math.max(...series.map((one) => point.values[one.key] ?? 0)), line ? (point.values[line.key] ?? 0) : 0), 0);
   const ticks = scale(most);
@@ -247,14 +244,12 @@ function Drawing({ label, kind, series, line, points, nameOf, format, hrefOf, wi
       {at !== null && <rect class="chart-at" x={LEFT + at * place} y={TOP} width={place} height={bottom - TOP} />}
       {kind === "columns"
         ? points.map((point, index) => <Column key={point.at} point={point} series={series} x={LEFT + index * place} width={place} y={y} hrefOf={hrefOf} />)
-        : series.map((one) => <Line key={one.key} one={one} points={points} x={(index) => LEFT + (index + 0.5) * place} y={y} />)}
+        : series.map((one) => <Line key={one.key} one={one} points={points} x={(index) => LEFT + (index + 0.5) * place} y={y} isBroken={isBroken} />)}
       {isOpen && kind === "columns" && points.length > 0 && (
         <text class="chart-so-far" x={width} y={y(total(points.at(-1)!)) - 4} text-anchor="end">
           {texts.history.soFarLabel}
         </text>
       )}
-      {marks &&
-        points.map((point, index) => marks.has(point.at) && <rect key={point.at} class={marks.tone} x={LEFT + (index + 0.5) * place - 4} y={bottom - 4} width="8" height="8" rx="1" />)}
       {line && <Steps one={line} points={points} x={(index) => LEFT + index * place} y={y} />}
       {points.map(
         (point, index) =>
@@ -269,7 +264,7 @@ function Drawing({ label, kind, series, line, points, nameOf, format, hrefOf, wi
 }
 
 function Column({ point, series, x, width, y, hrefOf }: { point: Point; series: Series[]; x: number; width: number; y: (value: number) => number; hrefOf?: ChartProps["hrefOf"] }) {
-  const gap = width > 6 ? Math.min(4, width * 0.2) : width > 3 ? 1 : 0;
+  const gap = width > WIDEST_COLUMN + 4 ? width - WIDEST_COLUMN : width > 6 ? Math.min(4, width * 0.2) : width > 3 ? 1 : 0;
   let below = 0;
   const parts = series.map((one) => {
     const value = point.values[one.key] ?? 0;
@@ -284,12 +279,15 @@ function Column({ point, series, x, width, y, hrefOf }: { point: Point; series: 
   return <g>{parts}</g>;
 }
 
-function Line({ one, points, x, y }: { one: Series; points: Point[]; x: (index: number) => number; y: (value: number) => number }) {
+function Line({ one, points, x, y, isBroken }: { one: Series; points: Point[]; x: (index: number) => number; y: (value: number) => number; isBroken?: boolean }) {
   let path = "";
   let isDrawn = false;
   points.forEach((point, index) => {
     const value = point.values[one.key];
-    if (value === null || value === undefined) return;
+    if (value === null || value === undefined) {
+      if (isBroken) isDrawn = false;
+      return;
+    }
     path += `${isDrawn ? "L" : "M"}${x(index).toFixed(1)} ${y(value).toFixed(1)}`;
     isDrawn = true;
   });

@@ -31,9 +31,6 @@ export function ticksOf(length: number): number[] {
   return Array.from({ length: Math.floor(length / step) + 1 }, (_, index) => index * step);
 }
 
-/** By the clock: a task that began at 14:03 stands at 14:03. */
-const clockAt = (at: number, isExact: boolean): string => local(new Date(at).toISOString()).slice(11, isExact ? 19 : 16);
-
 interface Props {
   rows: readonly (GanttRow | undefined)[];
   run: string;
@@ -85,7 +82,7 @@ export function Gantt({ rows: all, run, from: begun, to: over, onRange }: Props)
             <span class="track">
               {ticks.map((tick, index) => (
                 <small key={tick} style={{ left: `${share(from + tick)}%` }} class={share(from + tick) > 92 ? "last" : ""}>
-                  {index === 0 ? clockAt(from, to - from < 36e5) : `+${span(tick)}`}
+                  {index === 0 ? "+0" : `+${span(tick)}`}
                 </small>
               ))}
             </span>
@@ -104,7 +101,7 @@ export function Gantt({ rows: all, run, from: begun, to: over, onRange }: Props)
                   <i
                     key={index}
                     class={lookOf(row, index)}
-                    title={`${SPAN_NAMES[one.kind] ?? one.kind} ${span(over - begun)}, from ${local(one.from)}`}
+                    title={`${SPAN_NAMES[one.kind] ?? one.kind} ${span(over - begun, true)}, from ${local(one.from)}`}
                     style={{ left: `${share(begun)}%`, width: `max(2px, ${share(over) - share(begun)}%)` }}
                   />
                 );

@@ -8,7 +8,7 @@ import { runHref } from "./parts";
 import { go, usePlace, withQuery } from "./router";
 import { Glyph, Legend, isLive, named, ordered, runState, sum, worst } from "./states";
 import { texts } from "./texts";
-import { local, millis, shortTime, span } from "./time";
+import { local, millis, shortTime, span, briefSpan } from "./time";
 import type { Counts, Grid } from "./types";
 
 import "./styles/grid_tools.css";
@@ -405,7 +405,7 @@ function CellState({ counts }: { counts: Counts }) {
 }
 
 /** How long a run took, in its largest unit. */
-const briefly = (run: Timed): string => span(lengthOfRun(run, Date.now())).split(" ", 1)[0]!;
+const briefly = (run: Timed): string => briefSpan(lengthOfRun(run, Date.now()));
 
 /** Which states there are at all. */
 function allOf(grid: Grid): Counts {
@@ -418,14 +418,14 @@ function allOf(grid: Grid): Counts {
 }
 
 function runTitle(run: Grid["runs"][number]): string {
-  const took = run.started_at === null ? "" : `, ${span(lengthOfRun(run, Date.now()))}`;
+  const took = run.started_at === null ? "" : `, ${span(lengthOfRun(run, Date.now()), true)}`;
   return `${run.run_id}: ${named(runState(run))}${run.logical_date ? `, for ${shortTime(run.logical_date)}` : ""}${took}${run.cause === "manual" ? `, ${texts.grid.manual.toLowerCase()}` : ""}`;
 }
 
 function cellTitle(task: string, counts: Counts, from: string | null, to: string | null, run: string): string {
   const begun = millis(from);
   const over = millis(to);
-  const took = begun !== null && over !== null ? `, ${span(over - begun)}` : begun !== null ? `, since ${local(from)}` : "";
+  const took = begun !== null && over !== null ? `, ${span(over - begun, true)}` : begun !== null ? `, since ${local(from)}` : "";
   const all = sum(counts);
   const states = ordered(counts).map(([state, count]) => (all > 1 ? `${count} ${named(state)}` : named(state)));
   return `${task} in ${run}: ${states.join(", ")}${took}`;

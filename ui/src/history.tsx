@@ -120,7 +120,7 @@ export function SlowMark({ run, usual }: { run: Pick<RunSummary, "started_at" | 
   if (took <= usual.slow_after_seconds) return null;
   const { median_seconds: median } = usual;
   return (
-    <span class="slow-mark" title={median ? texts.history.usualOf(span(median * 1000)) : texts.history.slowMeaning(span(usual.slow_after_seconds * 1000))}>
+    <span class="slow-mark" title={median ? texts.history.usualOf(span(median * 1000, true)) : texts.history.slowMeaning(span(usual.slow_after_seconds * 1000))}>
       {median ? texts.history.times(took / median) : texts.history.slow}
     </span>
   );
@@ -129,7 +129,7 @@ export function SlowMark({ run, usual }: { run: Pick<RunSummary, "started_at" | 
 /** How long it usually takes, behind a duration. */
 export function Usually({ seconds: usual, isBare }: { seconds: number | null | undefined; isBare?: boolean }) {
   if (typeof usual !== "number") return null;
-  const text = texts.history.usually(span(usual * 1000));
+  const text = texts.history.usually(span(usual * 1000, true));
   return (
     <span class="usually" title={texts.history.usualMeaning}>
       {isBare ? text : `(${text})`}
@@ -168,7 +168,7 @@ export interface DagHistory {
 }
 
 export const seconds = (value: number): string => (value === 0 ? "0" : span(value * 1000));
-export const shownSeconds = (value: number | null): string => (value === null ? "–" : seconds(value));
+export const shownSeconds = (value: number | null): string => (value === null ? "–" : value === 0 ? "0" : span(value * 1000, true));
 /** Rounded down: "100 %" is for all. */
 export const percent = (value: number): string => `${number(Math.floor(1000 * value + 1e-6) / 10, 1)} %`;
 
@@ -183,7 +183,7 @@ export function Health({ id }: { id: string }) {
       <Fact name={`${texts.history.success}, ${texts.history.ofDays}`}>
         <b class={rate !== null && rate > 0.1 ? "bad" : ""}>{rate === null ? "–" : percent(1 - rate)}</b>
       </Fact>
-      <Fact name={texts.history.p50}>
+      <Fact name={texts.history.medianDuration}>
         <b>{shownSeconds(duration.p50)}</b>
       </Fact>
       <Fact name={texts.history.slowest}>

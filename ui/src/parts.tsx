@@ -42,6 +42,8 @@ interface HeadProps {
   /** What the view is about, or what one came for, in a sentence. */
   sentence?: ComponentChildren;
   tabs?: ComponentChildren;
+  /** What it is part of; by default the list that its address begins with. */
+  up?: { name: string; href: string };
   /** Whether the view takes the whole width of a wide window. */
   isWide?: boolean;
   /** Actions, the main one first. */
@@ -49,9 +51,10 @@ interface HeadProps {
 }
 
 /** The head of a view: where it is, its tabs and actions in one bar, and below a sentence. */
-export function Head({ title, name, sentence, tabs, isWide = false, children }: HeadProps) {
+export function Head({ title, name, sentence, tabs, up: of, isWide = false, children }: HeadProps) {
   const { parts } = usePlace();
-  const up = parts.length > 1 ? PLACE_NAMES[parts[0]!] : undefined;
+  const list = parts.length > 1 ? PLACE_NAMES[parts[0]!] : undefined;
+  const up = of ?? (list && { name: list, href: `/${parts[0]}` });
   useEffect(() => {
     document.title = `${name} · ${texts.product}`;
   }, [name]);
@@ -61,7 +64,7 @@ export function Head({ title, name, sentence, tabs, isWide = false, children }: 
         <nav class="crumbs" aria-label={texts.shell.breadcrumb}>
           {up && (
             <>
-              <a href={`/${parts[0]}`}>{up}</a>
+              <a href={up.href}>{up.name}</a>
               <span class="soft" aria-hidden="true">
                 /
               </span>

@@ -68,12 +68,9 @@ export function eventName(text: string): string | null {
   return name === null ? null : texts.triggers.event(name);
 }
 
-/** "America/Argentina/Buenos_Aires" as "Buenos Aires". */
-const cityOf = (zone: string): string => zone.slice(zone.lastIndexOf("/") + 1).replaceAll("_", " ");
-
-/** What a schedule is called, with its time zone where that is not UTC; null if there is none. A short one names the city only. */
-export function scheduleName({ schedule, timezone }: Scheduled, isShort = false): string | null {
+/** What a schedule is called, with its time zone where that is not UTC; null if there is none. */
+export function scheduleName({ schedule, timezone }: Scheduled): string | null {
   if (schedule === null) return null;
   const named = cronWords(schedule) ?? intervalWords(schedule) ?? eventWords(schedule) ?? sentenceCase(schedule.replace(/^@/, ""));
-  return timezone === null || timezone === "UTC" ? named : `${named} (${isShort ? cityOf(timezone) : timezone})`;
+  return timezone === null || timezone === "UTC" ? named : `${named} (${timezone})`;
 }

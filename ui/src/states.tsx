@@ -25,6 +25,9 @@ export const isLive = (state: string): boolean => LIVE.has(state);
 /** How many tasks are queued for a worker: those that are queued for a pool are not. */
 export const queuedForWorkers = (states: Counts, pools: readonly Pool[]): number => Math.max(0, (states["queued"] ?? 0) - pools.reduce((all, pool) => all + (pool.queued ?? 0), 0));
 
+/** The state of a number of tasks: "9 succeeded". */
+const counted = (state: string, some: number): string => `${count(some)} ${texts.counted[state] ?? named(state)}`;
+
 export const named = (state: string): string => shownAs(state).replaceAll("_", " ");
 
 /** The state of a run in every view: "running" only if a task of it runs, or is about to. */
@@ -132,7 +135,7 @@ export const endedParts = (counts: Counts): [string, number][] => ordered(counts
 export function Bar({ counts, label }: { counts: Counts; label?: string }) {
   const all = sum(counts);
   const text = ordered(counts)
-    .map(([state, count]) => `${count} ${named(state)}`)
+    .map(([state, some]) => counted(state, some))
     .join(", ");
   return (
     <span class="bar" role="img" aria-label={`${label ? `${label}: ` : ""}${text || "no tasks"}`} title={text}>
@@ -176,10 +179,10 @@ export function Legend({ counts, isBare, hrefOf, children }: LegendProps) {
           <Glyph state={state} size={12} />{" "}
           {hrefOf ? (
             <a href={hrefOf(state)}>
-              {count(some)} {named(state)}
+              {counted(state, some)}
             </a>
           ) : (
-            isBare ? stateName(state) : `${count(some)} ${named(state)}`
+            isBare ? stateName(state) : counted(state, some)
           )}
         </li>
       ))}

@@ -3,6 +3,7 @@
 import { useEffect, useState } from "preact/hooks";
 
 import { currentMode } from "./live";
+import { texts } from "./texts";
 
 export type Zone = "local" | "utc";
 
@@ -75,27 +76,37 @@ const UNITS: [number, string][] = [
   [60, "m"],
 ];
 
-/** 75 seconds as "1m 15s": two units at most. */
-export function span(ms: number): string {
+/** 75.4 seconds as "1m 15s": rounded to two units at most; `hasBoth`: to two also where the second one is 0, as in "29m 0s". */
+export function span(ms: number, hasBoth = false): string {
   const seconds = Math.abs(ms) / 1000;
   if (seconds < 0.001) return "<1ms";
   if (seconds < 0.0995) return `${Math.round(seconds * 1000)}ms`;
   if (seconds < 9.95) return `${seconds.toFixed(1)}s`;
-  if (seconds < 60) return `${Math.floor(seconds)}s`;
+  if (seconds < 59.5) return `${Math.round(seconds)}s`;
   for (const [index, [size, unit]] of UNITS.entries()) {
-    if (seconds < size) continue;
-    const count = Math.floor(seconds / size);
     const [smaller, name] = UNITS[index + 1] ?? [1, "s"];
-    const rest = Math.floor((seconds - count * size) / smaller);
-    return rest > 0 ? `${count}${unit} ${rest}${name}` : `${count}${unit}`;
+    // Below a day it is rounded to a minute, below an hour to a second.
+    const finer = UNITS[index + 2]?.[0] ?? 1;
+    if (Math.round(seconds / finer) * finer < size) continue;
+    const all = Math.round(seconds / smaller);
+    const count = Math.floor((all * smaller) / size);
+    const rest = all - (count * size) / smaller;
+    return rest > 0 || hasBoth ? `${count}${unit} ${rest}${name}` : `${count}${unit}`;
   }
   return "";
+}
+
+/** In its largest unit, rounded, where there is no room for two. */
+export function briefSpan(ms: number): string {
+  const seconds = Math.abs(ms) / 1000;
+  const [size, unit] = UNITS.find(([one]) => Math.round(seconds / one) >= 1 && seconds >= 0.9917 * one) ?? [0, ""];
+  return size === 0 ? span(ms) : `${Math.round(seconds / size)}${unit}`;
 }
 
 /** What is counted as it grows: in whole seconds, so that it does not flicker. */
 export function whole(ms: number): string {
   const seconds = Math.floor(Math.max(0, ms) / 1000);
-  return seconds < 60 ? `${seconds}s` : span(seconds * 1000);
+  return seconds < 60 ? `${seconds}s` : span(seconds * 1000, true);
 }
 
 const ROUGH_MS = 600_000;
@@ -194,8 +205,15 @@ export function At({ at, none = "–", hasZone }: { at: string | null | undefine
   );
 }
 
+interface TookProps {
+  from: string | null | undefined;
+  to: string | null | undefined;
+  /** Where no name says so: "so far" behind the time of what continues. */
+  isNamed?: boolean;
+}
+
 /** How long something took, or has taken so far. */
-export function Took({ from, to }: { from: string | null | undefined; to: string | null | undefined }) {
+export function Took({ from, to, isNamed }: TookProps) {
   const begun = millis(from);
   const ended = millis(to);
   const now = useNow(begun !== null && ended === null);
@@ -203,7 +221,8 @@ export function Took({ from, to }: { from: string | null | undefined; to: string
   const title = `from ${instants(from)}${ended === null ? "" : `\nto ${instants(to)}`}`;
   return (
     <span class="took" title={title}>
-      {ended === null ? whole(now - begun) : span(Math.max(0, ended - begun))}
+      {ended === null ? whole(now - begun) : span(Math.max(0, ended - begun), true)}
+      {isNamed && ended === null && <span class="soft"> {texts.common.soFar.toLowerCase()}</span>}
     </span>
   );
 }

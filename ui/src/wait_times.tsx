@@ -52,10 +52,10 @@ export function stateWithWait({ state, trigger }: Pick<TaskShown, "state" | "tri
 export function briefWait(wait: Wait): string {
   if (wait.fires_at) return `${texts.why.until} ${clockOf(wait.fires_at).replace(/(:\d\d):\d\d$/, "$1")}`;
   if (wait.kind === "decision") return texts.why.forPerson;
-  return wait.label ?? `${texts.why.lasts} ${texts.why.kinds[wait.kind] ?? named(wait.kind)}`;
+  return wait.label ?? `${texts.why.for} ${texts.why.kinds[wait.kind] ?? named(wait.kind)}`;
 }
 
-/** How often it is checked, and when: a tooltip, since it does not say when the wait ends. */
+/** How often it is checked, and when; where there is little room a tooltip, since it does not say when the wait ends. */
 function useChecks(wait: Wait | null | undefined): string | undefined {
   const last = millis(wait?.last_check_at);
   const next = millis(wait?.next_check_at);
@@ -80,7 +80,7 @@ interface Props {
   wait: Wait | null;
   /** Used if the wait has none. */
   since?: string | null;
-  /** The time zone of the DAG, to show the end in it too; without one the end is relative only. */
+  /** The time zone of the DAG, to show the end in it too, and the checks; without one the end is relative only. */
   zone?: string;
   /** Leave out the time so far where the end is known. */
   isShort?: boolean;
@@ -96,11 +96,11 @@ export function WaitTimes({ wait, since, zone, isShort = false, usual }: Props) 
     <span class="wait-times" title={checks}>
       {begun && !(isShort && end) && (
         <span>
-          {texts.why.lasts} <Took from={begun} to={null} />
-          {" "}
+          <Took from={begun} to={null} isNamed />{" "}
           <Usually seconds={usual} />
         </span>
       )}
+      {zone !== undefined && checks && !end?.isCheck && <span>{checks}</span>}
       {end && (
         <span>
           <EndTime end={end} />

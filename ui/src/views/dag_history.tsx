@@ -65,12 +65,6 @@ export function ratesOf(ends: readonly Point[], isByWeek: boolean): Rates {
   };
 }
 
-/** Whether a run of this period went wrong. */
-const wentWrong = (ends: readonly Point[]): ((at: number) => boolean) => {
-  const bad = new Set(ends.filter(({ values }) => values["failed"] || values["partial"]).map(({ at }) => at));
-  return (at) => bad.has(at);
-};
-
 export default function DagHistoryView({ id, isRare }: { id: string; isRare: boolean }) {
   const [period, setPeriod] = usePeriod(isRare ? "30d" : "24h");
   const [isTable, setTable] = useState(false);
@@ -123,7 +117,6 @@ function Charts({ id, data, from, period, isTable }: ChartsProps) {
   const isFew = isSparse(ends);
   const isByWeek = isFew && period.step === 24;
   const drawn = { nameOf, hrefOf, isTable, isOpen: true, isBare: true };
-  const marks = isFew && !isTable ? { name: texts.history.rateName, tone: "h-failed", has: wentWrong(ends) } : undefined;
   return (
     <div class={`charts ${isFew ? "is-few" : ""}`}>
       <Panel title={texts.history.runs}>
@@ -133,8 +126,14 @@ function Charts({ id, data, from, period, isTable }: ChartsProps) {
           <Chart label={`${texts.history.runs}: ${id}`} kind="columns" series={RUN_SERIES} points={ends} {...drawn} format={(value) => number(value)} empty={texts.history.noRuns} />
         )}
       </Panel>
-      <Panel title={texts.history.duration}>
-        <Chart label={`${texts.history.duration}: ${id}`} kind="lines" series={timesOf(data.items, (one) => one.duration)} points={points(data.items, from, period, (one) => ({ p50: one.duration.p50, p95: one.duration.p95 }))} {...drawn} marks={marks} format={seconds} scale={durationScale} />
+      <Panel
+        title={
+          <>
+            {texts.history.duration} <small class="soft">{texts.history.ofSuccessful}</small>
+          </>
+        }
+      >
+        <Chart label={`${texts.history.duration}: ${id}`} kind="lines" series={timesOf(data.items, (one) => one.duration)} points={points(data.items, from, period, (one) => ({ p50: one.duration.p50, p95: one.duration.p95 }))} {...drawn} isBroken={isFew} format={seconds} scale={durationScale} />
       </Panel>
       <Panel title={isByWeek ? texts.history.rateByWeek : texts.history.rate}>
         <Chart

@@ -176,7 +176,7 @@ const columns = (recent: Record<string, RecentRun[]>, stats: Map<string, Stats>,
   {
     id: "problem",
     title: texts.dags.problem,
-    width: "minmax(150px, 2fr)",
+    width: "minmax(206px, 2fr)",
     phone: "second",
     cell: (dag) =>
       dag.import_error ? (
@@ -186,7 +186,7 @@ const columns = (recent: Record<string, RecentRun[]>, stats: Map<string, Stats>,
       ) : (
         <span class="soft" title={dag.schedule === null ? undefined : `${dag.schedule} ${dag.timezone ?? ""}`.trim()}>
           <span class="phone-only word">{stateName(glyphOf(dag, recent))}</span>
-          {scheduleName(dag, true) ?? texts.dags.noSchedule}
+          {scheduleName(dag) ?? texts.dags.noSchedule}
           {!dag.paused && dag.next_run_at && (
             <span class="phone-only">
               , <When at={dag.next_run_at} />
@@ -198,7 +198,7 @@ const columns = (recent: Record<string, RecentRun[]>, stats: Map<string, Stats>,
   {
     id: "tags",
     title: texts.dags.tags,
-    width: "minmax(112px, 0.9fr)",
+    width: "minmax(112px, 0.6fr)",
     isInteractive: true,
     isWideOnly: true,
     cell: (dag) => (
@@ -249,7 +249,7 @@ function success(one: Stats | undefined) {
   );
 }
 
-const seconds = (one: Stats | undefined) => (one?.p50_seconds == null ? <span class="soft">–</span> : span(one.p50_seconds * 1000));
+const seconds = (one: Stats | undefined) => (one?.p50_seconds == null ? <span class="soft">–</span> : span(one.p50_seconds * 1000, true));
 
 /** What is unknown comes last, whichever way. */
 function sorted(dags: Dag[], sort: Sort | undefined, stats: Map<string, Stats>): Dag[] {

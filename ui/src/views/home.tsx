@@ -8,7 +8,7 @@ import { Took } from "../time";
 import type { HomeData, InFlight, Overview, Pool } from "../types";
 import { WaitTimes } from "../wait_times";
 import { Waiting } from "../waits";
-import { AttentionList, crowded } from "./home_attention";
+import { AttentionList } from "./home_attention";
 
 /** Few requests in all: the overview, which the shell shows too, what needs attention with the pools, and the history. */
 export function Home({ overview }: { overview: Data<Overview> }) {
@@ -29,7 +29,7 @@ export function Home({ overview }: { overview: Data<Overview> }) {
         </Panel>
         <div class="home-stack">
           <Panel title={texts.home.inFlight} actions={<a href="/runs?state=running">{texts.common.showAll}</a>}>
-            <Shown of={home}>{(data) => <InFlightList runs={data.in_flight} waits={now?.waiting_longest ?? []} />}</Shown>
+            <Shown of={home}>{(data) => <InFlightList runs={data.in_flight} waits={now?.waiting_longest ?? []} pool={now && poolOfAll(now, data.pools)} />}</Shown>
           </Panel>
           {home.data && now && <OtherWaits waits={now.waiting_longest} runs={home.data.in_flight} />}
         </div>
@@ -57,7 +57,7 @@ function OtherWaits({ waits, runs }: { waits: Wait[]; runs: InFlight[] }) {
 }
 
 /** How many things need a person: as many as are listed below, and those that were left out there. */
-const needed = (now: Overview, home: HomeData): number => home.attention.filter((one) => !one.is_recovered).length + now.decisions + now.import_errors + crowded(home.pools).length;
+const needed = (now: Overview, home: HomeData): number => home.attention.filter((one) => !one.is_recovered).length + now.decisions + now.import_errors;
 
 /** What one came for, in a line. */
 function Status({ now, home }: { now: Overview; home: HomeData }) {
@@ -107,7 +107,7 @@ function Usage({ now, pools }: { now: Overview; pools: Pool[] }) {
   const shares = pools.slice(0, MOST_POOLS).map((pool): Share => ({ name: pool.name, used: pool.used ?? 0, all: pool.slots, queued: pool.queued ?? 0, href: `/pools?open=${encodeURIComponent(pool.name)}` }));
   // Coroutines run in processes of their own: what is used comes first, so that it explains the tasks that run.
   const slots = Object.entries(now.slots).sort(([, one], [, other]) => other.used - one.used);
-  const capacity = slots.map(([name, slot]): Share => ({ name: texts.home.slotsOf(name), used: slot.used, all: slot.all, queued: name === "def" ? queuedForWorkers(now.states, pools) : 0, href: "/nodes" }));
+  const capacity = slots.map(([name, slot]): Share => ({ name: texts.home.slotsOf(name), used: slot.used, all: slot.all, queued: name === "def" ? queuedForWorkers(now.states, pools) : 0, href: "/executors" }));
   return (
     <div class="home-usage">
       {shares.length > 0 && (
@@ -115,7 +115,7 @@ function Usage({ now, pools }: { now: Overview; pools: Pool[] }) {
           <Shares shares={shares} />
         </Panel>
       )}
-      <Panel title={texts.home.capacity} actions={<a href="/nodes">{texts.places.nodes}</a>}>
+      <Panel title={texts.home.capacity} actions={<a href="/executors">{texts.places.executors}</a>}>
         <Shares shares={capacity} />
       </Panel>
     </div>
@@ -167,7 +167,13 @@ function Damaged({ rows }: { rows: Overview["damaged"] }) {
 
 const usualOf = (after: number | null, median: number | null | undefined): Usual | null => (after === null ? null : { slow_after_seconds: after, median_seconds: median ?? undefined });
 
-function InFlightList({ runs, waits }: { runs: InFlight[]; waits: Wait[] }) {
+/** The pool for which everything that is queued waits; undefined if that is not one. */
+function poolOfAll(now: Overview, pools: Pool[]): string | undefined {
+  const asked = pools.filter((pool) => (pool.queued ?? 0) > 0);
+  return asked.length === 1 && queuedForWorkers(now.states, pools) === 0 ? asked[0]!.name : undefined;
+}
+
+function InFlightList({ runs, waits, pool }: { runs: InFlight[]; waits: Wait[]; pool: string | undefined }) {
   if (runs.length === 0)
     return (
       <Empty>
@@ -178,8 +184,9 @@ function InFlightList({ runs, waits }: { runs: InFlight[]; waits: Wait[] }) {
     <ul class="rows">
       {runs.map(({ run, counts, slow_after_seconds, usual_seconds }) => {
         const state = runState(run);
-        // What runs has its progress; what only waits has its reason as well.
+        // What only waits has its reason; what runs, how many of its tasks run and wait for a slot.
         const wait = state === "running" ? undefined : waits.find((row) => row.run_id === run.run_id);
+        const progress = texts.home.progress(counts["running"] ?? 0, counts["queued"] ?? 0, pool);
         return (
           <li key={run.run_id}>
             <a class="home-row" data-row href={runHref(run.run_id)}>
@@ -188,13 +195,14 @@ function InFlightList({ runs, waits }: { runs: InFlight[]; waits: Wait[] }) {
                 {run.run_id}
               </span>
               <span class="end">
-                <Took from={run.started_at ?? run.created_at} to={null} />
+                <Took from={run.started_at ?? run.created_at} to={null} isNamed />
               </span>
               {wait && (
                 <span class="second home-reason">
                   <span>{wait.text}</span> {wait.waiting_on && <WaitTimes wait={wait.waiting_on} isShort />}
                 </span>
               )}
+              {!wait && progress !== "" && <span class="second home-reason">{progress}</span>}
               <span class="second">
                 <span class="share">
                   <Bar counts={counts} label={run.run_id} />

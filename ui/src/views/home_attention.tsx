@@ -3,21 +3,18 @@
 import type { ComponentChildren } from "preact";
 
 import { retry } from "../actions";
+import { useIsPhone } from "../components/table_settings";
 import type { Decision } from "../decision";
 import { Empty, runHref } from "../parts";
 import { Glyph } from "../states";
 import { sentenceCase, stateName, texts } from "../texts";
 import { When } from "../time";
-import type { Attention, HomeData, Overview, Pool } from "../types";
+import type { Attention, HomeData, Overview } from "../types";
 
-/** A pool for which more wait than it has slots is a bottleneck. */
-export const crowded = (pools: readonly Pool[]): Pool[] => pools.filter((pool) => (pool.queued ?? 0) > pool.slots);
-
-/** Decisions, then broken files, then failures, the newest first, then bottlenecks. */
-export function AttentionList({ home: { attention: groups, decisions: asked, import_errors: broken, pools }, now }: { home: HomeData; now: Overview | undefined }) {
+/** Decisions, then broken files, then failures, the newest first. A pool that is full is at work: it needs no one. */
+export function AttentionList({ home: { attention: groups, decisions: asked, import_errors: broken }, now }: { home: HomeData; now: Overview | undefined }) {
   const { decisions = 0, import_errors: errors = 0 } = now ?? {};
-  const full = crowded(pools);
-  if (groups.length + decisions + errors + full.length === 0) return <Empty>{texts.home.noAttention}</Empty>;
+  if (groups.length + decisions + errors === 0) return <Empty>{texts.home.noAttention}</Empty>;
   return (
     <ul class="rows">
       {asked.map((one) => (
@@ -31,9 +28,6 @@ export function AttentionList({ home: { attention: groups, decisions: asked, imp
       {groups.map((group) => (
         <FailedRow key={group.dag_id} group={group} />
       ))}
-      {full.map((pool) => (
-        <FullRow key={pool.name} pool={pool} />
-      ))}
     </ul>
   );
 }
@@ -46,10 +40,12 @@ interface RowProps {
   of?: ComponentChildren;
   reason?: string;
   at?: string | null;
+  /** What happened then. */
+  past?: string;
   act?: ComponentChildren;
 }
 
-function Row({ state, href, title, of, reason, at, act }: RowProps) {
+function Row({ state, href, title, of, reason, at, past, act }: RowProps) {
   return (
     <li>
       <div class="home-row is-attention">
@@ -61,7 +57,11 @@ function Row({ state, href, title, of, reason, at, act }: RowProps) {
           <span class="soft">{of}</span>
         </span>
         <span class="end">
-          {at && <When at={at} />}
+          {at && (
+            <span>
+              {past} <When at={at} />
+            </span>
+          )}
           {act}
         </span>
         {reason && <span class="second">{reason}</span>}
@@ -85,11 +85,12 @@ function DecisionRow({ decision }: { decision: Decision }) {
       {texts.actions.answer}
     </a>
   ) : undefined;
-  return <Row state="waiting" href={href} title={decision.question} of={<span class="mono">{decision.run_id}</span>} reason={sentenceCase(decision.waits_for)} at={decision.asked_at} act={act} />;
+  return <Row state="waiting" href={href} title={decision.question} of={<span class="mono">{decision.run_id}</span>} reason={sentenceCase(decision.waits_for)} at={decision.asked_at} past={texts.home.askedAt} act={act} />;
 }
 
 /** The row links to all these runs, the id in it to the last one. */
 function FailedRow({ group: { dag_id: dag, count, state, last, error, is_recovered: isRecovered } }: { group: Attention }) {
+  const isPhone = useIsPhone();
   const href = runHref(last.run_id);
   const isOne = count === 1;
   const what = `${isOne ? stateName(state) : texts.home.runsFailed(count)}${isRecovered ? `, ${texts.home.recovered}` : ""}`;
@@ -108,20 +109,16 @@ function FailedRow({ group: { dag_id: dag, count, state, last, error, is_recover
       }
       reason={error ? `${error.type}: ${firstLine(error.message)}` : undefined}
       at={last.ended_at}
+      past={texts.home.failedAt}
       act={
         isRecovered ? undefined : (
           <button type="button" class="small" data-needs="operator" aria-label={`${texts.actions.retryFailed}: ${last.run_id}`} title={texts.actions.retryFailed} onClick={() => void retry({ run: last.run_id }, true)}>
-            {texts.actions.retry}
+            {isPhone ? texts.actions.retry : texts.actions.retryFailed}
           </button>
         )
       }
     />
   );
-}
-
-function FullRow({ pool }: { pool: Pool }) {
-  const href = `/pools?open=${encodeURIComponent(pool.name)}`;
-  return <Row state="queued" href={href} title={texts.home.crowded(pool.name)} reason={`${texts.home.crowdedBy(pool.used ?? 0, pool.slots)}, ${texts.home.queued(pool.queued ?? 0)}`} act={<Open href={href} of={pool.name} />} />;
 }
 
 const firstLine = (text: string): string => text.trim().split("\n", 1)[0]!;

@@ -76,10 +76,11 @@ function RunHead({ run, view, hasNoNote }: { run: Run; view: string; hasNoNote: 
   return (
     <Head
       isWide
+      up={{ name: run.dag_id, href: dagHref(run.dag_id) }}
       name={run.run_id}
       title={
         <>
-          <State state={countedState(run.state, run.counts)} /> <span class="cut">{run.run_id}</span>
+          <span class="cut">{run.run_id}</span> <State state={countedState(run.state, run.counts)} />
         </>
       }
       tabs={
@@ -123,7 +124,7 @@ function sentenceOf(run: Run): string {
   const { counts } = run;
   const count = (...states: string[]) => countOf(counts, ...states);
   const [begun, over] = [millis(run.started_at), millis(run.ended_at)];
-  const took = begun !== null && over !== null ? span(over - begun) : null;
+  const took = begun !== null && over !== null ? span(over - begun, true) : null;
   const all = sum(counts);
   if (isGoingOn(run)) {
     if (run.state === "queued") return texts.run.queued;
@@ -177,7 +178,7 @@ function Top({ run, summary, note, isBrief }: { run: Run; summary?: RunSummary; 
           <Fact name={texts.run.started}>
             <When at={run.started_at} />
           </Fact>
-          <Fact name={live ? texts.run.elapsed : texts.run.duration}>
+          <Fact name={live ? texts.common.soFar : texts.run.duration}>
             <Took from={run.started_at} to={run.ended_at} /> <SlowMark run={run} usual={usual.get(run.dag_id)} /> <Usually seconds={usual.get(run.dag_id)?.median_seconds} />
           </Fact>
           <Fact name={texts.run.version}>
@@ -270,7 +271,7 @@ export function detailsOf(tasks: RunGraphTask[], causes: Cause[], run: string): 
   const found: Record<string, string> = {};
   for (const { task_id: task, counts, started_at: from, ended_at: to } of tasks) {
     const [begun, over] = [millis(from), millis(to)];
-    if (begun !== null && over !== null && !Object.keys(counts).some(isLive)) found[task] = span(over - begun);
+    if (begun !== null && over !== null && !Object.keys(counts).some(isLive)) found[task] = span(over - begun, true);
   }
   for (const { run_id: of, task_id: task, waiting_on: wait, state } of causes) if (wait && of === run && WAITING.has(state)) found[task] = briefWait(wait);
   return found;
@@ -304,13 +305,13 @@ const byTask = (notes: Note[]): Column<RunGraphTask>[] => [
   {
     id: "duration",
     title: texts.run.duration,
-    width: "84px",
+    width: "108px",
     isNumber: true,
     phone: "end",
-    cell: (task) => <Took from={task.started_at} to={Object.keys(task.counts).some(isLive) ? null : task.ended_at} />,
+    cell: (task) => <Took from={task.started_at} to={Object.keys(task.counts).some(isLive) ? null : task.ended_at} isNamed />,
     sort: (one, other) => lasted(one) - lasted(other),
   },
-  { id: "usual", title: texts.history.usual, meaning: texts.history.usualMeaning, width: "84px", isNumber: true, isWideOnly: true, cell: (task) => <span class="soft">{task.usual_seconds ? span(task.usual_seconds * 1000) : "–"}</span> },
+  { id: "usual", title: texts.history.usual, meaning: texts.history.usualMeaning, width: "84px", isNumber: true, isWideOnly: true, cell: (task) => <span class="soft">{task.usual_seconds ? span(task.usual_seconds * 1000, true) : "–"}</span> },
 ];
 
 /** A bar for many; of one, its state says the same. */
@@ -441,5 +442,5 @@ const COLUMNS: Column<Task>[] = [
   },
   { id: "try", title: texts.task.try, width: "64px", isNumber: true, isWideOnly: true, cell: (task) => (task.try_number > 1 ? `${task.try_number} of ${task.max_tries}` : "") },
   { id: "started", title: texts.task.started, width: "96px", isNumber: true, isWideOnly: true, isOptional: true, cell: (task) => <When at={task.started_at} /> },
-  { id: "duration", title: texts.run.duration, width: "84px", isNumber: true, phone: "end", cell: (task) => <Took from={task.started_at} to={task.ended_at} /> },
+  { id: "duration", title: texts.run.duration, width: "108px", isNumber: true, phone: "end", cell: (task) => <Took from={task.started_at} to={task.ended_at} isNamed /> },
 ];

@@ -5,6 +5,7 @@ import { BULK_ACTIONS, type BulkAction, actOnMatching, actOnSelected } from "../
 import { DateRange } from "../components/dates";
 import { Menu, type MenuItem } from "../components/menu";
 import { type Column, Table } from "../components/table";
+import { useIsPhone } from "../components/table_settings";
 import { type Concerns, useData, useItems, usePages } from "../data";
 import { ask, tell } from "../dialog";
 import { NoteMark } from "../note";
@@ -191,12 +192,7 @@ const COLUMNS: Column<RunSummary>[] = [
 ];
 
 /** How long it took; of one that has not ended, how long so far. */
-const TookSoFar = ({ run }: { run: RunSummary }) => (
-  <>
-    <Took from={run.started_at} to={run.ended_at} />
-    {run.started_at !== null && run.ended_at === null && <span class="soft narrow-hide"> {texts.runs.soFar}</span>}
-  </>
-);
+const TookSoFar = ({ run }: { run: RunSummary }) => <Took from={run.started_at} to={run.ended_at} isNamed />;
 
 /** A phone has room for the icon of the state only: its word stands before the DAG. */
 const StateWord = ({ run }: { run: RunSummary }) => <span class="phone-only word">{stateName(runState(run))}</span>;
@@ -217,11 +213,16 @@ interface Shows {
   isOfOne: boolean;
   hasDates: boolean;
   hasReasons: boolean;
+  /** Whether the ids of runs say of which DAG they are: on a wide window the reason gets the room. */
+  isNamedByDag: boolean;
 }
 
+/** For whom a decision is does not tell runs apart. */
+const FOR_WHOM = / \(waits for [^()]*\)$/;
+
 /** Return the columns. Were they made in the component, their cells would hold its elements, and those the columns before. */
-function columnsOf({ usual, reasons, isOfOne, hasDates, hasReasons }: Shows): Column<RunSummary>[] {
-  const reasonOf = (run: RunSummary) => sentenceCase(whatOf(reasons.get(run.run_id) ?? ""));
+function columnsOf({ usual, reasons, isOfOne, hasDates, hasReasons, isNamedByDag }: Shows): Column<RunSummary>[] {
+  const reasonOf = (run: RunSummary) => sentenceCase(whatOf(reasons.get(run.run_id) ?? "").replace(FOR_WHOM, ""));
   const took = (run: RunSummary) => (
     <>
       <SlowMark run={run} usual={usual.get(run.dag_id)} /> <TookSoFar run={run} />
@@ -230,7 +231,7 @@ function columnsOf({ usual, reasons, isOfOne, hasDates, hasReasons }: Shows): Co
   const cells: Record<string, Partial<Column<RunSummary>>> = {
     state: { cell: (run) => <State state={runState(run)} meaning={reasons.get(run.run_id)} /> },
     why: { isOptional: !hasReasons, cell: (run) => <span class={isLost(run) ? "bad" : "soft"} title={reasons.get(run.run_id)}>{reasonOf(run)}</span> },
-    dag: { cell: (run) => <DagOf run={run} reason={reasonOf(run)} /> },
+    dag: { isOptional: isNamedByDag, cell: (run) => <DagOf run={run} reason={reasonOf(run)} /> },
     // A column that is mostly empty is there for those who choose it.
     date: { isOptional: !hasDates },
     ...(usual.size > 0 && { took: { width: "160px", cell: took } }),
@@ -261,7 +262,9 @@ export function RunList({ filter, total, toolbar, isOfOne = false }: RunListProp
   const reasons = useReasons();
   const hasDates = hasMostly(runs.data ?? [], (run) => run.logical_date !== null);
   const hasReasons = runs.data?.some((run) => reasons.has(run.run_id)) ?? false;
-  const columns = useMemo(() => columnsOf({ usual, reasons, isOfOne, hasDates, hasReasons }), [usual, reasons, isOfOne, hasDates, hasReasons]);
+  // On a phone the reason stands in place of the DAG.
+  const isNamedByDag = !useIsPhone() && hasMostly(runs.data ?? [], (run) => run.run_id.startsWith(run.dag_id));
+  const columns = useMemo(() => columnsOf({ usual, reasons, isOfOne, hasDates, hasReasons, isNamedByDag }), [usual, reasons, isOfOne, hasDates, hasReasons, isNamedByDag]);
   const perform = (action: BulkAction) => (isAll || keys.size === total ? void actOnMatching(action, filter, clear) : actOnSelected(action, [...keys], clear));
   const bar = keys.size > 0 && (
     <span class="bulk-bar" role="group" aria-label={texts.bulk.label}>

@@ -246,7 +246,7 @@ function Action({ trigger, name, since, of: sensing }: Wait) {
     );
   }
   // On a phone it stands where the time so far would be.
-  if (!trigger || trigger.run_id === null) return isPhone ? <Took from={since} to={null} /> : null;
+  if (!trigger || trigger.run_id === null) return isPhone ? <Took from={since} to={null} isNamed /> : null;
   const isDecision = trigger.kind === "person";
   const verb = isDecision ? texts.actions.answer : fireName(trigger.kind);
   return (
@@ -255,6 +255,9 @@ function Action({ trigger, name, since, of: sensing }: Wait) {
     </button>
   );
 }
+
+/** The run, after its DAG where the name of the run does not begin with that. */
+const placeOf = ({ run, dag }: Wait): string => (run === null ? dag : run.startsWith(dag) ? run : `${dag} / ${run}`);
 
 const of = (cell: (wait: Wait) => ComponentChildren) => (row: Row) => !isGroup(row) && cell(row);
 
@@ -287,15 +290,15 @@ const COLUMNS: Column<Row>[] = [
       </>
     )),
   },
-  { id: "run", title: texts.triggers.run, width: "minmax(120px, 1.5fr)", isMono: true, isWideOnly: true, cell: of((row) => <span class="soft">{row.run ?? row.dag}</span>) },
+  { id: "run", title: texts.triggers.run, width: "minmax(120px, 1.5fr)", isMono: true, isWideOnly: true, cell: of((row) => <span class="soft">{placeOf(row)}</span>) },
   {
     id: "since",
-    title: texts.triggers.waited,
+    title: texts.common.soFar,
     width: "84px",
     isNumber: true,
     cell: of((row) => <Took from={row.since} to={null} />),
   },
-  { id: "usual", title: texts.history.usual, meaning: texts.history.usualMeaning, width: "68px", isNumber: true, isWideOnly: true, cell: of((row) => <span class="soft">{row.usual !== null && span(row.usual * 1000)}</span>) },
+  { id: "usual", title: texts.history.usual, meaning: texts.history.usualMeaning, width: "68px", isNumber: true, isWideOnly: true, cell: of((row) => <span class="soft">{row.usual !== null && span(row.usual * 1000, true)}</span>) },
   { id: "end", title: texts.triggers.ends, width: "150px", isNumber: true, phone: "second-end", cell: of(Ends) },
   { id: "fire", title: "", width: "112px", isFixed: true, isInteractive: true, phone: "end", cell: of((row) => <Action {...row} />) },
 ];
