@@ -73,7 +73,7 @@ PARTS = (
     Part("suite", ("-m", "not nightly", *BOTH_LOOPS, *PARALLEL), 45),
     # Seeds, planted bugs, views of the page, requests drawn from the API's schema, benchmarks.
     Part(
-        "wide", ("-m", "nightly", *BOTH_LOOPS, *PARALLEL, *LONG, "--ignore", "tests/campaigns"), 90
+        "wide", ("-m", "nightly", *BOTH_LOOPS, *PARALLEL, *LONG, "--ignore", "tests/campaigns"), 120
     ),
     # Campaigns without time limits under test: kills, crashes, seeds, requests.
     Part(

@@ -174,7 +174,7 @@ def test_one_child_is_cleared_and_its_siblings_stay(page, daemon, tmp_path):
 
 def test_a_schedule_is_listed_with_its_time_zone_or_the_name_of_its_event(page):
     page.go("/dags")
-    page.see("Daily at 03:30 (Berlin)")
+    page.see("Daily at 03:30 (Europe/Berlin)")
     page.see("gates/opened")
     page.go("/schedules")
     page.see("Daily at 03:30 (Europe/Berlin)")
