@@ -116,9 +116,12 @@ class JournalFollower:
 
     async def _follow_active(self, commit: ActiveCommit | None) -> None:
         """Read what has been committed, unless a poll says that nothing was since the last read."""
-        found = None if commit is None else (commit.epoch, commit.commit_no)
-        is_recent = commit is not None and self._clock.monotonic_us() - commit.asked_at < _RECENT_US
-        if commit is not None and is_recent and found == self._followed:
+        if commit is None:
+            await self.catch_up()
+            return
+        found = commit.epoch, commit.commit_no
+        is_recent = self._clock.monotonic_us() - commit.asked_at < _RECENT_US
+        if is_recent and found == self._followed:
             self._current_at = max(self._current_at or 0, commit.asked_at)
             return
         await self.catch_up()

@@ -18,12 +18,14 @@ from sqlalchemy import (
     BigInteger,
     CheckConstraint,
     Column,
+    ColumnElement,
     Integer,
     Label,
     LargeBinary,
     Select,
     SmallInteger,
     Text,
+    literal_column,
 )
 from sqlalchemy.sql.functions import FunctionElement
 
@@ -38,6 +40,7 @@ __all__ = (
     "blob",
     "count",
     "flag",
+    "in_range",
     "index",
     "instant",
     "key",
@@ -72,6 +75,12 @@ def key(column: str, *, most: int | None = None) -> Column[int]:
     """
     info = {} if most is None else {RANGE: (0, most)}
     return Column(column, NUMBER, primary_key=True, autoincrement=False, info=info)
+
+
+def in_range(column: Column[int]) -> ColumnElement[bool]:
+    """Return the condition that a number is valid: within the range of its column."""
+    least, most = column.info[RANGE]
+    return column.between(literal_column(str(least)), literal_column(str(most)))
 
 
 def number(

@@ -13,6 +13,7 @@ from aioflow.model.history import DAY_US, OF_RUN, HistoryRow, Measure
 from aioflow.model.rows import RunRow
 from aioflow.model.timestamps import Timestamp
 from aioflow.store import rows, tables
+from aioflow.store.columns import in_range
 from aioflow.store.query_protocol import QueryInterface
 from aioflow.store.selects import literal, number, text
 
@@ -28,10 +29,7 @@ _of_run = _history.c.task_id == literal_column("''")
 _states = _history.c.measure == literal(Measure.STATE)
 _between = and_(_history.c.start >= number("since"), _history.c.start < number("until"))
 # A damaged sum would be of all rows: count only what the column may hold.
-_is_count = and_(
-    _history.c.occurrences.between(literal(0), literal(2**53)),
-    _history.c.total_ms.between(literal(0), literal(2**53)),
-)
+_is_count = and_(in_range(_history.c.occurrences), in_range(_history.c.total_ms))
 
 _RUN_ENDS = (
     select(_history.c.start, _history.c.bucket, func.sum(_history.c.occurrences))

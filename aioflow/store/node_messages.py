@@ -43,8 +43,5 @@ class NodeMessages(Protocol):
     async def take(self, epoch: int) -> list[NodeMessage]:
         """Remove the messages for the node of a term, and return them. Expired ones are deleted."""
 
-    async def wait(self, epoch: int, seconds: float) -> bool:
-        """Wait at most ``seconds`` until a message for the node of a term may be there.
-
-        Return whether one was announced.
-        """
+    async def wait(self, epoch: int, seconds: float) -> None:
+        """Wait at most ``seconds`` until a message for the node of a term may be there."""

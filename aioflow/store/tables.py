@@ -33,6 +33,7 @@ from aioflow.store.columns import (
     blob,
     count,
     flag,
+    in_range,
     index,
     instant,
     key,
@@ -584,7 +585,7 @@ Index("journal_by_commit", journal.c.node_no, journal.c.commit_no, unique=True).
     dialect="postgresql"
 )
 """Only where several nodes write: in a SQLite file it would be one more page of each commit."""
-has_place = journal.c.seq.between(literal_column("0"), literal_column(str(LAST_SEQ)))
+has_place = in_range(journal.c.seq)
 """Condition for journal rows whose ``seq`` is valid. All others have no place in the order."""
 
 

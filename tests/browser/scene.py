@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from benchmarks.daemon import DaemonProcess, eventually
 from examples.settlement_data import generate
-from tests.browser.scene_past import NOW, drawn_up, text_of
+from tests.browser.scene_past import NOW, drawn_up, text_of, time_of
 from tests.browser.watched import Watched, chromium, watched
 
 __all__ = ("NOW", "SCENE", "VIEWS", "answers")
@@ -366,7 +366,7 @@ class Warp:
     """
 
     def __init__(self, began: dict[str, str], folder: Path) -> None:
-        self._began = {run: _time(text) for run, text in began.items()}
+        self._began = {run: time_of(text) for run, text in began.items()}
         self._folder = str(folder)
         self._at = NOW
         self._longer: dict[str, float] = {}
@@ -376,7 +376,7 @@ class Warp:
         shown = {}
         for run in found["/runs?limit=200"][1]["items"]:
             if run["ended_at"] is not None:
-                self._longer[run["run_id"]] = self._slower(run["run_id"], _time(run["ended_at"]))
+                self._longer[run["run_id"]] = self._slower(run["run_id"], time_of(run["ended_at"]))
         for key, (at, answer) in found.items():
             path = key.replace(self._folder, FOLDER)
             named = re.search(r"/runs/([^/?]+)", path)
@@ -405,7 +405,7 @@ class Warp:
                 text = PRINTED.sub("", value.replace(self._folder, FOLDER))
                 if key == "logical_date" or not ISO.fullmatch(text):
                     return text
-                return text_of(self._time(_time(text), run, key))
+                return text_of(self._time(time_of(text), run, key))
             case float() if key == "usual_seconds":
                 return round(value * self._factor(run), 1)
             case _:
@@ -415,7 +415,7 @@ class Warp:
         began = self._began.get(run)
         if began is None or key in CHECKED or at > self._at:
             return NOW + (at - self._at)
-        return _time(BEGAN[run]) + (at - began) * self._factor(run)
+        return time_of(BEGAN[run]) + (at - began) * self._factor(run)
 
     def _factor(self, run: str) -> float:
         return self._longer.get(LIKE.get(run, run), 1.0)
@@ -429,10 +429,6 @@ def _scheduled(row: dict[str, Any]) -> dict[str, Any]:
     if dag in SCHEDULED and row.get("cause") == "manual" and not is_by_hand:
         row["cause"] = "schedule"
     return row
-
-
-def _time(text: str) -> datetime:
-    return datetime.fromisoformat(text)
 
 
 def answers() -> dict[str, Any]:

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from statistics import median, quantiles
 from typing import Any
 
-__all__ = ("NOW", "drawn_up", "text_of")
+__all__ = ("NOW", "drawn_up", "text_of", "time_of")
 
 NOW = datetime(2026, 1, 5, 9, 41, tzinfo=UTC)
 """A Monday morning: the time in all pictures."""
@@ -55,7 +55,8 @@ def text_of(at: datetime) -> str:
     return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _time(text: str) -> datetime:
+def time_of(text: str) -> datetime:
+    """Return a time that the API has written."""
     return datetime.fromisoformat(text)
 
 
@@ -144,13 +145,13 @@ def _grid(grid: dict[str, Any], runs: list[dict[str, Any]]) -> None:
 
 
 def _cells(like: dict[str, Any], run: dict[str, Any]) -> list[Any]:
-    began, ended = (_time(like[name]) for name in ("started_at", "ended_at"))
-    at, over = (_time(run[name]) for name in ("started_at", "ended_at"))
+    began, ended = (time_of(like[name]) for name in ("started_at", "ended_at"))
+    at, over = (time_of(run[name]) for name in ("started_at", "ended_at"))
     longer = (over - at) / (ended - began)
     last = len(like["cells"]) - 1
     cells = []
     for index, counts, *times in like["cells"]:
-        moved = [text_of(at + (_time(one) - began) * longer) for one in times]
+        moved = [text_of(at + (time_of(one) - began) * longer) for one in times]
         is_broken = run["state"] == "failed" and index == last
         cells.append([index, {"failed": 1} if is_broken else counts, *moved])
     return cells
@@ -193,7 +194,7 @@ def _ended(runs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 def _lengths(runs: list[dict[str, Any]]) -> list[float]:
     """Return the seconds that the successful ones took."""
     good = [run for run in runs if run["state"] == "success"]
-    return [(_time(run["ended_at"]) - _time(run["started_at"])).total_seconds() for run in good]
+    return [(time_of(run["ended_at"]) - time_of(run["started_at"])).total_seconds() for run in good]
 
 
 def _ends(runs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -204,7 +205,7 @@ def _ends(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _period(runs: list[dict[str, Any]], at: datetime, length: timedelta) -> dict[str, Any]:
-    own = [run for run in _ended(runs) if at <= _time(run["ended_at"]) < at + length]
+    own = [run for run in _ended(runs) if at <= time_of(run["ended_at"]) < at + length]
     return {"start": text_of(at), **_ends(own)}
 
 

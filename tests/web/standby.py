@@ -47,10 +47,9 @@ class Messages:
         self._arrived[epoch] = anyio.Event()
         return self.sent.pop(epoch, [])
 
-    async def wait(self, epoch: int, seconds: float) -> bool:
+    async def wait(self, epoch: int, seconds: float) -> None:
         with anyio.move_on_after(seconds):
             await self._arrived[epoch].wait()
-        return self._arrived[epoch].is_set()
 
 
 class Pair:

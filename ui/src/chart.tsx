@@ -44,9 +44,9 @@ interface ChartProps {
   /** Whether to show the table instead of the drawing; by default it opens below the drawing. */
   isTable?: boolean;
   height?: number;
-  /** Whether the zone of its times stands elsewhere; one line then needs no legend. */
+  /** Whether the view names the zone of the times; a single series then has no legend. */
   isBare?: boolean;
-  /** Whether a period without a value breaks the line, as one of the few runs does that did not take its time. */
+  /** Whether a period without a value interrupts the line. */
   isBroken?: boolean;
   empty?: ComponentChildren;
   /** Round steps for the scale; by default 1, 2, 5, 10 … */

@@ -41,7 +41,7 @@ interface Props {
   counts?: Record<string, Counts>;
   /** When the tasks of a run began and ended. */
   times?: Record<string, Times>;
-  /** What is said of a task below its name: how long it took, or what it waits for. */
+  /** The second line of the box of a task: its duration, or what it waits for. */
   details?: Record<string, string>;
   hrefOf?: (task: string) => string;
   picked?: string | null;

@@ -12,7 +12,7 @@ import { reason } from "./messages";
 import { here, usePlace } from "./router";
 import { statesOf } from "./states";
 import { texts } from "./texts";
-import type { Dag, RunSummary } from "./types";
+import type { Dag, RunSummary, TaskError } from "./types";
 
 interface PanelProps {
   title?: ComponentChildren;
@@ -84,7 +84,7 @@ export function Head({ title, name, sentence, tabs, up: of, isWide = false, chil
 
 interface HeadActionsProps {
   /** The everyday ones, the main one first. */
-  actions: (MenuItem & { isMain?: boolean; /** On a phone, beside the name of what it acts on. */ short?: string })[];
+  actions: (MenuItem & { isMain?: boolean; /** The name on a phone. */ short?: string })[];
   /** Those in the menu behind them: the rare ones, and those that cannot be undone last. */
   more?: (MenuItem | "line")[];
 }
@@ -248,6 +248,9 @@ export function taskHref(run: string, task: string, map = -1, round = 0): string
   if (round > 0) fields.set("round", String(round));
   return `${runHref(run)}${view}?${fields}`;
 }
+
+/** An error in one line: its type, and the first line of its message. */
+export const errorLine = ({ type, message }: TaskError): string => `${type}: ${message.trim().split("\n", 1)[0]}`;
 
 export const runHref = (run: string): string => `/runs/${encodeURIComponent(run)}`;
 /** The table of the children of a mapped task, or of those in one state. */

@@ -13,7 +13,10 @@ const WAITS = ["sensing", "deferred"];
 export const TASK_ORDER = ["success", "skipped", "failed", "upstream_failed", "cancelled", "removed", "running", "retrying", WAITING, "queued", "pending"];
 
 /** A state of a task as the page names it. */
-const shownAs = (state: string): string => (WAITS.includes(state) ? WAITING : state);
+/** Whether tasks in a state wait. */
+export const isWait = (state: string): boolean => WAITS.includes(state);
+
+const shownAs = (state: string): string => (isWait(state) ? WAITING : state);
 
 /** The states that have this name on the page, as addresses have them. */
 export const statesOf = (shown: string): string[] => (shown === WAITING ? WAITS : [shown]);

@@ -81,11 +81,10 @@ class PostgresNodeMessages:
             if is_current
         ]
 
-    async def wait(self, epoch: int, seconds: float) -> bool:
+    async def wait(self, epoch: int, seconds: float) -> None:
         """See ``NodeMessages``."""
         with anyio.move_on_after(seconds):
             await self._arrived.wait()
-        return self._arrived.is_set()
 
     async def close(self) -> None:
         """Close the connection at once."""

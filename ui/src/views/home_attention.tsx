@@ -5,13 +5,13 @@ import type { ComponentChildren } from "preact";
 import { retry } from "../actions";
 import { useIsPhone } from "../components/table_settings";
 import type { Decision } from "../decision";
-import { Empty, runHref } from "../parts";
+import { Empty, errorLine, runHref } from "../parts";
 import { Glyph } from "../states";
 import { sentenceCase, stateName, texts } from "../texts";
 import { When } from "../time";
 import type { Attention, HomeData, Overview } from "../types";
 
-/** Decisions, then broken files, then failures, the newest first. A pool that is full is at work: it needs no one. */
+/** Decisions, then broken files, then failures, the newest first. A pool that is full is not listed: it works. */
 export function AttentionList({ home: { attention: groups, decisions: asked, import_errors: broken }, now }: { home: HomeData; now: Overview | undefined }) {
   const { decisions = 0, import_errors: errors = 0 } = now ?? {};
   if (groups.length + decisions + errors === 0) return <Empty>{texts.home.noAttention}</Empty>;
@@ -107,7 +107,7 @@ function FailedRow({ group: { dag_id: dag, count, state, last, error, is_recover
           </a>
         </>
       }
-      reason={error ? `${error.type}: ${firstLine(error.message)}` : undefined}
+      reason={error ? errorLine(error) : undefined}
       at={last.ended_at}
       past={texts.home.failedAt}
       act={
@@ -120,8 +120,6 @@ function FailedRow({ group: { dag_id: dag, count, state, last, error, is_recover
     />
   );
 }
-
-const firstLine = (text: string): string => text.trim().split("\n", 1)[0]!;
 
 /** The first line of an error, or the last one of a traceback, which has the exception. */
 function lastLine(text: string): string {

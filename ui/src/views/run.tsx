@@ -14,7 +14,7 @@ import { NoteBox, NoteMark, writeNote } from "../note";
 import { Empty, Fact, Filter, Head, HeadActions, NoMatches, Panel, Shown, StartedBy, Trouble, childName, dagHref, number, runHref, shortVersion, taskHref, tasksHref } from "../parts";
 import { RunParameters } from "../run_parameters";
 import { go, usePlace, withQuery } from "../router";
-import { Bar, Glyph, Legend, State, TASK_ORDER, byName, countedState, ended, endedOf, isLive, named, statesOf, sum, worst } from "../states";
+import { Bar, Glyph, Legend, State, TASK_ORDER, byName, countedState, ended, endedOf, isLive, isWait, named, statesOf, sum, worst } from "../states";
 import { TaskPane } from "../task";
 import { stateName, texts } from "../texts";
 import { SlowMark, Usually, useUsual } from "../history";
@@ -273,11 +273,9 @@ export function detailsOf(tasks: RunGraphTask[], causes: Cause[], run: string): 
     const [begun, over] = [millis(from), millis(to)];
     if (begun !== null && over !== null && !Object.keys(counts).some(isLive)) found[task] = span(over - begun, true);
   }
-  for (const { run_id: of, task_id: task, waiting_on: wait, state } of causes) if (wait && of === run && WAITING.has(state)) found[task] = briefWait(wait);
+  for (const { run_id: of, task_id: task, waiting_on: wait, state } of causes) if (wait && of === run && isWait(state)) found[task] = briefWait(wait);
   return found;
 }
-
-const WAITING = new Set(["deferred", "sensing"]);
 
 function countsOf(tasks: RunGraphTask[] | undefined, listed: Task[] | undefined, shape: Graph | undefined): Record<string, Counts> {
   if (tasks) {

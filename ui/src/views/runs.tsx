@@ -10,10 +10,10 @@ import { type Concerns, useData, useItems, usePages } from "../data";
 import { ask, tell } from "../dialog";
 import { NoteMark } from "../note";
 import { SlowMark, useUsual } from "../history";
-import { Empty, Filter, Head, NoMatches, Shown, StartedBy, dagHref, runHref } from "../parts";
+import { Empty, Filter, Head, NoMatches, Shown, StartedBy, dagHref, errorLine, runHref } from "../parts";
 import { go, usePlace } from "../router";
 import { CAUSES, type Choices, STATES, asAsked, changed, deleteView, filterOf, rangeOf, runsHref, saveView, savedViews, toggled, withFilter } from "../run_filters";
-import { State, byName, ended, named, runState, sum } from "../states";
+import { State, ended, runState, sum } from "../states";
 import "../styles/runs.css";
 import { count, sentenceCase, stateName, texts } from "../texts";
 import { At, Took, When } from "../time";
@@ -165,11 +165,10 @@ export function reasonsOf({ waits, home }: Known): ReadonlyMap<string, string> {
   const reasons = new Map<string, string>();
   for (const row of waits ?? []) if (!reasons.has(row.run_id)) reasons.set(row.run_id, row.text);
   for (const { run, counts } of home?.in_flight ?? []) {
-    const shown = byName(counts);
-    const parts = ["running", "queued"].filter((state) => shown[state]).map((state) => `${count(shown[state]!)} ${named(state)}`);
-    if (parts.length > 0 && !run.is_waiting) reasons.set(run.run_id, [texts.common.of(ended(counts), sum(counts)), ...parts].join(", "));
+    const progress = texts.home.progress(counts["running"] ?? 0, counts["queued"] ?? 0, undefined);
+    if (progress !== "" && !run.is_waiting) reasons.set(run.run_id, `${texts.common.of(ended(counts), sum(counts))}, ${progress}`);
   }
-  for (const { last, error } of home?.attention ?? []) if (error) reasons.set(last.run_id, `${error.type}: ${error.message.trim().split("\n", 1)[0]}`);
+  for (const { last, error } of home?.attention ?? []) if (error) reasons.set(last.run_id, errorLine(error));
   return reasons;
 }
 
@@ -220,7 +219,7 @@ interface Shows {
 /** For whom a decision is does not tell runs apart. */
 const FOR_WHOM = / \(waits for [^()]*\)$/;
 
-/** Return the columns. Were they made in the component, their cells would hold its elements, and those the columns before. */
+/** Return the columns. If they were made in the component, their cells would hold its elements, and these the columns before. */
 function columnsOf({ usual, reasons, isOfOne, hasDates, hasReasons, isNamedByDag }: Shows): Column<RunSummary>[] {
   const reasonOf = (run: RunSummary) => sentenceCase(whatOf(reasons.get(run.run_id) ?? "").replace(FOR_WHOM, ""));
   const took = (run: RunSummary) => (
