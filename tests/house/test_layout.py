@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -31,7 +31,7 @@ def modules_of(package: Path) -> dict[str, Path]:
 def imports_of(path: Path, known: Iterable[str]) -> set[str]:
     """Return which of the known modules a module imports, wherever in it."""
     known, found = set(known), set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in statements(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module is not None:
             for alias in node.names:
                 whole = f"{node.module}.{alias.name}"
@@ -39,6 +39,15 @@ def imports_of(path: Path, known: Iterable[str]) -> set[str]:
         elif isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
     return found & known
+
+
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield all statements of a module, without their expressions, which contain no import."""
+    for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+        inside = getattr(node, name, None)
+        for one in inside if isinstance(inside, list) else ():
+            yield one
+            yield from statements(one)
 
 
 def crowded(package: Path) -> dict[str, int]:
