@@ -15,6 +15,8 @@ from tests.cpu_budget import CpuBudget, exceptions
 
 ROOT = Path(__file__).parents[2]
 
+UNUSED = ("aioflow.pytest_plugin", "schemathesis", "pytest_cov", "hypothesispytest", "anyio")
+
 SPENDING = """
 import pytest
 from tests import cpu_budget
@@ -65,8 +67,8 @@ def session(pytester, listed, monkeypatch):
     def run(source: str, *options: str) -> pytest.RunResult:
         pytester.makepyfile(test_it=SPENDING + source)
         # The second collects garbage several times as each session ends; the third leaves an event
-        # loop in this process that is never closed.
-        plugins = ("randomly", "unraisableexception", "looptime_plugin")
+        # loop in this process that is never closed. Sessions import the others each time.
+        plugins = ("randomly", "unraisableexception", "looptime_plugin", *UNUSED)
         without = [word for name in plugins for word in ("-p", f"no:{name}")]
         options = ("-m", "not nightly", *without, *options)
         return pytester.runpytest_inprocess(*options, plugins=[Installed()])

@@ -8,6 +8,8 @@ import pytest
 
 from tests.nightly import PARTS, Part, main
 
+pytestmark = pytest.mark.process
+
 GOOD = "def test_a(): pass\ndef test_b(): pass\n"
 BAD = "def test_a(): pass\ndef test_b(): assert False\n"
 ENDLESS = "import time\ndef test_a(): pass\ndef test_b(): time.sleep(600)\n"

@@ -7,8 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from aioflow.store.sqlite.database_file import prepare_file
 from aioflow.store.sqlite.lock import FileLock
+
+pytestmark = pytest.mark.process
 
 # The last line lists all modules that are loaded when the command ends, or the loop starts.
 COMMAND = """

@@ -105,6 +105,7 @@ def test_an_upgrade_of_aioflow_itself_is_left_to_a_restart(site, installed):
     assert installed.check() == ""
 
 
+@pytest.mark.process
 def test_a_lazy_module_is_not_loaded_by_a_look():
     code = (
         "import importlib.util, sys\n"
