@@ -443,9 +443,7 @@ class DaskBackend:
         for worker in list(self._workers.values()):
             self.kill(worker.no)
         for link in self._links.values():
-            link.put(
-                Kind.END, 0
-            )  # also reaches pilots that begin now and are not announced yet
+            link.put(Kind.END, 0)  # also reaches pilots that begin now and are not announced yet
         with anyio.move_on_after(END_SECONDS):
             while self._workers:
                 self._emptied = anyio.Event()
