@@ -29,7 +29,7 @@ def main() -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     finally:
-        gc.freeze()  # the process ends: a last garbage collection would only take time
+        gc.freeze()  # the process ends, so a last garbage collection is a waste
 
 
 def _is_daemon(words: list[str]) -> bool:
@@ -39,7 +39,7 @@ def _is_daemon(words: list[str]) -> bool:
 def _end_with_success() -> None:
     """Let SIGTERM and SIGHUP end the process with status 0 until the daemon handles them itself.
 
-    A signal that is ignored stays ignored, such as SIGHUP under ``nohup``.
+    A signal that is ignored, such as SIGHUP under ``nohup``, stays ignored.
     """
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:

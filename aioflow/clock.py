@@ -1,4 +1,4 @@
-"""The only module that reads the time, and the delays between attempts."""
+"""The clocks, which are the only code that reads the time, and the delays between attempts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Clock(Protocol):
     """Wall time for schedules, monotonic time for durations."""
 
     def now(self) -> Timestamp:
-        """Return the wall time. It may step, also backwards."""
+        """Return the wall time. It may step, even backwards."""
 
     def monotonic_us(self) -> int:
         """Return the microseconds since a fixed moment. The value never decreases."""
@@ -33,7 +33,7 @@ def backoff_seconds(failures: int, *, first: float, longest: float) -> float:
 
     Args:
         failures: Number of failures before the last one.
-        first: The delay after a failure that follows none.
+        first: The delay after the first failure.
     """
     return min(first * 2.0 ** min(failures, 10), longest)
 

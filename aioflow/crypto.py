@@ -97,7 +97,7 @@ class Vault:
         return cls(keys)
 
     def sign(self, purpose: str, data: bytes) -> bytes:
-        """Return the signature of data (HMAC-SHA256), which holds for this purpose only."""
+        """Return the signature of data (HMAC-SHA256), which is valid for this purpose only."""
         return _mac(self._signing[0], purpose.encode() + b"\0" + data)
 
     def has_signed(self, purpose: str, data: bytes, signature: bytes) -> bool:

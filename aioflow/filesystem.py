@@ -1,4 +1,4 @@
-"""Free space on a disk, files and folders for their owner alone, and paths that others can write.
+"""Free space on a disk, files and folders only for their owner, and paths that others can write.
 
 User code shares the daemon's umask, so all code that creates files in the home sets their mode
 explicitly. If every user of the machine could write a path of the home, each of them could run code

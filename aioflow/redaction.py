@@ -33,14 +33,16 @@ LEAST = 5
 """Minimum length of a text to mask, in characters; a shorter one would mask half of every log."""
 
 LINK_PREFIX = "aiolink_"
-"""Prefix of the tokens of signed links. They are always masked: everyone who reads one can answer
-with it."""
+"""Prefix of the tokens of signed links.
+
+They are always masked, because everyone who reads such a token can answer with it.
+"""
 
 _LINK_HEAD = LINK_PREFIX.encode()
 _LINK = re.compile(_LINK_HEAD + rb"[A-Za-z0-9_.-]*")
 
 _LEAST_HEAD = 4
-"""From this length on, the beginning of the prefix of a link is not shown."""
+"""Minimum length at which a beginning of ``LINK_PREFIX`` is held back rather than shown."""
 
 _LINK_BYTES = 1_000
 """Maximum length of a token."""
@@ -50,9 +52,10 @@ _LINE_ENDS = frozenset((b"", b"\n", b"\r"))
 _LEAST_LINE = 12
 
 _SECRET_NAMES = ("passw", "secret", "token", "key", "credential", "auth", "private")
-"""Parts of names. Values of variables and connection extras with such names are masked.
+"""Parts of names that suggest a secret: of variables, and of connection extras.
 
-Other values are often words like ``prod``. Masking these would mask half of every log.
+The values of such names are masked. Other values are often words like ``prod``. Masking these would
+mask half of every log.
 """
 
 
@@ -116,7 +119,7 @@ class Masks:
         return _without_links(b"".join(shown)), data[held:]
 
     def is_certainly_public(self, held: bytes) -> bool:
-        """Return whether held data can be shown: a few letters that may only begin a link."""
+        """Return whether held data can be shown: a few letters that at most begin a link."""
         return len(held) < _LEAST_HEAD and (
             self._pattern is None or self._pending_from(held) == len(held)
         )
@@ -139,9 +142,9 @@ def _without_links(data: bytes) -> bytes:
 
 
 def _link_from(data: bytes) -> int:
-    """Return where a token of a link begins whose end may be missing; else the length.
+    """Return where a link token begins whose end may be missing; the length if there is none.
 
-    The rest of the token may follow. One that has no end is not held back for ever.
+    The rest of the token may follow. A token longer than ``_LINK_BYTES`` is not held back.
     """
     if data[-1:] in _LINE_ENDS:
         return len(data)
@@ -167,8 +170,8 @@ class Stream:
     def feed(self, data: bytes) -> bytes:
         """Return the masked data that can be shown so far.
 
-        Letters that are only the first of the prefix of a link are shown at once, because words end
-        in them, too. They are remembered: if the link follows, its token is masked.
+        The first letters of the prefix of a link are shown at once, because words end in them, too.
+        They are remembered: if the rest of the link follows, its token is masked.
         """
         before = self._held[: self._shown]
         shown, self._held = self._masks.split(self._held + data)

@@ -53,7 +53,7 @@ RESULTS_IN_BLOCK = 4096
 """Number of consecutive tasks whose results are in one folder."""
 
 _OPEN_LISTS_LIMIT = 8
-"""Maximum number of indexed files that one process keeps open: those used last."""
+"""Maximum number of indexed files that one process keeps open: the most recently used ones."""
 
 _CACHED_PATHS = 64
 """Size of the path cache. Paths repeat, because the children of a mapped task read one file."""
@@ -175,7 +175,8 @@ class ResultFiles:
 
     Args:
         copies: The folder of the copies, if results are stored outside of the home.
-        fetch: Has the daemon copy a missing result; for ``(run_no, task_no, start_no)``. It blocks.
+        fetch: Called with ``(run_no, task_no, start_no)`` to have the daemon copy a missing result.
+            It blocks.
     """
 
     def __init__(

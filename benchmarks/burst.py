@@ -1,12 +1,12 @@
 """Time until a burst of triggers that are due at the same time has been handled.
 
-Claim under test: of 10,000 triggers due at the same time, the last task has resumed, ended, and its
-success is on disk after 1.5 s, on two slots.
+Claim under test: 10,000 triggers are due at the same time. On two slots, after 1.5 s the last of
+their tasks has resumed and ended, and its success is on disk.
 
 Method: a real daemon at ``durability=full``. All tasks are deferred until the same time.
 ``resumed`` is the latest wall time at which a resumed line ran. ``durable`` is when a separate
-connection first sees the last success, polled every 5 ms. Median of rounds. Yardstick: bare
-``sqlite3`` writes the same rows and journal in as many commits as the daemon made.
+connection first sees the last success, polled every 5 ms. Both are medians of rounds. Yardstick:
+bare ``sqlite3`` writes the same rows and journal in as many commits as the daemon made.
 
     python -m benchmarks.burst --count 10000 --rounds 3
 """
@@ -42,7 +42,7 @@ class Burst(NamedTuple):
 def burst(daemon: DaemonProcess, folder: Path, count: int) -> Burst:
     """Run one burst and wait until the last success can be read.
 
-    If not all tasks were deferred before the due time, repeat with more time for it.
+    If not all tasks were deferred before the due time, repeat the burst with a later due time.
     """
     for lead in (3.0, 9.0, 27.0):
         if (found := _burst(daemon, folder, count, lead)) is not None:

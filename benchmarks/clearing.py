@@ -5,11 +5,11 @@ while 1,000,000 ended children are marked or cleared, the API answers within 500
 needs at most 200 MiB for it.
 
 Method: a real daemon at ``durability=full`` on two slots. A fan-out is cancelled once some of its
-children have run. Then, while no daemon uses the database, its other children get the rows of
-successes. The next daemon marks them as failed, and the one after that clears the fan-out. Until
-each of these two has finished, a named event is emitted every 20 ms, which the engine has to
-commit. Memory is that of the daemon's own process. After the clear all children are pending, with a
-row each, and are cancelled once more.
+children have run. Then, while no daemon uses the database, rows of successes are written for the
+other children. The next daemon marks them as failed, and the one after that clears the fan-out.
+While each of the two is in progress, a named event is emitted every 20 ms, which the engine has to
+commit. Memory is that of the daemon's own process. After the clear, all children are pending, with
+a row each, and the run is cancelled once more.
 
     python -m benchmarks.clearing --children 1000000
 """
@@ -115,7 +115,7 @@ def is_still_clearing(daemon: DaemonProcess) -> bool:
 
 
 def let_all_have_ended(path: Path, run_id: str) -> None:
-    """Write the rows of successes for the children of a run. No daemon may use the database."""
+    """Write rows of successes for the children of a run. No daemon may be using the database."""
     database = sqlite3.connect(path)
     with database:
         run_no, at = database.execute(
@@ -137,7 +137,7 @@ def let_all_have_ended(path: Path, run_id: str) -> None:
 
 
 def measure(folder: Path, *, children: int) -> dict[str, Any]:
-    """Cancel a wide run, mark, clear and cancel it again; report times and response times."""
+    """Cancel a wide run; mark, clear and cancel it again. Report durations and response times."""
     home = folder / "home"
     with DaemonProcess(home, DAGS, flags=FLAGS) as daemon:
         run_id = daemon.trigger("fan_def", {"count": children})

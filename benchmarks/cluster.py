@@ -2,17 +2,19 @@
 
 Claims under test, with 100 DAG files and 100 running tasks: after ``kill -9`` of the active daemon,
 the first of these tasks runs again within 2.0 s (p50) and 3.5 s (p99); after SIGSTOP within 3.6 s
-(p50); 10,000 waits have their triggers again within 5 s. With ``ha.enabled``, a daemon runs 0.98 of
-the no-op tasks per second; an idle daemon uses at most 0.5 % of a core, with its sessions.
+(p50); 10,000 waits have their triggers again within 5 s. With ``ha.enabled``, a daemon runs 0.98
+times as many no-op tasks per second as without; an idle daemon, with its sessions, uses at most 0.5
+% of a core.
 
 Method: real daemons at ``durability=full`` and a private PostgreSQL server whose commits wait for
-the disk. In each round, one daemon is killed or stopped, and the other one is watched: its row in
-the database, its health, and the file to which each task appends when it begins. Seconds are from
-the fault on. Then the first daemon is started again and stands by. Waits are resumed in the order
-of their rows, so the last one resumes once all triggers run. The rates of two daemons, with
+the disk. In each round, one daemon is killed or stopped. The other one is observed by its row in
+the database, its health, and the file to which each task appends a line when it begins. Seconds
+count from the fault. Then the first daemon is started again and stands by. Waits are resumed in the
+order of their rows, so the last one resumes once all triggers run. The rates of two daemons, with
 ``ha.enabled`` and without, are measured alternately; the figure is the median of the ratios. Idle
-processor time is that of all processes of a daemon, and of its sessions at the server, which two
-daemons share equally. Statements are counted in the log of the server.
+processor time is that of all processes of a daemon, plus that of its sessions at the server, half
+of which counts for each of two daemons on one database. Statements are counted in the log of the
+server.
 
     python -m benchmarks.cluster --kills 20 --stops 5
 """
@@ -66,7 +68,7 @@ TINY = {
 }
 
 LOOK_SECONDS = 0.005
-SETTLE_SECONDS = 1.0  # a node stands by, and its child processes start
+SETTLE_SECONDS = 1.0  # for a node to stand by and start its child processes
 LEAD_SECONDS = 2.0
 PATIENCE_SECONDS = 180.0
 _STATEMENT = re.compile(r"^(\w+)\|aioflow[^|]*\|LOG:  (?:execute|statement)", re.MULTILINE)
@@ -104,13 +106,13 @@ def other() -> None:
 
 
 class Takeover(NamedTuple):
-    """Seconds from the fault of the active daemon.
+    """Seconds from the fault of the active daemon to each event.
 
     Attributes:
         claimed: The standby has claimed the database.
-        committed: It has committed.
+        committed: The standby has made a commit.
         begun: The first task runs again; 0 if none was running.
-        ready: It is ready.
+        ready: The standby is ready.
     """
 
     claimed: float
@@ -120,7 +122,7 @@ class Takeover(NamedTuple):
 
 
 class Database:
-    """Reads a database over a connection of its own."""
+    """Reads a database over its own connection."""
 
     def __init__(self, runner: asyncio.Runner, url: str) -> None:
         self._runner = runner
@@ -136,7 +138,7 @@ class Database:
 
 
 class Bench:
-    """Two nodes of a cluster, and a daemon without ``ha.enabled`` on a database of its own."""
+    """Two nodes of a cluster, and a daemon without ``ha.enabled`` on another database."""
 
     def __init__(self, folder: Path, server: PostgresServer, runner: asyncio.Runner) -> None:
         self.folder = folder
@@ -156,11 +158,11 @@ class Bench:
 
     @property
     def daemons(self) -> tuple[NodeProcess, NodeProcess, NodeProcess]:
-        """All of them."""
+        """All three daemons."""
         return self.active, self.standby, self.alone
 
     def close(self) -> None:
-        """Kill what is alive."""
+        """Kill the daemons that are alive, and close the connections."""
         for daemon in self.daemons:
             if daemon.is_alive:
                 daemon.go_on()
@@ -181,7 +183,7 @@ class Bench:
         time.sleep(SETTLE_SECONDS)
 
     def words(self) -> str:
-        """Return the ends of the logs."""
+        """Return the ends of the daemons' logs."""
         return "\n".join(daemon.last_words() for daemon in self.daemons)
 
     # ── takeovers ───────────────────────────────────────────────────────────────────────
@@ -199,7 +201,7 @@ class Bench:
         self.active.process.terminate()
 
     def round(self, fault: Callable[[], None], *, running: int = 0) -> Takeover:
-        """Let the standby take over, and exchange the two. Return what it took."""
+        """Cause a fault, let the standby take over, and exchange the nodes. Return the times."""
         file = self.folder / f"begun-{time.monotonic_ns()}"
         run_id = ""
         if running:
@@ -213,7 +215,7 @@ class Bench:
         return found
 
     def exchange(self) -> None:
-        """Start the daemon again that was active; now it stands by."""
+        """Start the formerly active daemon again; now it stands by."""
         daemon = self.active
         if daemon.is_alive and psutil.Process(daemon.process.pid).status() == "stopped":
             daemon.kill(whole_tree=True)
@@ -244,7 +246,7 @@ class Bench:
     # ── waits ───────────────────────────────────────────────────────────────────────────
 
     def defer(self, dag_id: str, conf: dict[str, object], total: int, due: float = inf) -> str:
-        """Start a run; wait until ``total`` tasks are deferred in all, or the time ``due``."""
+        """Start a run. Wait until ``total`` tasks are deferred in all, or until ``due``."""
         run_id = self.active.trigger(dag_id, conf)
         asked = f"SELECT count(*) FROM task WHERE state = {TASK_DEFERRED}"
 
@@ -258,8 +260,9 @@ class Bench:
         """Kill the active daemon; return the seconds until the last trigger runs again.
 
         Args:
-            lead: Seconds for the last task to be deferred. If they were not enough, repeat it with
-                more.
+            lead: Seconds in which the last task has to be deferred. If they are not enough,
+                everything
+                is repeated with more.
         """
         due = time.time() + lead
         last = self.defer("burst", {"count": 1, "due": due}, waits + 1, due)
@@ -318,7 +321,7 @@ class Bench:
         }
 
     def _spent(self) -> dict[str, float]:
-        """Return the processor time of each daemon and its part of that of the sessions."""
+        """Return the processor time of each daemon, with its share of that of the sessions."""
         spent = {}
         for database, daemons in (
             ("postgres", (self.active, self.standby)),
@@ -337,7 +340,7 @@ class Bench:
         return sum(_cpu_seconds(psutil.Process(pid)) for (pid,) in rows if psutil.pid_exists(pid))
 
     def statements(self, seconds: float) -> dict[str, float]:
-        """Return how many statements idle daemons execute a second, by database."""
+        """Return how many statements idle daemons execute per second, by database."""
         self._configure("log_statement = 'all'", "log_line_prefix = '%d|%a|'")
         time.sleep(SETTLE_SECONDS)
         size = self.server.log.stat().st_size
@@ -354,7 +357,7 @@ class Bench:
 
 
 def _times(file: Path) -> list[float]:
-    """Return when tasks began. The last line may be incomplete."""
+    """Return the times at which tasks began. An incomplete last line is ignored."""
     text = file.read_text() if file.exists() else ""
     return [float(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
@@ -372,7 +375,7 @@ def _cpu_seconds(process: psutil.Process) -> float:
 
 @contextmanager
 def bench(folder: Path) -> Iterator[Bench]:
-    """Prepare the server and the daemons, which are not started."""
+    """Start the server and prepare the daemons, without starting them."""
     with private_postgres(is_durable=True) as server, asyncio.Runner() as runner:
         found = Bench(folder, server, runner)
         try:

@@ -200,9 +200,9 @@ class DaemonProcess:
         def made() -> str | None:
             status, answer = self.request("POST", f"/api/v1/dags/{dag_id}/runs", body, status=None)
             if status in {404, 503}:
-                return None  # its file is not parsed yet, or a commit is slow
+                return None  # the file is not parsed yet, or a commit is slow
             if status == 409 and answer["code"] == "request.dag_broken":
-                return None  # its file was repaired, but is not parsed again yet
+                return None  # the file was repaired, but is not parsed again yet
             assert status in {200, 201}, answer
             return str(answer["run_id"])
 
@@ -264,7 +264,7 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 def process_tree(pid: int) -> list[psutil.Process]:
-    """Return a process and all of its descendants, as far as they exist."""
+    """Return a process and all of its descendants that exist."""
     with contextlib.suppress(psutil.NoSuchProcess):
         process = psutil.Process(pid)
         return [process, *process.children(recursive=True)]

@@ -6,7 +6,7 @@ MiB; a changed file among them is active within 1 s.
 Method: a daemon is started on the whole folder; its database shows how many files it has read. Then
 single files are rewritten, and the database shows when their DAGs have a new version. Memory is the
 unshared memory of the daemon's own process. Yardstick: a bare interpreter for each file, two at a
-time, the least that a new process per file would cost.
+time, which is the minimum cost of a new process per file.
 
     python -m benchmarks.dag_files --files 5000
 """

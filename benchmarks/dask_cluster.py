@@ -15,7 +15,7 @@ __all__ = ("DaskCluster",)
 
 
 class DaskCluster:
-    """A scheduler and workers, each a process of its own."""
+    """A scheduler and workers, each in its own process."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -29,7 +29,7 @@ class DaskCluster:
         return f"tcp://127.0.0.1:{self._port}"
 
     def start_scheduler(self) -> subprocess.Popen[bytes]:
-        """Start the scheduler, on the same port as the last one."""
+        """Start the scheduler, on the same port as the previous one."""
         file = self.folder / "scheduler.json"
         file.unlink(missing_ok=True)
         self._scheduler = self._start(

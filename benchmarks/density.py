@@ -34,7 +34,8 @@ FULL = {
 TINY = {"triggers": [20], "kinds": ["mixed"], "runs": 5, "instants": 30, "seconds": 0.2}
 
 MOST_BYTES = 800
-"""Limit for a trigger in all processes, if it shares its poller with others of its kind."""
+"""Limit for a trigger in all processes, in bytes, if it shares its poller with others of its kind.
+"""
 MOST_PRIVATE_BYTES = 3_500
 """The same limit for a trigger with its own coroutine."""
 

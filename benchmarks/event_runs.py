@@ -7,11 +7,11 @@ processor time of one among 1,000.
 
 Method: a real daemon at ``durability=full``, two slots. A trigger waits for a file, then yields all
 its events, each with a key. Then a task emits as many named events, and an ``EventTrigger`` starts
-a run for each. Before each of the two, a tenth of it is run. Wall time is from the file, or from
-the start of the emitting run, until a separate connection first counts as many ended runs.
-Processor time is that of the daemon's own process, without its children. Yardstick of the wall
-time: bare ``sqlite3`` writes the same task rows and journal in as many commits; of the processor
-time: the smaller burst.
+a run for each. Each of the two is first measured with a tenth of the events. Wall time is from the
+file, or from the start of the emitting run, until a separate connection first counts as many ended
+runs. Processor time is that of the daemon's own process, without its children. Yardstick of the
+wall time: bare ``sqlite3`` writes the same task rows and journal in as many commits; of the
+processor time: the smaller burst.
 
     python -m benchmarks.event_runs --count 10000
 """
@@ -33,8 +33,10 @@ TINY = {"count": 30}
 _SMALLER = 10
 
 _OF_ITS_THREADS = 2
-"""Combined with a process id this is the id of the process's CPU clock, see
-``clock_getcpuclockid``."""
+"""The bits that make a process id the id of the process's CPU clock.
+
+See ``clock_getcpuclockid``.
+"""
 
 DAGS = '''
 import asyncio
@@ -93,7 +95,7 @@ class Burst(NamedTuple):
     """Result of a burst.
 
     Attributes:
-        seconds: From its beginning until all runs have ended.
+        seconds: From the beginning of the burst until all runs have ended.
         processor_ms: Processor time of the daemon per event.
     """
 

@@ -1,10 +1,10 @@
 """Tasks on a Dask cluster: rate, latency, cancellation, and recovery from killed parts.
 
 Claims under test, with two Dask workers of one thread each on the daemon's machine: 5,000 no-op
-``def`` tasks per second; a hop of a chain within 15 ms; from the cancellation of a run to the death
-of its process 250 ms at p99; the task of a killed Dask worker begins elsewhere within 1 s; a
-stopped Dask worker is noticed within 7 s; after a restart of the scheduler and its workers, tasks
-run within 10 s; the first task after a change of its DAG file begins within 60 ms.
+``def`` tasks per second; a hop of a chain within 15 ms; the process of a cancelled run is dead
+within 250 ms (p99); the task of a killed Dask worker begins elsewhere within 1 s; a stopped Dask
+worker is noticed within 7 s; after a restart of the scheduler and its workers, tasks run within 10
+s; the first task after a change of its DAG file begins within 60 ms.
 
 Method: a real daemon at ``durability=full``, a real scheduler and real workers, all of them
 processes. Rates are counted as in ``throughput``. The yardstick of the rate is Dask itself on the
@@ -79,7 +79,7 @@ def _nothing(number: int) -> None:
 
 
 def begun(file: Path, count: int) -> tuple[int, float]:
-    """Wait until the sleeper has begun ``count`` times; return its process id, and when."""
+    """Wait until the sleeper has begun ``count`` times; return its process id, and the time."""
 
     def look() -> list[str] | None:
         lines = file.read_text().splitlines() if file.exists() else []
@@ -102,7 +102,7 @@ def is_dead(pid: int) -> bool:
 
 
 def parent_of(pid: int) -> int:
-    """Return the process id of a parent."""
+    """Return the id of a process's parent."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
@@ -127,7 +127,7 @@ class Bench:
         self.daemon = DaemonProcess(home, dags, flags=("--dags", str(DAGS), "--cpu-slots", "1"))
 
     def sleep(self, name: str) -> tuple[str, int, Path]:
-        """Start a sleeper; return its run and its process id."""
+        """Start a sleeper; return its run id, its process id and its file."""
         file = self.folder / name
         run_id = self.daemon.trigger("sleeps", {"file": str(file)})
         return run_id, begun(file, 1)[0], file
@@ -146,13 +146,13 @@ class Bench:
         return time.monotonic() - began
 
     def change_seconds(self, edition: int) -> float:
-        """Return the seconds from the request for a run to its task, in code of a new version.
+        """Return the seconds from the request for a run of a new version to the start of its task.
 
-        A worker that has loaded the version before is idle.
+        At the time of the request, a worker that has loaded the previous version is idle.
         """
         self._change(f"{edition} before")
         self.daemon.wait(self.daemon.trigger("changes", {"file": str(self.folder / "before")}))
-        time.sleep(2)  # until there is a spare, and the worker is idle
+        time.sleep(2)  # until a spare worker exists, and the used one is idle
         self._change(str(edition))
         file = self.folder / f"change-{edition}"
         began = time.time()
@@ -166,7 +166,7 @@ class Bench:
         return int(at) / 1e9 - began
 
     def _change(self, edition: str) -> None:
-        """Write another version of a file, and wait until the daemon has it."""
+        """Write another version of a file, and wait until the daemon has read it."""
         before = self._version_of_changes()
         put(self.folder / "dags" / "changes.py", CHANGING.format(edition=edition))
         eventually(lambda: self._version_of_changes() != before)
@@ -176,7 +176,7 @@ class Bench:
         return shown["version"] if status == 200 else None
 
     def kill_seconds(self, number: int) -> float:
-        """Return the seconds from the death of a Dask worker to the next begin of its task."""
+        """Return the seconds from the death of a Dask worker to the next start of its task."""
         run_id, pid, file = self.sleep(f"kill-{number}")
         worker = parent_of(parent_of(pid))
         killed = time.time()
@@ -184,7 +184,7 @@ class Bench:
         _, at = begun(file, 2)
         self.cancel(run_id)
         self.cluster.start_worker()
-        time.sleep(3)  # until it has joined the cluster
+        time.sleep(3)  # until the new worker has joined the cluster
         return at - killed
 
     def stop_seconds(self) -> float:
@@ -198,7 +198,7 @@ class Bench:
         return seconds
 
     def restart_seconds(self) -> float:
-        """Return the seconds from the restart of the cluster to the next begin of a task."""
+        """Return the seconds from the restart of the cluster to the next start of a task."""
         run_id, _, file = self.sleep("restart")
         self.cluster.kill_scheduler()
         time.sleep(2)

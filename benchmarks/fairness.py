@@ -3,10 +3,10 @@
 Claim under test: 8,000 ready tasks of 0.2 s of one DAG delay a chain of three tasks of another DAG,
 of equal priority, by at most two turnovers of the slots (p95 of ten tries).
 
-Method: a real daemon at ``durability=full`` on two slots, all of them occupied by the wide DAG when
-the small one is triggered. The delay is how much longer its run took, by the timestamps of its row,
-than the median of as many runs on the idle daemon before. A turnover is the duration of one task of
-the wide DAG. Yardstick: the small DAG alone.
+Method: a real daemon at ``durability=full`` on two slots. Both slots are occupied by the wide DAG
+when the small one is triggered. The delay is the duration of the small DAG's run, by the timestamps
+of its row, minus the median of as many runs on the idle daemon before. A turnover is the duration
+of one task of the wide DAG. Yardstick: the small DAG alone.
 
     python -m benchmarks.fairness --ready 8000 --tries 10 --seconds 0.2
 """

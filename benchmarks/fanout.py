@@ -5,8 +5,9 @@ Claim under test: a list of 100,000, as many mapped tasks, and the sum of their 
 
 Method: for each width and kind a fresh daemon at ``durability=full`` on two slots. Seconds are
 between the timestamps of the run's row. Memory is the peak of the daemon (``VmHWM``). The slope is
-the additional time between two widths per additional child: if it is not level, a cost grows with
-the width. Yardstick: bare ``sqlite3`` writes the same task rows and journal in as many commits.
+the additional time between two widths per additional child. If it rises, the cost of a child grows
+with the width. Yardstick: bare ``sqlite3`` writes the same task rows and journal in as many
+commits.
 
     python -m benchmarks.fanout --widths 1000,10000,100000 --rounds 1
 """

@@ -35,7 +35,7 @@ KINDS = {
     "sleep": ("tasks of 50 ms", 1, 0.9),
     "single": ("no-op tasks, each in a run of its own", 0, 0.7),
 }
-"""Description, task index of the ``def`` task, and least ratio to one file."""
+"""Description, task index of the ``def`` task, and minimum ratio to one file."""
 
 RUNS = 50
 SLOTS = 2
@@ -100,7 +100,7 @@ class Round(NamedTuple):
 
 
 Found: TypeAlias = dict[tuple[str, int], list[Round]]
-"""By kind and number of files."""
+"""The rounds, by kind and number of files."""
 
 
 def _write(folder: Path, files: int) -> Path:

@@ -4,10 +4,10 @@ Claim under test: of 10,000 triggers with a coroutine of their own, which are cr
 time, the last runs 1 s later. (Airflow 3.3.2: 204 s.)
 
 Method: a real daemon at ``durability=full``. A mapped operator starts from its trigger, so no
-worker is involved: each child's row, its wait and its assignment are committed before the first
+worker is involved. Each child's row, its wait and its assignment are committed before the first
 line of its ``run``, which notes the wall time. The time is measured from the end of the task that
-returns the list, as its row says it, to the last of these wall times. Median of rounds. Yardstick:
-bare ``sqlite3`` writes the same rows and journal in as many commits.
+returns the list, according to its row, to the last of these wall times. Median of rounds.
+Yardstick: bare ``sqlite3`` writes the same rows and journal in as many commits.
 
     python -m benchmarks.handed_over --count 10000 --rounds 5
 """

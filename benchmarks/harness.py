@@ -29,7 +29,7 @@ __all__ = (
 RESULTS = Path(__file__).parent / "results"
 
 Measure: TypeAlias = Callable[..., dict[str, Any]]
-"""``measure(folder, **sizes)`` measures in that folder, reports the result and returns it."""
+"""``measure(folder, **sizes)`` measures in a folder, reports the result and returns it."""
 
 
 class Figure(NamedTuple):
@@ -38,7 +38,7 @@ class Figure(NamedTuple):
     Attributes:
         yardstick: The machine's bare performance at the same work, measured in the same run.
         against: Describes the yardstick.
-        at_most: The claim under test, or ``at_least``.
+        at_most, at_least: The claim under test.
     """
 
     what: str
@@ -51,7 +51,7 @@ class Figure(NamedTuple):
 
 
 def median(values: Sequence[float]) -> float:
-    """Return the median; of an even number of values the upper one."""
+    """Return the median; for an even number of values, the upper of the two middle ones."""
     return sorted(values)[len(values) // 2]
 
 

@@ -17,7 +17,7 @@ __all__ = ("NodeProcess",)
 
 
 class NodeProcess(DaemonProcess):
-    """A daemon of several on one database, with a home of its own and the key of all.
+    """One of several daemons on one database. It has its own home, and the key that all share.
 
     Args:
         folder: Contains the homes, the key, and the results and logs of all nodes.
@@ -42,11 +42,11 @@ class NodeProcess(DaemonProcess):
             self.environment = {**os.environ, "AIOFLOW_HA__ENABLED": "false"}
 
     def last_words(self) -> str:
-        """Return the end of its log."""
+        """Return the end of the daemon's log."""
         return self.log.read_text(errors="replace")[-4000:] if self.log.exists() else ""
 
     def is_ready(self) -> bool:
-        """Return whether it is active and ready."""
+        """Return whether the daemon is active and ready."""
         try:
             if not self.is_alive:
                 return False
@@ -56,16 +56,16 @@ class NodeProcess(DaemonProcess):
         return status == 200 and "engine" in health["checks"]  # a standby has none
 
     def health(self, which: str) -> int:
-        """Return the status of ``/health/live`` or ``/health/ready``; 0 without an answer."""
+        """Return the status of ``/health/live`` or ``/health/ready``; 0 if there is no response."""
         try:
             return int(self.request("GET", f"/health/{which}", status=None)[0])
         except (OSError, http.client.HTTPException):
             return 0
 
     def stand_still(self) -> None:
-        """SIGSTOP the daemon, but not its children."""
+        """Stop the daemon, but not its children, by SIGSTOP."""
         self.process.send_signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
-        """SIGCONT the daemon."""
+        """Let the daemon continue, by SIGCONT."""
         self.process.send_signal(signal.SIGCONT)

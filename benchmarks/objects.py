@@ -1,8 +1,8 @@
 """Results in an object store: how fast they are stored, and how many requests a fan-out needs.
 
-Method: a real daemon at ``durability=full``, and moto as S3 in the process of the benchmark, which
-shares the processors. Children return 1 MiB each; the time is that of the run's row. Yardstick: the
-same objects put by the driver alone, 8 at a time. Then a list is expanded, the daemon is started
+Method: a real daemon at ``durability=full``. moto serves S3 in the process of the benchmark, on the
+same processors. Children return 1 MiB each; the time is that of the run's row. Yardstick: the same
+objects stored by the driver alone, 8 at a time. Then a list is expanded, the daemon is started
 again without its copies, and all children are cleared; the server counts the requests that read
 results.
 
@@ -65,7 +65,7 @@ def read(count: int) -> None:
 
 
 class Requests(logging.Handler):
-    """Counts the lines of the server's log that read results."""
+    """Counts the lines of the server's log about requests that read results."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class Requests(logging.Handler):
 
 @contextmanager
 def served() -> Iterator[tuple[str, Requests]]:
-    """Serve S3 with one bucket; yield the address, and the count of requests."""
+    """Serve S3 with one bucket; yield the address, and the counter of requests."""
     from moto.server import ThreadedMotoServer  # type: ignore[import-not-found, unused-ignore]
 
     requests = Requests()
@@ -147,7 +147,7 @@ def _variables(url: str) -> dict[str, str]:
 
 
 def _took(daemon: DaemonProcess, dag_id: str, count: int) -> float:
-    """Return the seconds of one run, by its row."""
+    """Return the duration of one run in seconds, according to its row."""
     run_id = daemon.trigger(dag_id, {"count": count})
     assert daemon.wait(run_id, 3_600)["state"] == "success", dag_id
     with daemon.database() as database:
@@ -158,7 +158,7 @@ def _took(daemon: DaemonProcess, dag_id: str, count: int) -> float:
 
 
 def _bare(url: str, count: int) -> float:
-    """Return the seconds in which the driver alone stores as many objects."""
+    """Return the seconds that the driver alone takes to store as many objects."""
     import obstore
     from obstore.store import S3Store
 

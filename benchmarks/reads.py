@@ -5,9 +5,9 @@ Claim under test: no response takes longer than 500 ms, a quarter of the 2 s tim
 Method: a real daemon at ``durability=full`` runs the triggers of one run whose children are all
 deferred. Every readable path in ``openapi.json`` is requested over the Unix socket, one after the
 other, with existing names filled in. Paths with paging or filters are also requested at their
-largest page and farthest offset. Endless streams are left out. Each is requested ``rounds`` times;
-the figure is the longest time from the first byte sent to the last byte read. Yardstick: the same
-for ``/me``, which reads nothing, requested as often.
+largest page and farthest offset. Endless streams are left out. Each path is requested ``rounds``
+times; the figure is the longest time from the first byte sent to the last byte read. Yardstick: as
+many requests for ``/me``, which reads nothing from the database.
 
     python -m benchmarks.reads --tasks 100000 --rounds 5
 """
@@ -128,7 +128,8 @@ def measure(folder: Path, *, tasks: int, rounds: int) -> dict[str, Any]:
         bare, _ = longest_ms(daemon, f"/api/v1{YARDSTICK}", rounds)
         figures, statuses = [], {}
         for path in readable(daemon):
-            # Other objects do not exist. To find that out may take as long.
+            # Other placeholders get 1, an object that does not exist. To find that out may take as
+            # long.
             filled = re.sub(r"{(\w+)}", lambda part: str(given.get(part[1], 1)), path)
             target = filled if path in BESIDE else f"/api/v1{filled}"
             took, statuses[path] = longest_ms(daemon, target, rounds)

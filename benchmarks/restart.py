@@ -4,8 +4,8 @@ Claim under test: with 10,000 deferred tasks, the first is resumed and all trigg
 the daemon was restarted; with 100,000, all triggers run after 4 s.
 
 Method: a real daemon at ``durability=full``; all of its processes are killed (``kill -9``) while
-the tasks are deferred. Before them and after them one task was deferred that becomes due while the
-daemon is down. Triggers are assigned in the order of their rows, so the second of these two tasks
+the tasks are deferred. Two more tasks, one deferred before these and one after them, become due
+while the daemon is down. Triggers are assigned in the order of their rows, so the second of the two
 resumes when all other triggers run. Seconds are from the fork of the new daemon to the times at
 which the lines after the two waits ran. Median of rounds, each on a home of its own. Yardstick: the
 same restart with no other task deferred.
@@ -44,7 +44,7 @@ def restart(home: Path, waits: int, lead: float = 4.0) -> Restart:
     """Defer the tasks, kill the daemon, wait until the two are due, and restart it.
 
     Args:
-        lead: Seconds for the start and for the other fixed costs. If they were not enough,
+        lead: Seconds for the start and for the other fixed costs. If they are not enough,
             everything is repeated with more.
     """
     capacity = str(max(waits + 2, 100_000))  # with one less, the last trigger would never run

@@ -1,10 +1,10 @@
 """Cost of a page that is read from a stream, compared with a defer and a resume for each page.
 
 Method: a real daemon at ``durability=full``. A trigger that has 1,000 pages at once is consumed by
-an operator that defers for each page, by one that receives them in batches, and by a coroutine with
-``stream``. Then a generator whose items each start a child, and a task that returns the same list.
-Wall time is that of the run's row, turns are commits, starts are those of the task. Yardstick of
-the first three: the defers and resumes; of the last: the list.
+an operator that defers for each page, by one that receives the pages in batches, and by a coroutine
+with ``stream``. Then two more runs: a generator whose items each start a child, and a task that
+returns the same list. Wall time is that of the run's row, turns are commits, starts are those of
+the consuming task. Yardstick of the first three: the defers and resumes; of the last: the list.
 
     python -m benchmarks.streams --pages 1000
 """

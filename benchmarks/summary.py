@@ -77,7 +77,7 @@ def _draw(result: dict[str, Any]) -> list[str]:
     """Draw one plot per unit; return the names of the files."""
     name, names = result["benchmark"], []
     own = harness.RESULTS / f"{name}.svg"
-    if own.exists() and name == "density":  # it draws its own plot, over the number of triggers
+    if own.exists() and name == "density":  # its plot is already there, over the number of triggers
         names.append(own.name)
     for number, unit in enumerate(dict.fromkeys(f["unit"] for f in result["figures"])):
         same = [figure for figure in result["figures"] if figure["unit"] == unit]

@@ -100,7 +100,7 @@ class Children:
         self.batches.append(batch)
 
     def _ignore(self, effect: object) -> None:
-        """Effects that stop, recall, forget, assign or deliver anything are ignored here."""
+        """Ignore effects that stop, recall, forget, assign or deliver anything."""
 
 
 async def turn_once(folder: Path, tasks: int) -> tuple[float, dict[str, float], list[Batch]]:

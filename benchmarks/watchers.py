@@ -4,12 +4,13 @@ Claim under test: 60 clients of the commit stream that never read, and one that 
 MB, cost less than 15 % of the rate of no-op tasks, and 120 MB of the daemon's memory.
 
 Method: one daemon runs the same fan-out of `async def` tasks with the clients and without, in
-pairs; every other pair begins with them. The dead clients request the stream over the Unix socket
-and never read; dropped ones are replaced before each round. The follower reads as fast as data
-arrives. Two figures describe the rate, each the median over the pairs with its quartiles: the ratio
-of the rates by wall time, which other work on the machine disturbs; and the ratio of the processor
-time of the daemon and its children for the same tasks, which such work disturbs little. Memory is
-the growth of the daemon's process at the end, compared with before the first client.
+pairs; every other pair begins with the clients. The dead clients request the stream over the Unix
+socket and never read; clients that were dropped are replaced before each round. The follower reads
+as fast as data arrives. Two figures describe the rate, each the median over the pairs with its
+quartiles: the ratio of the rates by wall time, which other work on the machine disturbs; and the
+ratio of the processor time of the daemon and its children for the same tasks, which is hardly
+disturbed by other work. Memory is the growth of the daemon's process from before the first client
+to the end.
 
     python -m benchmarks.watchers --clients 60 --log-mb 400 --pairs 9
 """
@@ -47,8 +48,9 @@ class Round(NamedTuple):
     """Result of one fan-out.
 
     Attributes:
-        seconds: Wall time, from the first start to the last end. daemon, children: Seconds of
-            processor time of the daemon itself, and of its children.
+        seconds: Wall time, from the first start to the last end.
+        daemon: Processor time of the daemon itself, in seconds.
+        children: Processor time of the daemon's children, in seconds.
     """
 
     seconds: float

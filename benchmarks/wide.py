@@ -50,9 +50,10 @@ class Fan(NamedTuple):
     """Result of one run.
 
     Attributes:
-        first_ms: From the end of the list to the first start of a child.
-        daemon_cpu: Seconds of processor time; ``children_cpu`` those of all other processes.
-        rest_mib: Memory of the daemon some seconds after the end; ``idle_mib`` before the run.
+        first_ms: From the end of the task that returns the list to the first start of a child.
+        daemon_cpu: Processor time of the daemon in seconds; ``children_cpu``: of all other
+            processes.
+        rest_mib: Memory of the daemon some seconds after the end; ``idle_mib``: before the run.
         disk_bytes: The growth of the database and its log.
         asked_ms: Percentiles of the API's response times.
         slowest: The longest response time of each request.
@@ -143,7 +144,7 @@ class Asking:
             if name == "run" and answer["state"] not in {"queued", "running"}:
                 self._state = answer["state"]
                 self._ended.set()
-            elif status != 200 and name != "why":  # no child exists before its list
+            elif status != 200 and name != "why":  # no child exists before the list is returned
                 self._state = f"{name}: {status} {answer}"
                 self._ended.set()
             if self._ended.wait(ASK_SECONDS):
@@ -173,7 +174,7 @@ def _cpu_seconds(daemon: DaemonProcess) -> tuple[float, float]:
     """Return the processor time of the daemon, and of all its live descendants."""
     spent = {}
     for process in daemon.tree():
-        with contextlib.suppress(psutil.NoSuchProcess):  # a parser without work ends
+        with contextlib.suppress(psutil.NoSuchProcess):  # an idle parser ends
             spent[process.pid] = sum(process.cpu_times()[:2])
     own = spent.pop(daemon.process.pid)
     return own, sum(spent.values())
@@ -224,7 +225,7 @@ def _figures(kind: str, seen: dict[int, Fan]) -> list[Figure]:
 
 
 def _slope(measured: str, narrow: tuple[int, Fan], wide: tuple[int, Fan]) -> float:
-    """Return the microseconds per additional child of ``wide``."""
+    """Return the microseconds per additional child, from the narrow fan-out to the wide one."""
     more: float = getattr(wide[1], measured) - getattr(narrow[1], measured)
     return max(0.1, round(1e6 * more / (wide[0] - narrow[0]), 1))
 

@@ -50,7 +50,7 @@ class Written(msgspec.Struct, frozen=True):
 
 
 def written_since(daemon: DaemonProcess, commit_no: int) -> Written:
-    """Return what a daemon has written after that commit."""
+    """Return the rows that a daemon has written after that commit."""
     with daemon.database() as database:
         schema = [
             sql
@@ -174,14 +174,14 @@ uvloop.run(main(int(sys.argv[1]), float(sys.argv[2])))
 
 
 def bare_lateness_ms(count: int, per_second: float) -> list[float]:
-    """Return how late bare ``asyncio`` tasks resume that sleep until the same times, in ms."""
+    """Return how late bare ``asyncio`` tasks resume if they sleep until the same times, in ms."""
     command = [sys.executable, "-c", _LATE, str(count), str(per_second)]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
     return msgspec.json.decode(done.stdout, type=list[float])
 
 
 def bare_start_ms(rounds: int = 5) -> float:
-    """Return the median life of a bare interpreter with an event loop and ``sqlite3``, in ms."""
+    """Return the median life of a bare interpreter with event loop and ``sqlite3``, in ms."""
     code = f"import sqlite3, asyncio, {uvloop.__name__}; asyncio.run(asyncio.sleep(0))"
     took = []
     for _ in range(rounds):

@@ -1,4 +1,4 @@
-"""Changes that a DAG file may make to its process: one piece of code for every kind."""
+"""Changes that a DAG file may make to its process: one example of code for every kind."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ CHANGES = {
         "import sys, types\nsys.modules['hashlib'] = types.ModuleType('hashlib')"
     ),
 }
-"""The code by the reason reported for it; each alone isolates the file's DAGs."""
+"""Code by the reason reported for it. Each of them alone isolates the DAGs of the file."""
 
 HARMLESS = {
     "ignores warnings": "import warnings\nwarnings.simplefilter('ignore')",

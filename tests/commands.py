@@ -1,4 +1,4 @@
-"""Runs commands of the command line; captures their output and exit status.
+"""Helpers that run commands of the command line and capture their output and exit status.
 
 ``run`` calls ``main`` in this process, which saves an interpreter and its imports per command.
 Tests of signals, terminals, broken pipes, or a command's own daemon need ``run_process``.
@@ -38,7 +38,7 @@ class Done(NamedTuple):
 
     @property
     def json(self) -> Any:
-        """Its output, decoded as JSON."""
+        """The output, decoded as JSON."""
         return json.loads(self.out)
 
 
@@ -46,7 +46,7 @@ def run(*words: object, home: Path | None = None, given: str = "", **environment
     """Run a command in this process.
 
     Args:
-        given: Its standard input.
+        given: The standard input of the command.
     """
     with (
         tempfile.TemporaryFile() as out,
@@ -61,7 +61,7 @@ def run(*words: object, home: Path | None = None, given: str = "", **environment
 def run_process(
     *words: object, home: Path | None = None, given: str = "", **environment: str
 ) -> Done:
-    """Run a command as a process of its own, as a shell does."""
+    """Run a command in a separate process, as a shell does."""
     done = subprocess.run(
         [sys.executable, "-m", "aioflow", *map(str, words)],
         env=_environment(home, environment),
@@ -90,7 +90,7 @@ def _status_of(words: list[str]) -> int:
 
 @contextlib.contextmanager
 def _streams(given: str, out: IO[bytes], err: IO[bytes]) -> Iterator[None]:
-    """Redirect the output of this process and its children into two files, by their descriptors."""
+    """Redirect the output of this process and its children into two files, at descriptor level."""
     before = (sys.stdin, sys.stdout, sys.stderr)
     with contextlib.ExitStack() as restoring:
         restoring.callback(lambda: _set_streams(*before))
@@ -112,7 +112,7 @@ def _streams(given: str, out: IO[bytes], err: IO[bytes]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _logging() -> Iterator[None]:
-    """Undo the logging set-up of a command with its own daemon: its stream is closed at the end."""
+    """Undo the logging set-up of a command that runs a daemon: its stream will be closed."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     try:

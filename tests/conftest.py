@@ -31,18 +31,19 @@ from tests.postgres_server import PostgresServer, watch
 
 pytest_plugins = ("pytester",)
 
-# With Rich, structlog renders the variables of every frame of a traceback: a second for each.
+# With Rich, structlog renders the variables of every frame of a traceback, which takes a second per
+# traceback.
 with _rich_only_on_a_terminal():
     import structlog  # noqa: F401
 
-# A shell ignores SIGINT in background jobs. Restore it, as child processes would inherit that.
+# A shell ignores SIGINT in background jobs. Restore it, because child processes would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 PG_URL = os.environ.get("AIOFLOW_TEST_PG_URL")  # use this server instead of a private one
 PG_HOME = "AIOFLOW_TEST_PG_HOME"  # tells the xdist workers where this session has its server
 PG_OWNER = pytest.StashKey[int]()
 
-# Failing examples are stored in the checkout, unless it belongs to another user.
+# Failing examples are stored in the checkout, unless it is not writable.
 REMEMBER = settings().database if os.access(Path(__file__).parents[1], os.W_OK) else None
 settings.register_profile("default", deadline=None, database=REMEMBER)
 settings.register_profile("ci", deadline=None, database=None, derandomize=True, print_blob=True)
@@ -76,7 +77,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Run every async test on the loops that ``--loops`` names.
+    """Run every async test on the event loops named by ``--loops``.
 
     ``@pytest.mark.asyncio(loop_factories=["uvloop"])`` runs a test on that loop only, and
     ``["virtual"]`` on a loop whose clock jumps to the next timer as soon as all tasks wait.
@@ -87,10 +88,10 @@ def pytest_asyncio_loop_factories(
     return {name: LOOPS[name] for name in config.getoption("--loops").split(",")}
 
 
-# One PostgreSQL per session, shared by all xdist workers, started by the first that needs it.
+# One PostgreSQL per session, shared by all xdist workers, started by the first test that needs it.
 #
-# The pytest controller makes the folder and holds a lock on it. A watcher waits for that lock, then
-# stops the server and removes the folder, even after kill -9.
+# The pytest controller creates the folder and holds a lock on it. A watcher waits for that lock,
+# then stops the server and removes the folder, even after kill -9.
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -98,7 +99,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.pluginmanager.hasplugin("xdist"):
         config.pluginmanager.register(Distribution())
     if not hasattr(config, "workerinput"):
-        # Not below TMPDIR: a socket's path must be short, and inaccessible to other users.
+        # Not in TMPDIR: the path of a socket must be short, and must not be accessible to other
+        # users.
         home = tempfile.mkdtemp(prefix="aioflow-pg-", dir="/tmp")
         config.stash[PG_OWNER] = os.open(home, os.O_RDONLY)
         fcntl.flock(config.stash[PG_OWNER], fcntl.LOCK_EX)
@@ -130,7 +132,7 @@ def postgres_server() -> str:
 
 @pytest.fixture
 def postgres_url(postgres_server: str) -> Iterator[str]:
-    """Return the URL of an empty database that lives as long as the test."""
+    """Return the URL of an empty database that exists for the duration of the test."""
     with temporary_database(postgres_server) as url:
         yield url.render_as_string(hide_password=False)
 
@@ -140,7 +142,7 @@ def postgres_url(postgres_server: str) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a database that has its schema and nothing else, to be copied."""
+    """Return a database with the schema and no rows, to be copied."""
     path = tmp_path_factory.mktemp("migrated") / "aioflow.db"
     lock = FileLock.take(path)
     database_file.prepare_file(path, lock)
@@ -150,7 +152,10 @@ def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def migrated_postgres(postgres_server: str) -> Iterator[URL]:
-    """Return the URL of such a database; no connection may be open while it is copied."""
+    """Return the URL of a database with the schema and no rows, to be copied.
+
+    No connection to it may be open while it is copied.
+    """
     with temporary_database(postgres_server) as url:
         in_thread(schema.prepare_database(url, migrate=True))
         yield url
@@ -184,20 +189,20 @@ def resettable_postgres(
 
 @pytest.fixture
 def migrated_postgres_url(resettable_postgres: Callable[[], str]) -> str:
-    """Return the URL of a database that has its schema and nothing else."""
+    """Return the URL of a database with the schema and no rows."""
     return resettable_postgres()
 
 
 @pytest.fixture
 def migrated_sqlite_url(migrated_sqlite: Path, tmp_path: Path) -> str:
-    """Return the URL of a file that has its schema and nothing else."""
+    """Return the URL of a database file with the schema and no rows."""
     path = tmp_path / "aioflow.db"
     shutil.copy(migrated_sqlite, path)
     return f"sqlite:///{path}"
 
 
 # tests/store tests the behaviour of every store on both databases. Code above the store is tested
-# on the second one at night.
+# on PostgreSQL only at night.
 
 
 @pytest.fixture(
@@ -211,7 +216,7 @@ def store_url(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def moto() -> Iterator[str]:
-    """A server that speaks S3; its URL."""
+    """Run an S3 server. Yield its URL."""
     from moto.server import ThreadedMotoServer  # slow to import
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)  # it tells of every request

@@ -1,12 +1,13 @@
 """The CPU budget of a test case: the limit, the cases that may exceed it, and the reasons.
 
-A case's CPU time is that of its own process and of the child processes that ended during it: its
-set-up, its call and the teardown of its function-scoped fixtures. Fixtures of a larger scope are
-shared, so no single case is charged for them. For a process that cases share, a case is charged
-with the time the process used during the case, whether or not it ended in it. CPU time, unlike wall
-time, hardly depends on other load, but it does depend on the machine, and a rented one may be
-several times slower for minutes: the budget is larger on a slower one, as measured by a fixed piece
-of work when the session starts and again after a case that exceeds the budget.
+The CPU time of a case is that of its own process and of the child processes that ended during the
+case: its set-up, its call and the teardown of its function-scoped fixtures. Fixtures of a larger
+scope are shared, so no single case is charged for them. For a process shared by several cases, a
+case is charged with the time that the process used during the case, whether or not the process
+ended in it. CPU time, unlike wall time, hardly depends on other load. It does depend on the
+machine, and a rented machine may be several times slower for minutes. The budget is therefore
+larger on a slower machine, as measured by a fixed piece of work when the session starts and again
+after a case that exceeds the budget.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _CPU = "cpu_seconds"
 
 
 def exceptions() -> dict[str, dict[str, Any]]:
-    """Return the cases that may exceed it: node id without parameters -> seconds and reason."""
+    """Return the seconds and the reason of each case that may exceed the budget, by node id."""
     return tomllib.loads(EXCEPTIONS.read_text())
 
 
@@ -62,14 +63,14 @@ class CpuBudget:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Begin a case."""
+        """Start measuring a case."""
         self._spent = self._shared = 0.0
         self._noted = _cpu()
         return (yield from self._timed())
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Measure its call."""
+        """Measure the call of a case."""
         return (yield from self._timed())
 
     def _timed(self) -> Generator[None, object, object]:
@@ -83,7 +84,7 @@ class CpuBudget:
     def pytest_fixture_setup(
         self, fixturedef: pytest.FixtureDef[object]
     ) -> Generator[None, object, object]:
-        """Charge no case for a shared fixture, nor for fixtures that this one sets up in turn."""
+        """Charge no case for a shared fixture, nor for the fixtures that this fixture requests."""
         began, before = _cpu(), self._shared
         self._noted = began
         try:
@@ -97,7 +98,7 @@ class CpuBudget:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Measure the teardown up to the last function-scoped fixture; those end first."""
+        """Measure the teardown up to the last function-scoped fixture. Those end first."""
         began = self._noted = _cpu()
         self._is_ending = True
         try:
@@ -111,9 +112,10 @@ class CpuBudget:
             item.user_properties.append((_CPU, round(cost / scale, 3)))
 
     def pytest_fixture_post_finalizer(self, fixturedef: pytest.FixtureDef[object]) -> None:
-        """Note the end of a case's own fixture, which pytest may report again later.
+        """Record the end of a case's own fixture. Pytest may report the end more than once.
 
-        A shared fixture ends in the set-up of a case that requests it with another parameter.
+        A shared fixture may also end in the set-up of a case that requests it with another
+        parameter.
         """
         if fixturedef in self._own:
             self._own.remove(fixturedef)
@@ -132,7 +134,7 @@ class CpuBudget:
             self._costs[report.nodeid] = float(str(costs[-1]))
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Fail a session in which a case exceeds its limit."""
+        """Fail the session if a case exceeds its limit."""
         if not self._is_controller:
             return
         if self._enforced:
@@ -149,7 +151,7 @@ class CpuBudget:
             Path(file).write_text("".join(f"{line}\n" for line in lines))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Print the total cost of the cases, per directory, and the cases over their limit."""
+        """Print the total cost of the cases per directory, and the cases over their limit."""
         folders: defaultdict[str, float] = defaultdict(float)
         for case, cost in self._costs.items():
             folders["/".join(case.partition("::")[0].split("/")[:2])] += cost
@@ -172,9 +174,9 @@ def _allowed(case: str, listed: dict[str, dict[str, Any]]) -> float:
 
 
 class _Meter:
-    """CPU seconds of this process, of its ended children and of the processes that cases share.
+    """CPU seconds of this process, of its ended children, and of processes shared by cases.
 
-    A shared process counts while it runs. When it has been waited for, the kernel adds the same
+    A shared process counts while it runs. After it has been waited for, the kernel adds the same
     figure to that of the ended children, so the sum does not jump.
     """
 
@@ -207,13 +209,13 @@ _cpu = _Meter()
 
 
 def measure(pid: int) -> None:
-    """Charge each case for the time that a child process of this one uses while the case runs."""
+    """Charge each case for the time that this child process uses while the case runs."""
     _cpu.add(pid)
 
 
 @contextlib.contextmanager
 def uncharged() -> Iterator[None]:
-    """Charge no case for the work inside the block, for instance the start of a shared process."""
+    """Charge no case for the work inside the block, for instance for starting a shared process."""
     began = _cpu()
     try:
         yield

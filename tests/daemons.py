@@ -1,7 +1,7 @@
-"""Daemons that several tests share, since starting one costs more CPU than most tests.
+"""Daemons shared by several tests, since starting a daemon costs more CPU time than most tests.
 
 Each test adds its own DAG files, starts its own runs, and checks nothing else. A test that kills a
-daemon or needs other settings uses ``killed_daemon`` or starts its own.
+daemon or needs other settings uses ``killed_daemon`` or starts its own daemon.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class SharedDaemon(DaemonProcess):
 
     Args:
         settings: Content of the settings file in its home.
-        environment: Added to the environment of the test process.
+        environment: Variables added to the environment of the test process.
     """
 
     def __init__(
@@ -42,12 +42,12 @@ class SharedDaemon(DaemonProcess):
         (self.home / "aioflow.toml").write_text(settings)
 
     def launch(self) -> None:
-        """Start it as a process that cases share."""
+        """Start the daemon as a process that is shared by test cases."""
         super().launch()
         cpu_budget.measure(self.process.pid)
 
     def add(self, name: str, content: str) -> None:
-        """Write a DAG file; a running daemon has read it when this returns."""
+        """Write a DAG file. When this returns, a running daemon has read the file."""
         path = self.dags / name
         if not path.exists() or path.read_text() != content:
             put(path, content)
@@ -56,7 +56,7 @@ class SharedDaemon(DaemonProcess):
             eventually(lambda: self._has_read(name, content), 60.0, lambda: f"{name} is not read")
 
     def _has_read(self, name: str, content: str) -> bool:
-        """Return whether the daemon has read this content of a file, not an earlier one."""
+        """Return whether the daemon has read this content of a file, not just an earlier one."""
         with self.database() as database:
             question = "SELECT version, reason FROM dag_file WHERE file = ?"
             row = database.execute(question, (name,)).fetchone()
@@ -67,7 +67,7 @@ class SharedDaemon(DaemonProcess):
         return reason is not None or (code.exists() and code.read_text() == content)
 
     def lend(self) -> SharedDaemon:
-        """Return it running and without runs of earlier tests; restart it if it was killed."""
+        """Return the daemon running and without active runs. Restart it if it was killed."""
         if not self.is_alive:
             with cpu_budget.uncharged():  # an earlier case has killed it
                 self.start()
@@ -80,13 +80,13 @@ class SharedDaemon(DaemonProcess):
                 self.request("POST", f"/api/v1/runs/{run['run_id']}/cancel", status=None)
 
     def clear_dags(self) -> None:
-        """Remove the DAG files added so far, which a later start would parse again."""
+        """Remove the DAG files added so far, because a later start would parse them again."""
         for name in self._added:
             (self.dags / name).unlink(missing_ok=True)
         self._added.clear()
 
     def end(self) -> None:
-        """Stop it, without waiting for runs that tests have left."""
+        """Stop the daemon without waiting for the runs that tests have left."""
         if self.is_alive:
             self._cancel_all()
             assert self.stop(60) == 0
@@ -97,5 +97,5 @@ class SharedDaemon(DaemonProcess):
 
     @property
     def log_size(self) -> int:
-        """The length of its log in bytes."""
+        """The length of the log in bytes."""
         return self.log.stat().st_size

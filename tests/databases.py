@@ -1,4 +1,4 @@
-"""Databases of tests: which ones a test runs on, and the creation of temporary ones."""
+"""Test databases: which databases a test runs on, and the creation of temporary ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ("DATABASES", "in_thread", "on_both_databases", "temporary_database")
 DATABASES = ("sqlite", pytest.param("postgres", marks=pytest.mark.postgres))
 
 on_both_databases = pytest.mark.parametrize("store_url", DATABASES, indirect=True)
-"""Runs the test on PostgreSQL in ``make test``, too, if no test of the store covers the case."""
+"""Runs the test on PostgreSQL even in ``make test``, for cases that no test of the store covers."""
 
 
 @contextmanager
@@ -27,7 +27,7 @@ def temporary_database(server: str, made_of: URL | None = None) -> Iterator[URL]
     """Create a database on a PostgreSQL server for the duration of the block.
 
     Args:
-        made_of: The database to copy; no connection to it may be open.
+        made_of: The database to copy. No connection to it may be open.
     """
     name = f"test_{uuid.uuid4().hex}"
     template = "" if made_of is None else f"TEMPLATE {made_of.database}"
@@ -58,6 +58,6 @@ def _execute(url: str, statement: str) -> None:
 
 
 def in_thread(work: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine to its end; the test's own thread may already run an event loop."""
+    """Run a coroutine to its end in a thread, because this thread may already run an event loop."""
     with ThreadPoolExecutor(1) as thread:
         thread.submit(asyncio.run, work).result()

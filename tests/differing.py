@@ -1,4 +1,4 @@
-"""Compare a table with the expected one, all rows at once."""
+"""Comparison of a table with the expected table, all rows at once."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ __all__ = ("differing",)
 
 
 def differing(found: Mapping[str, object], expected: Mapping[str, object]) -> str:
-    """Return one line per row that differs; an empty text if none does.
+    """Return one line per row that differs, or an empty text if none does.
 
-    The message of an assertion is printed in full, unlike the values that pytest compares: ``assert
+    Pytest prints the message of an assertion in full, unlike the values that it compares: ``assert
     not (rows := differing(found, expected)), rows``.
     """
     assert found.keys() == expected.keys()

@@ -1,9 +1,9 @@
-"""Which test cases a parallel worker of pytest takes at once, and in which order.
+"""Distribution of test cases among the parallel workers of pytest, and their order.
 
-A worker takes the cases of one file together: fixtures of the module are set up once, and the
-controller sends one message instead of one for each case. Cases that share a daemon are taken
-together, as their ``xdist_group`` says. A case that the CPU budget lists as costly is taken alone.
-What takes longest comes first, so that no worker is busy long after the others have finished.
+A worker takes the cases of one file together, so that fixtures of the module are set up once, and
+the controller sends one message instead of one per case. Cases that share a daemon are taken
+together, as their ``xdist_group`` requires. A case that the CPU budget lists as costly is taken
+alone. The longest units come first, so that no worker is busy long after the others have finished.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _COSTLY = {case: float(entry["seconds"]) for case, entry in exceptions().items()
 
 
 def unit_of(nodeid: str) -> str:
-    """Return what a worker takes together with this case: a group, a file, or the case alone."""
+    """Return the unit that a worker takes as a whole: a group, a file, or this case alone."""
     if nodeid.rfind("@") > nodeid.rfind("]"):
         return nodeid.rpartition("@")[2]
     name = nodeid.partition("[")[0]
@@ -35,7 +35,7 @@ def unit_of(nodeid: str) -> str:
 
 
 def rank(nodeid: str, cases: int, starts_processes: bool) -> tuple[int, float, str]:
-    """Return the sort key of a case whose unit has as many cases; equal for all of its unit."""
+    """Return the sort key of a case, which is equal for all ``cases`` cases of its unit."""
     unit = unit_of(nodeid)
     if unit == nodeid:
         return 1, -_COSTLY[nodeid.partition("[")[0]], unit
@@ -48,10 +48,10 @@ class Scheduling(LoadGroupScheduling):  # type: ignore[misc]  # it has no types
     """Hand out units in the order in which they were collected."""
 
     def remove_node(self, node: Any) -> str | None:
-        """Give what a worker has left to others, without the case at which it crashed.
+        """Give the remaining work of a worker to others, without the case at which it crashed.
 
-        xdist would hand out its finished units again, too. A worker that gets such a unit has
-        nothing to run and never asks for more, so the session would not end.
+        xdist would hand out the worker's finished units again as well. A worker that gets such a
+        unit has nothing to run and never asks for more, so the session would not end.
         """
         left = {
             unit: cases
@@ -72,7 +72,7 @@ class Scheduling(LoadGroupScheduling):  # type: ignore[misc]  # it has no types
         return crashed
 
     def _reschedule(self, node: Any) -> None:
-        """Give a worker units until it has three cases: it keeps the last one until it has more."""
+        """Give a worker units until it has three cases, since it holds its last one back."""
         before = -1
         while not node.shutting_down and before != len(self.workqueue):
             before = len(self.workqueue)
@@ -99,8 +99,8 @@ class Distribution:
     def pytest_collection(self, session: pytest.Session) -> None:
         """Import this worker's share of the files before the others.
 
-        Each worker imports all files. In a new checkout most of that time goes into the rewriting
-        of assertions. What one worker has rewritten, the others read from the disk.
+        Each worker imports all files. In a new checkout, most of that time is spent rewriting
+        assertions. Other workers read from the disk what one worker has rewritten.
         """
         number, count = _place(session.config)
         if sys.dont_write_bytecode:
@@ -108,7 +108,7 @@ class Distribution:
         folders = [Path(name) for name in session.config.args if Path(name).is_dir()]
         files = sorted(file for folder in folders for file in folder.rglob("test_*.py"))
         for file in files[number::count] if count > 1 else ():
-            # If it fails, the collection of this file says why.
+            # If the import fails, the collection of this file reports the reason.
             with contextlib.suppress(Exception, pytest.skip.Exception):
                 _ = pytest.Module.from_parent(session, path=file.resolve()).obj
 
@@ -116,7 +116,7 @@ class Distribution:
     def pytest_collection_modifyitems(
         self, config: pytest.Config, items: list[pytest.Item]
     ) -> None:
-        """Move what takes longest to the front, and keep the order inside of a unit."""
+        """Move the longest units to the front, and keep the order within a unit."""
         if _place(config)[1] < 2:
             return
         cases = Counter(unit_of(item.nodeid) for item in items)
@@ -134,7 +134,7 @@ class Distribution:
 
 
 def _place(config: pytest.Config) -> tuple[int, int]:
-    """Return the number of this worker and how many there are: one, if this is no worker."""
+    """Return the number of this worker and the number of workers; 0 and 1 outside a worker."""
     if not hasattr(config, "workerinput"):
         return 0, 1
     number = config.workerinput["workerid"].removeprefix("gw")

@@ -1,4 +1,4 @@
-"""Virtual environments with ``aioflow-worker``, of another Python version if there is one."""
+"""Virtual environments with ``aioflow-worker``, if possible of another Python version."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PACKAGING = ROOT / "packaging" / "worker"
 
 
 def other_python() -> Path:
-    """Return the newest Python on this machine whose version differs from ours, else ours."""
+    """Return the newest Python on this machine whose version differs from ours, or else our own."""
     found = []
     for minor in range(11, 14):
         places = [*Path.home().glob(f".pyenv/versions/3.{minor}.*/bin/python3.{minor}")]
@@ -28,7 +28,7 @@ def other_python() -> Path:
 
 
 def _runs(python: Path) -> bool:
-    """Return whether a program is that Python, and not a stub that names one."""
+    """Return whether a program is a working Python, and not just a stub of that name."""
     asked = subprocess.run([python, "-c", "import venv"], capture_output=True, check=False)
     return asked.returncode == 0
 
@@ -48,13 +48,13 @@ def make_environment(folder: Path, *packages: str, python: Path | None = None) -
 
 
 def site_of(interpreter: Path) -> Path:
-    """Return the folder of packages of an environment."""
+    """Return the package folder of an environment."""
     [site] = interpreter.parent.parent.glob("lib/python3*/site-packages")
     return site
 
 
 def shipped() -> Mapping[str, Path]:
-    """Return the files of the distribution by their paths in it."""
+    """Return the files of the distribution by their paths in the distribution."""
     table = tomllib.loads((_PACKAGING / "pyproject.toml").read_text())
     named = table["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
     return {
@@ -74,7 +74,7 @@ def _files(source: Path, target: Path) -> Iterator[tuple[str, Path]]:
 
 
 def install_worker(site: Path) -> None:
-    """Copy the files of the distribution, as an installation of its wheel does."""
+    """Copy the files of the distribution, as installing its wheel does."""
     for name, source in shipped().items():
         (site / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(source, site / name)
@@ -86,5 +86,5 @@ def install_worker(site: Path) -> None:
 
 
 def put_package(site: Path, name: str, version: str) -> None:
-    """Install a package that says which version it is."""
+    """Install a package that reports its version."""
     (site / f"{name}.py").write_text(f"VERSION = {version!r}\n")

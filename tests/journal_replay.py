@@ -1,12 +1,12 @@
-"""A replay of the journal, and its comparison with the tables: tests judge a database by it.
+"""A replay of the journal, and its comparison with the tables, by which tests check a database.
 
 The replay checks each change as the database did: a required row exists, has the values that the
 change expects, and moves only as ``core.transitions`` allows. Blobs are compared by size and
 CRC-32.
 
 If old journal rows were deleted, the remaining ones are replayed. A row whose first remaining
-change is an update is assumed to be as that change expects, and only its known columns are
-compared.
+change is an update is assumed to have the values that the change expects, and only its known
+columns are compared.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.net_changes import net_is_reachable, net_is_reachable_run
 __all__ = ("REPLAYED", "Replay", "compare_with_replay")
 
 _End: TypeAlias = tuple[str, bool, int, int]
-"""DAG, whether it is the end of a run, hour, and final state."""
+"""DAG, whether a run or a task has ended, hour, and final state."""
 
 _Key: TypeAlias = tuple[Any, ...]
 _Row: TypeAlias = dict[str, Any]
@@ -40,7 +40,7 @@ REPLAYED: tuple[Table, ...] = tuple(
         kind.table for kind in KINDS if kind.table not in {tables.journal, tables.history}
     )
 )
-"""The tables whose content follows from the journal. The history is counted again instead."""
+"""The tables whose content follows from the journal. The history is recounted instead."""
 
 _ADDED_LATER: Mapping[str, _Row] = {
     "new expansion": {"is_open": 0},
@@ -49,7 +49,7 @@ _ADDED_LATER: Mapping[str, _Row] = {
     "backfill": {"key": None},
     "dag": {"last_fire_time": None, "late_alert_for": None},
 }
-"""Columns that a later schema added at the end of a table, with their values in older rows."""
+"""Columns that a later schema added to the end of a table, with their values for older rows."""
 
 _KIND_BY_NAME = {kind.name: kind for kind in KINDS}
 _SHOWN = 100  # maximum number of differences per table
@@ -58,8 +58,9 @@ _SHOWN = 100  # maximum number of differences per table
 async def compare_with_replay(store: Store) -> list[str]:
     """Return the differences between the tables and a replay of the journal.
 
-    Both are read in one committed state and held in memory: for checks, not for daily use. If old
-    journal rows were deleted, only rows that the remaining ones mention are compared.
+    Both are read in the same committed state and held in memory, so this is for checks, not for
+    daily use. If old journal rows were deleted, only rows that the remaining ones mention are
+    compared.
     """
     scanned = [tables.journal, tables.node, tables.history, *REPLAYED]
     journal, node, history, *stored = await store.scan(scanned)
@@ -73,7 +74,8 @@ async def compare_with_replay(store: Store) -> list[str]:
         differences.append(f"{len(journal) - len(told)} rows of the journal cannot be read")
     for node_no, _, commit_no, *_ in node:
         journaled = replay.commit_nos.get(node_no, 0)
-        # All rows of a node that has been idle for long may have been deleted by age.
+        # If a node has been idle for a long time, all of its journal rows may have been deleted by
+        # age.
         if commit_no != journaled and (journaled or replay.is_whole):
             differences.append(
                 f"node {node_no} stands at commit {commit_no}, its journal at {journaled}"
@@ -85,7 +87,7 @@ async def compare_with_replay(store: Store) -> list[str]:
 
 
 def _journal_row(values: Sequence[Any]) -> JournalRow | None:
-    """Return a row of the journal; ``None`` if it is damaged."""
+    """Return a row of the journal, or ``None`` if it is damaged."""
     seq, at, body, node_no, commit_no = values
     if not (isinstance(body, bytes) and all(type(one) is int for one in (seq, node_no, commit_no))):
         return None
@@ -118,7 +120,7 @@ class Replay:
 
     Attributes:
         commit_nos: Number of the last applied row of each node.
-        is_whole: Whether it begins with the very first commit of each node.
+        is_whole: Whether the journal begins with the very first commit of each node.
         ends: Ends of runs and tasks; ``None`` once a part of the history was deleted by age.
         faults: Violations found. The replay continues as well as it can.
     """
@@ -145,7 +147,7 @@ class Replay:
         return self._tables[table.name]
 
     def gone(self, table: Table) -> set[_Key]:
-        """Return the keys of deleted rows. Empty if the replay is whole."""
+        """Return the keys of deleted rows, or an empty set if the replay is whole."""
         return self._gone[table.name]
 
     def check_beginning(self) -> None:
@@ -178,7 +180,7 @@ class Replay:
                 self._change(kind, values, walked)
 
     def _walk(self, entry: Entry) -> dict[TaskNo, TaskState]:
-        """Check each step of each task, and return the last states."""
+        """Check each step of each task. Return the last state of each task."""
         known = self._tables[tables.task.name]
         reached: dict[TaskNo, TaskState] = {}
         for task_no, state in entry.steps:
@@ -260,7 +262,7 @@ class Replay:
                 self.ends[run["dag_id"], False, hour_of(ended_at), int(state)] += 1
 
     def _is_older(self, kind: Kind, key: _Key) -> bool:
-        """Return whether the first remaining change of a row refers to deleted journal rows."""
+        """Return whether the first remaining change of a row depends on deleted journal rows."""
         if self.is_whole or key in self._gone[kind.table.name]:
             return False
         return kind.action in {Action.UPDATE, Action.AMEND, Action.DELETE, Action.KEEP}
@@ -364,7 +366,7 @@ def _row_differences(
 
 
 def _in_order(keys: Iterable[_Key]) -> list[_Key]:
-    """Return keys sorted. A key of a damaged row may not be comparable."""
+    """Return the keys, sorted if possible: a key of a damaged row may not be comparable."""
     found = list(keys)
     try:
         return sorted(found)

@@ -1,6 +1,6 @@
 """Net changes: the states that chains of legal steps lead to.
 
-The batch of a turn joins the steps of a task into one change of its row.
+The batch of a turn joins all steps of a task into a single change of its row.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def net_is_reachable_run(was: RunState, state: RunState) -> bool:
 
 
 def _chained(unchanged: Iterable[int], moves: Collection[tuple[int, int]]) -> set[tuple[int, int]]:
-    """Return the pairs that chains of moves join, and the states that may stay as they are."""
+    """Return the pairs of states connected by chains of moves, and states that may remain."""
     reached = {(state, state) for state in unchanged}
     before = -1
     while len(reached) > before:

@@ -24,10 +24,10 @@ _STOP_SECONDS = 60
 
 @dataclass(frozen=True)
 class Part:
-    """One call of pytest.
+    """One invocation of pytest.
 
     Attributes:
-        minutes: After this time the part is interrupted and counts as failed.
+        minutes: Time limit after which the part is interrupted and counts as failed.
     """
 
     name: str
@@ -40,8 +40,8 @@ class Result:
     """The result of a part.
 
     Attributes:
-        status: Exit status of pytest; ``None`` if the part was interrupted.
-        cases: Number of cases by outcome; empty if pytest left no report.
+        status: Exit status of pytest, or ``None`` if the part was interrupted.
+        cases: Number of cases by outcome. Empty if pytest left no report.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Result:
 
     @property
     def has_passed(self) -> bool:
-        """Return whether every case passed, and there was at least one."""
+        """Whether every case has passed, and there was at least one."""
         return self.status == 0
 
     def __str__(self) -> str:
@@ -66,7 +66,7 @@ class Result:
 BOTH_LOOPS = ("--loops", "uvloop,asyncio")
 PARALLEL = ("-n", "2", "--dist", "loadgroup")
 LONG = ("-o", "faulthandler_timeout=0")
-"""For cases of many minutes. Dumping the stack of a running thread may crash the process."""
+"""Options for long cases. Dumping the stack of a running thread may crash the process."""
 TIMED = "tests/campaigns/test_timed_faults.py"
 PARTS = (
     # Every case of `make test`, on both event loops.
@@ -75,7 +75,7 @@ PARTS = (
     Part(
         "wide", ("-m", "nightly", *BOTH_LOOPS, *PARALLEL, *LONG, "--ignore", "tests/campaigns"), 120
     ),
-    # Campaigns without time limits under test: kills, crashes, seeds, requests.
+    # Campaigns that test no time limits: kills, crashes, seeds, requests.
     Part(
         "kills",
         (
@@ -84,13 +84,13 @@ PARTS = (
         ),
         120,
     ),
-    # Faults with time limits under test: no other load may run beside them.
+    # Faults that test time limits, so no other load may run beside them.
     Part("timed", ("-m", "nightly", TIMED, *LONG, "-n", "0"), 45),
 )
 
 
 def main(arguments: Sequence[str] | None = None, parts: Sequence[Part] = PARTS) -> int:
-    """Return 1 if a part failed or was interrupted."""
+    """Run the parts. Return 1 if a part failed or was interrupted."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.nightly",
         description=__doc__,
@@ -110,7 +110,7 @@ def main(arguments: Sequence[str] | None = None, parts: Sequence[Part] = PARTS) 
 
 
 def run(part: Part) -> Result:
-    """Run a part to its end, or to its time limit."""
+    """Run a part until it ends or reaches its time limit."""
     began = time.monotonic()
     print(f"── {part.name}: at most {_minutes(part.minutes * 60)} ──", flush=True)
     with tempfile.TemporaryDirectory(prefix="aioflow-nightly-") as folder:
@@ -123,7 +123,7 @@ def run(part: Part) -> Result:
 
 
 def _wait(process: subprocess.Popen[bytes], seconds: float) -> int | None:
-    """Return the exit status, or ``None`` after an interrupt: pytest then reports what it has."""
+    """Return the exit status, or ``None`` after an interrupt; pytest then reports what it has."""
     try:
         return process.wait(seconds)
     except subprocess.TimeoutExpired:

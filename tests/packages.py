@@ -1,4 +1,4 @@
-"""An installed package that tests upgrade while processes that have imported it are running."""
+"""Installed packages that tests upgrade while processes that have imported them are running."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _LONG_AGO = 1_600_000_000
 
 
 class SitePackages:
-    """A folder for packages, as in ``sys.path``.
+    """A folder of packages, as in ``sys.path``.
 
     Args:
-        parent: Where the folder is created.
+        parent: The folder in which it is created.
     """
 
     def __init__(self, parent: Path) -> None:
@@ -25,11 +25,11 @@ class SitePackages:
         self._changes = itertools.count()
 
     def install(self, name: str, version: str, source: str, *, written: int = _LONG_AGO) -> None:
-        """Install a package of one module, replacing another version of it, as pip does.
+        """Install a package of one module, replacing any other version of it, as pip does.
 
         Args:
-            written: Modification time of all its files, in seconds since 1970; by default so long
-                ago that the installation is certainly over.
+            written: Modification time of all its files, in seconds since 1970. By default it is so
+                long ago that the installation has certainly been completed.
         """
         for old in self.folder.glob(f"{name}-*.dist-info"):
             shutil.rmtree(old)
@@ -48,7 +48,7 @@ class SitePackages:
         self._note(_LONG_AGO)
 
     def _note(self, written: int, *paths: Path) -> None:
-        """Set the modification time of these paths and the folder, never twice the same."""
+        """Set a modification time on these paths and on the folder that no earlier call has set."""
         written_ns = written * 1_000_000_000 + next(self._changes)
         for path in (*paths, self.folder):
             os.utime(path, ns=(written_ns, written_ns))

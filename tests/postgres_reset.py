@@ -39,10 +39,10 @@ WHERE datname = current_database() AND pid <> pg_backend_pid()
 
 
 class ResettableDatabase:
-    """Records the state of the database when it is entered, and restores its rows.
+    """Records the state of the database when the block is entered, and can restore its rows.
 
-    Creating a database from a template takes the server 36 ms, deleting some rows 5 ms. Only rows
-    are restored: ``has_its_shape`` tells whether a test has changed more than those.
+    The server needs 36 ms to create a database from a template, but only 5 ms to delete some rows.
+    Only rows are restored: ``has_its_shape`` tells whether a test has changed anything else.
     """
 
     def __init__(self, url: str) -> None:

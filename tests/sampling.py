@@ -1,4 +1,4 @@
-"""Choose the examples of a parametrized test for ``make test``; the nightly ring runs all."""
+"""Selection of the examples of a parametrized test for ``make test``; nightly runs use all."""
 
 from __future__ import annotations
 

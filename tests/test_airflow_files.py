@@ -1,4 +1,4 @@
-"""A file written for Airflow, or without the word aioflow, is not passed over in silence."""
+"""A file written for Airflow, or without the word aioflow, is not skipped silently."""
 
 from __future__ import annotations
 

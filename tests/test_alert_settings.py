@@ -14,7 +14,7 @@ from aioflow.settings import FILE_NAME, Settings
 
 
 class SteppedClock(SystemClock):
-    """Lets the service look when a test says so."""
+    """A clock whose sleeps end when the test wants the service to check the file."""
 
     def __init__(self):
         self._send, self._receive = anyio.create_memory_object_stream[None]()
@@ -27,7 +27,7 @@ class SteppedClock(SystemClock):
         self._receive.close()
 
     async def look(self):
-        """Let it check the file. Return when it has done so, and starts a second check."""
+        """Let the service check the file. Return after the check, when another has begun."""
         for _ in range(2):
             await self._send.send(None)
 
@@ -45,7 +45,7 @@ async def following(home):
 
 
 def write(home, text, *, at):
-    """Write the file as of an instant: two writings within one tick are no case of this."""
+    """Write the file with a given time, since two writes within one tick are not tested here."""
     file = home / FILE_NAME
     file.write_text(text)
     os.utime(file, (at, at))

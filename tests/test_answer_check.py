@@ -1,4 +1,4 @@
-"""Answers are checked on the event loop only if the check is quick, and otherwise within limits."""
+"""Answers are checked on the event loop only if the check is quick; others have limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests and answers over a real engine and a real database."""
+"""API requests and responses, with a real engine and a real database."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def states(run) -> dict[str, str]:
 
 
 class CountedStore:
-    """A store that says how often it had to count."""
+    """A store that counts how often it had to count rows."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -18,13 +18,13 @@ DAILY = DagSpec(
 
 
 async def known(n: Node) -> None:
-    """Define the DAG, paused: its schedule starts no run beside those of a backfill."""
+    """Define a paused DAG, whose schedule therefore starts no runs beside those of a backfill."""
     n.define(DAILY)
     await n.api.set_paused("daily", paused=True)
 
 
 async def shown(n: Node, number: int, state: str = "running", **counts: int) -> BackfillView:
-    """Return a backfill once it has the state, and as many of its runs have theirs."""
+    """Return a backfill once it and its runs have the given state and counts."""
     views: list[BackfillView] = []
 
     async def stands_so() -> bool:

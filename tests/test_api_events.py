@@ -1,4 +1,4 @@
-"""Named events as people and webhooks emit them, over a real engine and a real database."""
+"""Named events emitted by people and webhooks, with a real engine and a real database."""
 
 from __future__ import annotations
 

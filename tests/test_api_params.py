@@ -1,4 +1,4 @@
-"""The conf of a run is validated against the schemas of its DAG, and delays nothing else."""
+"""The conf of a run is validated against the schemas of its DAG, without delaying other work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Secrets as people set them, over a real engine and a real database."""
+"""Secrets set through the API, with a real engine and a real database."""
 
 from __future__ import annotations
 

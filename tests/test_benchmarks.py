@@ -26,7 +26,7 @@ CLAIMED = {
 }
 
 SAMPLED = ("hop", "turn")
-"""With a daemon, and without one. The others run by night."""
+"""One measurement with a daemon, and one without. All others run at night."""
 
 
 @pytest.fixture(autouse=True)

@@ -33,7 +33,7 @@ async def states(n):
 
 
 async def act(api, action, query, key="k"):
-    """Act on all slices; return the number of runs changed by each."""
+    """Perform the action on all slices. Return the number of runs changed by each slice."""
     done, cursor = [], None
     while True:
         slice_ = await act_on_slice(api, action, query, key=key, cursor=cursor)

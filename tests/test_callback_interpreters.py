@@ -1,4 +1,4 @@
-"""Callbacks of another interpreter: while that is unusable they wait, and no attempt is counted."""
+"""Callbacks in another interpreter wait, without counting an attempt, while it is unusable."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ async def node(tmp_path, child):
 
 
 async def called(n, interpreter):
-    """Start a process for callbacks. Return why that failed; empty if it did not."""
+    """Start a process for callbacks. Return the error, or an empty text if there was none."""
     problem = ""
     try:
         async with calling(n.context, "v1", interpreter) as caller:

@@ -349,7 +349,7 @@ async def test_a_file_that_is_saved_all_the_time_is_parsed_now_and_then(tmp_path
         last = DAG.format(name="good", value=59).encode()
         await until(lambda: it.reports[-1].sources["a.py"] == last)
 
-    # A change between a scan and a parse is parsed once more, at once.
+    # A file that changes between a scan and its parse is parsed once more at once.
     assert len(begun) <= 2 * ((begun[-1] - begun[0]) / pause_seconds + 2)
     assert len(begun) >= 2
 
@@ -595,7 +595,7 @@ async def test_a_file_that_is_ignored_while_it_waits_is_not_parsed(tmp_path):
 
 
 def held(home):
-    """Return the file that a parse creates, the one that it waits for, and the code for that."""
+    """Return the file that a parse creates, the file it waits for, and the code that does so."""
     began, go = home / "began", home / "go"
     waits = (
         f"import os, time\nopen({str(began)!r}, 'w').close()\n"
@@ -736,7 +736,7 @@ def test_the_first_folder_counts_for_two_files_of_one_name(tmp_path):
 
 
 def make_unreadable(path):
-    """Replace a file at once by a link to itself: it neither exists nor is gone, for root too."""
+    """Replace a file by a link to itself: it neither exists nor is missing, even for root."""
     loop = path.with_name(f"{path.name}.loop")
     loop.symlink_to(path)
     loop.rename(path)

@@ -24,7 +24,7 @@ DAILY = DagSpec(
 
 
 async def days(n: Node, spec: DagSpec, *runs: str) -> None:
-    """Create one run a day."""
+    """Create one run per day."""
     n.define(spec)
     for number, run_id in enumerate(runs, 1):
         date = f"2026-01-{number:02}T00:00:00Z"
@@ -32,7 +32,7 @@ async def days(n: Node, spec: DagSpec, *runs: str) -> None:
 
 
 async def hold_first_run(n: Node, count: int) -> None:
-    """Wait until ``count`` tasks have started; let those of all but the first run succeed."""
+    """Wait until ``count`` tasks have started. Let all but those of the first run succeed."""
     starts = [await n.effects.next_start() for _ in range(count)]
     first = min(start.info.run_no for start in starts)
     n.effects.starts += [start for start in starts if start.info.run_no != first]
@@ -361,7 +361,7 @@ FAILS = DagSpec(
 
 
 async def fail_parts(n: Node, run_id: str, width: int, bad: dict[int, str]) -> None:
-    """Let these children of a run fail with a message; all others succeed."""
+    """Let these children of a run fail with the given messages. All others succeed."""
     await n.api.trigger("fails", run_id=run_id)
     await n.succeed(width=width)
     for _ in range(width + 1):

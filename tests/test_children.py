@@ -1,4 +1,4 @@
-"""The children of a mapped task over the API: numbers, cells, errors in groups, and their clear."""
+"""The children of a mapped task in the API: counts, cells, grouped errors, and clearing."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_errors_are_grouped_by_type_reason_and_shape_with_the_largest_group_firs
 
 @asynccontextmanager
 async def fan(tmp_path, width, *, failing=(), ended=None, url=None):
-    """A run of ``fan`` whose children have ended, those in ``failing`` with an error."""
+    """Run ``fan`` until its children have ended, those in ``failing`` with an error."""
     async with node(tmp_path, cpu_slots=max(1, width), url=url) as n:
         n.define(FAN)
         await n.api.trigger("fan", run_id="r")

@@ -1,4 +1,4 @@
-"""Steady time: the wall clock without its steps, over restarts, too."""
+"""Steady time is the wall clock without its steps, even across restarts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BEGIN = 1_700_000_000 * SECOND
 
 
 class Hands:
-    """A wall clock and a monotonic clock that the test sets."""
+    """A wall clock and a monotonic clock that are set by the test."""
 
     def __init__(self, wall: int = BEGIN, monotonic: int = 5 * SECOND) -> None:
         self.wall, self.monotonic = wall, monotonic

@@ -1,4 +1,4 @@
-"""The code of versions that may still run is restored from the database, also by a standby."""
+"""The code of versions that may still run is restored from the database, even by a standby."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SOURCES = {"flows.py": b"import aioflow\n"}
 
 
 class Versions:
-    """The versions in a database, which may be away."""
+    """The versions in a database that may be unavailable."""
 
     def __init__(self) -> None:
         self.rows: dict[str, VersionRow] = {}

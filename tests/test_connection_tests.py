@@ -1,4 +1,4 @@
-"""Connections are tested in another process, against real servers, and by types of plug-ins."""
+"""Connections are tested in another process, against real servers, including plug-in types."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Broken:
 
 
 def plug_in(tmp_path: Path, source: str = PLUG_IN, **points: str) -> Mapping[str, str]:
-    """Install a package with types; return the environment in which it is found."""
+    """Install a package of connection types. Return the environment in which it is found."""
     packages = SitePackages(tmp_path)
     packages.install("odd_types", "1.0", source)
     metadata = packages.folder / "odd_types-1.0.dist-info"

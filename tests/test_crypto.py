@@ -1,4 +1,4 @@
-"""An encrypted value can be decrypted only with its key, and only in its row."""
+"""An encrypted value can be decrypted only with its key, and only in its own row."""
 
 from __future__ import annotations
 

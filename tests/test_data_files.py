@@ -1,4 +1,4 @@
-"""The catalog makes another version when a file beside a DAG file changes that belongs to it."""
+"""The catalog creates another version when a file changes that belongs to a DAG file."""
 
 from __future__ import annotations
 

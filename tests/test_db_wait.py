@@ -1,4 +1,4 @@
-"""A start waits for a database server that does not answer, alive and not ready."""
+"""A starting daemon waits, live but not ready, for a database server that does not respond."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ VAULT: Any = None
 
 
 class Impatient(SystemClock):
-    """A clock whose sleeps pass virtual time, but no real time."""
+    """A clock whose sleeps take virtual time, but no real time."""
 
     def __init__(self) -> None:
         self.slept: list[float] = []
@@ -42,7 +42,7 @@ class Impatient(SystemClock):
 
 
 class Server:
-    """A database server that is available after some attempts."""
+    """A database server that becomes available after some attempts."""
 
     def __init__(self, attempts: int, *, may_pass: bool = True) -> None:
         self.left = attempts

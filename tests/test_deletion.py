@@ -53,7 +53,7 @@ TASKS = (
 
 
 async def finished(n: Node, width: int = 3) -> str:
-    """A run with a failed try, children and results, all in rows."""
+    """Finish a run with a failed try, children and results, all of which have rows."""
     await n.load(*TASKS)
     run_id = await n.trigger()
     start = (await n.effects.next_start()).start
@@ -94,7 +94,7 @@ async def gone(n: Node, *, but: int = 0) -> None:
 
 
 def leave_files(folder: Path, run: Any) -> None:
-    """Write a large result of its first task, one of another task, and output of two runs."""
+    """Write a large result of the run, one of another run, and task output of two runs."""
     write_value(result_path(folder / "results", run.first_task_no, 2), b"large")
     write_value(result_path(folder / "results", run.first_task_no + 4000, 1), b"of another")
     log = TaskLog(folder / "logs", SystemClock())
@@ -298,7 +298,7 @@ async def test_a_run_stays_until_its_hosts_have_released_it(store_url, tmp_path)
 
 
 async def looked_at_twice(n: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait until a run was found to be needed, and was checked again."""
+    """Wait until a run was found to be still needed, and was then checked once more."""
     look, looks = n.store.list_outbox, 0
     is_over = anyio.Event()
 
@@ -350,7 +350,7 @@ def test_every_table_that_knows_runs_is_emptied_of_them():
         if "run_no" in table.c or "task_no" in table.c
     }
     of_dags = {tables.dag_trigger, tables.dag_event}  # which run an event started, whatever became
-    # Pieces of results are deleted like objects: before the rows that name them.
+    # Pieces of results are deleted like stored objects, before the rows that refer to them.
     kept = {tables.task_trigger, tables.event, tables.named_event, tables.result_chunk} | of_dags
 
     assert of_runs - kept == set(ERASED)

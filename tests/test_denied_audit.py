@@ -1,4 +1,4 @@
-"""Refusals in the audit: first at once, then counted, so that no flood fills it or hides a user."""
+"""Denied requests in the audit: the first at once, then counted, so that no flood hides a user."""
 
 from __future__ import annotations
 

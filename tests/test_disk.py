@@ -1,4 +1,4 @@
-"""Reports about the space on a disk."""
+"""Reports on the free space of a disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each effect has one handler, and subscribers see a batch before its effects are executed."""
+"""Each effect has one handler, and subscribers see a batch before its effects are performed."""
 
 from __future__ import annotations
 

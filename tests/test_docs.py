@@ -42,12 +42,15 @@ PAGES = [ROOT / "README.md", ROOT / "benchmarks" / "README.md", *sorted(DOCS.rgl
 
 
 def blocks(page: Path, language: str) -> list[str]:
-    """The fenced blocks of a page in one language; ``python`` is a whole file, ``py`` a part."""
+    """Return the fenced blocks of a page in one language.
+
+    ``python`` stands for a whole file, ``py`` for a part of a file.
+    """
     return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
 
 
 def quoted(page: Path) -> set[str]:
-    """Return everything between single backticks outside of blocks."""
+    """Return everything between single backticks outside blocks."""
     prose = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     return set(re.findall(r"`([^`\n]+)`", prose))
 
@@ -254,7 +257,7 @@ def test_the_nodes_of_the_compose_file_differ_in_home_name_and_port_only(tmp_pat
 
 
 def node_settings(home: Path, variables: dict[str, str], monkeypatch) -> Settings:
-    """Return the settings of a node that is described by environment variables."""
+    """Return the settings of a node that is configured by environment variables."""
     monkeypatch.setenv("AIOFLOW_DB__URL", "postgresql://db/aioflow")
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
@@ -286,7 +289,7 @@ def test_every_name_of_a_template_and_every_template_field_of_a_ready_class_is_l
 
 
 def table_of(page: Path, heading: str) -> dict[str, str]:
-    """Return the second column of the table below a heading by each name in the first."""
+    """Return the second column of the table below a heading, by the name in the first column."""
     section = page.read_text().partition(f"\n| {heading} |")[2].partition("\n\n")[0]
     rows = re.findall(r"^\| (.*?) \| (.*) \|$", section, re.MULTILINE)
     return {name: text for names, text in rows for name in re.findall(r"`([\w.]+)`", names)}
@@ -341,7 +344,7 @@ DEFAULTS_IN_WORDS = {
 
 
 def default_shown(name: str, value: object) -> set[str]:
-    """Return the texts by which a page may tell a default."""
+    """Return the texts by which a page may state a default."""
     if name in DEFAULTS_IN_WORDS:
         return {DEFAULTS_IN_WORDS[name]}
     match value:
@@ -381,7 +384,7 @@ def test_every_setting_is_listed_with_its_default_and_its_flag(tmp_path, monkeyp
 
 
 def settings_set_by(word: str) -> list[str]:
-    """Return the settings that a flag of ``aioflow up`` sets, by its name in the arguments."""
+    """Return the settings that a flag of ``aioflow up`` sets, given the flag's argument name."""
     arguments = cli.command_parser().parse_args(["up"])
     if word == "home":
         return ["home"]
@@ -424,7 +427,7 @@ EVERY_COMMAND_HAS = {"--help", "--home", "--json", "--url"}
 
 
 def options_of(parser: argparse.ArgumentParser) -> set[str]:
-    """Return the long options of a command that not every command has."""
+    """Return the long options of a command, except those that every command has."""
     options = {option for a in parser._actions for option in a.option_strings if option[1] == "-"}
     return options - EVERY_COMMAND_HAS
 
@@ -505,7 +508,7 @@ def test_the_list_of_modules_is_up_to_date():
 
 @functools.cache
 def anchors(page: Path) -> set[str]:
-    """Return the targets that the headings of a page are."""
+    """Return the link targets that the headings of a page define."""
     heads = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
 
@@ -584,8 +587,8 @@ def _named_paths(page: Path) -> set[str]:
 def _exists(path: str) -> bool:
     """Return whether a path exists.
 
-    Pages on the program leave out ``aioflow/``, and may name a module without ``.py`` or a name in
-    it; those on guarantees leave out ``tests/``.
+    Pages about the program leave out ``aioflow/``, and may name a module without ``.py`` or a name
+    in the module; pages about guarantees leave out ``tests/``.
     """
     candidates = {path.rstrip("/"), f"{path}.py", f"{path.rpartition('.')[0]}.py"}
     folders = (ROOT, ROOT / "aioflow", ROOT / "tests")

@@ -1,4 +1,4 @@
-"""The circle over a real store: durable before it acts, and calm when the database is not."""
+"""The engine loop over a real store: durable before it acts, and patient with the database."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ from tests.journal_replay import compare_with_replay
 pytestmark = pytest.mark.timeout(180)
 
 END = 2**62
-"""A number after every task number."""
+"""A number that is higher than every task number."""
 
 
 class EffectRecorder:
-    """Records the effects of an engine; the test is the executor."""
+    """Records the effects of an engine. The test acts as the executor."""
 
     def __init__(self, dispatcher: EffectDispatcher) -> None:
         dispatcher.register(
@@ -85,7 +85,7 @@ class EffectRecorder:
 
 
 class Flaky:
-    """A store whose next commits fail as planned; all else is passed to the real one."""
+    """A store whose next commits fail as planned. Everything else is passed to the real store."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
@@ -254,7 +254,7 @@ async def test_a_database_that_restarts_in_the_middle_of_a_takeover_is_read_agai
 
 
 class StandingClock(SystemClock):
-    """A clock whose monotonic time the test sets."""
+    """A clock whose monotonic time is set by the test."""
 
     us = 0
 
@@ -360,7 +360,7 @@ async def test_an_event_held_until_it_is_quiet_whose_run_is_refused_is_tried_aga
 
 
 async def test_work_in_flight_survives_a_turn_taken_back(store_url):
-    """Memory is restored from the rows, but the processes continue: their reports still count."""
+    """Memory is restored from the rows, but the processes continue. Their reports count."""
     async with node(store_url) as n:
         await n.load(A, TaskSpec(task_id="x"), TaskSpec(task_id="sum", parents=(0, 1)))
         run_id = await n.trigger()
@@ -590,7 +590,7 @@ async def test_a_pool_keeps_its_limit_over_a_restart(store_url):
 
 
 async def test_a_report_that_raises_quarantines_its_run_and_no_other(store_url):
-    """The culprit raises before it touched anything; the other run starts instead."""
+    """The report raises before it changes anything. The other run starts instead."""
     async with node(store_url) as n:
         await n.load(A, max_active_runs=1)
         bad, good = await n.trigger(run_id="bad"), await n.trigger(run_id="good")
@@ -608,7 +608,7 @@ async def test_a_report_that_raises_quarantines_its_run_and_no_other(store_url):
 
 
 async def test_a_run_whose_quarantine_is_refused_too_holds_no_slot_and_no_place(store_url):
-    """Both of its tasks run, and the report of one of them cannot be stored."""
+    """Both tasks of the run are running, and the report of one of them cannot be stored."""
     async with node(store_url) as n:
         await n.load(A, TaskSpec(task_id="b"), max_active_runs=1)
         bad, good = await n.trigger(run_id="bad"), await n.trigger(run_id="good")
@@ -653,7 +653,7 @@ async def test_a_place_that_a_refused_report_gave_free_is_taken_at_once(store_ur
 
 @asynccontextmanager
 async def restarted(url: str, change: Callable[[Flaky], None]) -> AsyncIterator[Node]:
-    """The node's next life, over a store that was changed before it began."""
+    """Start the node again, over a store that was changed in the meantime."""
     async with open_store(url, Vault([b"k" * 32])) as store:
         flaky = Flaky(store)
         change(flaky)
@@ -668,7 +668,7 @@ async def restarted(url: str, change: Callable[[Flaky], None]) -> AsyncIterator[
 
 
 async def two_runs(url: str) -> dict[str, StartTry]:
-    """Two runs, each with a task under way when the daemon ends."""
+    """Start two runs, each with a task in flight when the daemon ends."""
     async with node(url) as n:
         await n.load(A, B)
         await n.trigger(run_id="good")
@@ -816,7 +816,7 @@ async def test_an_event_that_is_refused_is_reported_again_with_the_later_ones(st
             await n.engine.next_turn()
 
         number = one.row.trigger_no
-        # The next assignment continues after that event.
+        # The next assignment continues after the event that was refused.
         assert await n.store.find_event_keys({number: ["a", "bad", "b"]}) == {(number, "a")}
         assert (one.failure.reason, one.assignment_id) == ("refused", 0)
         assert one.retry_at is not None

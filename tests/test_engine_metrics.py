@@ -1,4 +1,4 @@
-"""Histograms as counts in plain lists, and the counters of the engine."""
+"""Histograms with counts in plain lists, and the counters of the engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Executors in the API: their workers, the tries in them, the demand, and what is missing."""
+"""Executors in the API: their workers, the tries in them, the demand, and missing workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The history over the API: by hour and day, in a zone, per DAG and task, and on the time line."""
+"""The history in the API: by hour and day, in a time zone, per DAG and task, on a time line."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def api_of(n: Node, folder: Path) -> Api:
 
 
 async def one_of_each(n: Node) -> None:
-    """A run that succeeded, and one that failed."""
+    """Create a run that succeeds, and a run that fails."""
     await n.load(A)
     good = await n.trigger()
     n.succeed(await n.effects.next_start())
@@ -75,7 +75,7 @@ async def test_what_ended_is_in_the_history_of_the_runs_the_dag_and_its_task(sto
 
 
 async def opened(api: Api) -> HomeView:
-    """Return the content of home, without pools, decisions and broken files."""
+    """Return the content of the home page, without pools, decisions and broken files."""
     return await home(api, api.history, api.clock, pools=[], decisions=[], import_errors=[])
 
 

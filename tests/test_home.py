@@ -1,4 +1,4 @@
-"""The home page: pools under the most pressure come first."""
+"""The home page shows the pools under the most pressure first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One host per role: the shared ones stay; those of a DAG start on demand, and end when idle."""
+"""One host per role: shared hosts stay; hosts of a DAG start on demand and end when idle."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OWN = ["async:daily", "triggers:daily"]
 
 
 class Waits(Trigger):
-    """Waits for the whole of its assignment."""
+    """A trigger that waits during its whole assignment."""
 
     async def run(self):
         await anyio.sleep_forever()

@@ -1,4 +1,4 @@
-"""Which interpreter a DAG file chooses: read from texts, without running any code."""
+"""The interpreter that a DAG file chooses is read from files, without running any code."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_comment_in_the_first_lines_names_it(content, name):
 
 
 def chosen(folder, before=None):
-    """What a scan finds; a lookup of single files finds the same."""
+    """Return the result of a scan. Check that looking up single files gives the same."""
     found = {} if before is None else before.files
     seen = scan([folder], found)
     choices = {name: one.interpreter for name, one in seen.files.items()}

@@ -1,4 +1,4 @@
-"""The interpreters of the settings: what each is, and what becomes of those that are unusable."""
+"""The interpreters in the settings: what each of them is, and why some are unusable."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _soon(monkeypatch):
 
 
 def put(path, text):
-    """Write a program that stands in for an interpreter, as an installer does: by a rename."""
+    """Write a program that stands for an interpreter, by a rename as an installer does."""
     new = path.with_name(f"{path.name}.new")
     new.write_text(text)
     new.chmod(0o755)
@@ -45,13 +45,13 @@ def put(path, text):
 
 
 def says(**said):
-    """Return a program that says this of itself, in place of what the probe finds out."""
+    """Return a program that reports these facts about itself to the probe."""
     text = shlex.quote(json.dumps(said))
     return f"#!/bin/sh\necho noise\nprintf '%s%s' \"$3\" {text}\n"
 
 
 class Node:
-    """Interpreters, the first of which is ``lab``."""
+    """The interpreters of a daemon, the first of which is ``lab``."""
 
     def __init__(self, home):
         self.path = home / "python"
@@ -94,7 +94,7 @@ async def test_one_that_fits_is_started_with_the_root_of_its_environment(tmp_pat
 
 @contextmanager
 def unprivileged():
-    """Run as a user who is not root, if this is root: root may search every folder."""
+    """Run as an unprivileged user if this user is root, because root may search every folder."""
     is_root = os.geteuid() == 0
     if is_root:
         os.seteuid(65534)
@@ -148,7 +148,7 @@ async def test_a_folder_that_must_not_be_searched_breaks_only_its_interpreter(tm
 async def test_an_unusable_one_says_why_and_what_to_do(tmp_path, source, problem):
     async with node(tmp_path, source) as n:
         assert re.search(problem, await n.problem())
-        # No start in it has told against those of our own interpreter.
+        # The failed start of the other interpreter does not prevent starts of our own.
         async with n.children.child("slot", on_reports=lambda _: None, on_output=_ignore) as child:
             await child.ended()
     assert n.known.launch("lab") is None

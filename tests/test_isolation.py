@@ -1,4 +1,4 @@
-"""An input that concerns many runs is decided without the one on which it fails."""
+"""An input that concerns many runs is decided without the run on which it fails."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ from tests.web.node import CHAIN, Node, node
 pytestmark = pytest.mark.asyncio(loop_factories=["uvloop"])
 
 NUMBER = 0
-"""The number of a worker, and of no run, task or trigger."""
+"""The number of a worker. No run, task or trigger has this number."""
 
 
 class _Array:
-    """Stands for ``array``, which Python 3.11 cannot subscript."""
+    """A replacement for ``array``, which Python 3.11 cannot subscript."""
 
     def __class_getitem__(cls, item: object) -> Any:
         return list[item]  # type: ignore[valid-type]
 
 
 def one_of(kind: type) -> Any:
-    """Create an input or request of a class; nothing that it names exists."""
+    """Create an input or request of a class. Nothing to which it refers exists."""
     names = vars(sys.modules[kind.__module__]) | {"array": _Array}
     hints = get_type_hints(kind, names)
     fields: tuple[str, ...] = kind.__struct_fields__  # type: ignore[attr-defined]
@@ -90,16 +90,16 @@ SAMPLE = {HostUp, HostLost, TimerFired, FileParsed, Succeeded, SetPaused, Create
 def around_handlers(
     monkeypatch: pytest.MonkeyPatch, around: Callable[[step.Handler, Input, Transaction], None]
 ) -> None:
-    """Let a function process each input; it gets the handler."""
+    """Let a function process each input. It is given the regular handler."""
     for kind, handle in list(step.HANDLERS.items()):
         monkeypatch.setitem(step.HANDLERS, kind, partial(around, handle))
 
 
 class Poison:
-    """Has turns fail with some kind of input for as long as a run is in memory.
+    """Lets turns fail for one kind of input for as long as a certain run is in memory.
 
     Attributes:
-        taken: The inputs of that kind that were taken without it.
+        taken: The inputs of this kind that were processed without the run.
     """
 
     def __init__(
@@ -124,18 +124,18 @@ class Poison:
 
 
 def raise_about(run: Any, draft: Transaction) -> None:
-    """Deciding meets a time of the run that is a text."""
+    """Let deciding raise: a time of the run is a text."""
     run.row = structs.replace(run.row, started_at="no time")
     assert run.row.started_at < draft.now
 
 
 def write_to(run: Any, draft: Transaction) -> None:
-    """Deciding changes the row of the run, which differs from memory."""
+    """Let the commit fail: the row of the run differs from memory, and is changed."""
     draft.change_run(run, started_at=draft.now)
 
 
 async def report(n: Node, entry: Any) -> None:
-    """Let an input be processed, and all earlier ones."""
+    """Process an input and all earlier ones."""
     n.engine.report([entry])
     while n.engine.waiting_inputs:
         await n.engine.next_turn()
@@ -143,14 +143,14 @@ async def report(n: Node, entry: Any) -> None:
 
 
 async def ask(n: Node, request: Any) -> None:
-    """Let a request be answered. An error about an unknown name is an answer as well."""
+    """Send a request and wait for its answer, which may be an error about an unknown name."""
     with suppress(RequestError):
         await n.engine.ask(request)
 
 
 @asynccontextmanager
 async def good_and_bad(home: Path, url: str | None = None) -> AsyncIterator[Node]:
-    """Run a node with two runs that have an active task."""
+    """Run a node with two runs, each with an active task."""
     async with node(home, url=url, cpu_slots=8) as n:
         n.define(CHAIN)
         await n.api.set_paused("chain", paused=False)
@@ -259,7 +259,7 @@ async def test_a_request_about_the_run_that_it_fails_on_is_answered_with_the_err
 
 
 def owe_always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have each input add an alert, so that its turn has something to commit."""
+    """Let each input add an alert, so that its turn has something to commit."""
 
     def taking(handle: step.Handler, entry: Input, draft: Transaction) -> None:
         handle(entry, draft)

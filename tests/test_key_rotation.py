@@ -1,4 +1,4 @@
-"""Changing the key of a home: online, whole, and whatever cuts it short."""
+"""Changing the key of a home: online, complete, and safe against interruptions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SECRET = ValueKind.SECRET
 
 
 async def defer(n: Node, count: int) -> None:
-    """Let tasks defer, each with a trigger whose fields are encrypted."""
+    """Let tasks defer, each to a trigger whose fields are encrypted."""
     tasks = tuple(TaskSpec(task_id=f"t{number}") for number in range(count))
     spec = DagSpec(dag_id="dag", file="dag.py", tasks=tasks)
     n.engine.report([FileParsed(file="dag.py", version="v1", dags=(spec,), sources={})])
@@ -48,7 +48,7 @@ def _deferred(start: Any, at: int) -> Deferred:
 
 
 async def ask_people(n: Node, count: int) -> None:
-    """Let tasks ask people, each for an approval."""
+    """Let tasks ask for decisions, each for an approval."""
     tasks = tuple(TaskSpec(task_id=f"t{number}") for number in range(count))
     spec = DagSpec(dag_id="asks", file="asks.py", tasks=tasks)
     n.engine.report([FileParsed(file="asks.py", version="v1", dags=(spec,), sources={})])

@@ -1,4 +1,4 @@
-"""Guessing passwords takes for ever, from any address, and locks out no user who has logged in."""
+"""Guessing passwords is too slow from any address, and locks out no user who has logged in."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from aioflow.errors import TooManyLogins
 def tries(
     attempts: LoginThrottle, name: str, address: str, now: float, *, is_user: bool = True
 ) -> int:
-    """Return how many tries there are at once, a hundred at most."""
+    """Return how many attempts are allowed at once, up to a hundred."""
     for number in range(100):
         try:
             attempts.begin(name, address, now, is_user=is_user)

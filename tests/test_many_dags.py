@@ -1,4 +1,4 @@
-"""A version that defines many DAGs is read and decoded once for a list of them."""
+"""A version that defines many DAGs is read and decoded only once for a list of these DAGs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.web.node import node
 pytestmark = pytest.mark.asyncio(loop_factories=["uvloop"])
 
 COUNT = 300
-"""More DAGs than the cache of their descriptions has."""
+"""More DAGs than the cache of their descriptions can hold."""
 
 
 async def test_a_file_of_many_dags_is_read_once_for_a_list_without_a_daemon(tmp_path, monkeypatch):

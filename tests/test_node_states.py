@@ -1,4 +1,4 @@
-"""The state of a node in lists: what its row says, and what a node knows about itself."""
+"""The state of a node in lists: what its row states, and what the node itself knows."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ COMMIT = ActiveCommit(epoch=6, commit_no=40, asked_at=1)
 
 
 class Parts:
-    """An engine, and its memory and slots, and the standby before it."""
+    """Stands for an engine, its memory and slots, and the standby that preceded the engine."""
 
     def __init__(self, **said: Any) -> None:
         self.epoch: int | None = 7

@@ -1,4 +1,4 @@
-"""Messages of callbacks and alerts link to the page of what they are about."""
+"""Messages of callbacks and alerts link to the page of their subject."""
 
 from __future__ import annotations
 

@@ -19,7 +19,10 @@ NOTHING = Parsed((), (), ())
 
 
 class Parses:
-    """Parses each file until the test releases it. Records which started, and how each ended."""
+    """A parser that parses each file until the test releases it.
+
+    It records which parses began, and how each of them ended.
+    """
 
     def __init__(self) -> None:
         self.began: list[str] = []
@@ -98,7 +101,7 @@ async def test_files_that_never_end_give_their_places_to_the_next(monkeypatch):
         parses.let_go(*endless)
         await parses.is_empty.wait()
 
-    # One of the last may have been in the quick queue at that moment.
+    # One of the last files may have been in the quick queue at that moment.
     assert sorted(file for file, _ in parses.ended[1:]) == sorted(endless)
 
 

@@ -1,4 +1,4 @@
-"""The driver of the comparison with other systems, its lines, and the page made from them."""
+"""The driver of the comparison with other systems, its output, and the page made from it."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_without_a_peer_all_variants_of_ours_are_measured():
 
 
 class Fake:
-    """Answers from a table; what is an exception is raised."""
+    """A peer that answers from a table. An exception in the table is raised."""
 
     def __init__(self, answers, asked=None):
         self.answers = answers

@@ -1,4 +1,4 @@
-"""Files created in a home are private to its owner, whatever the umask."""
+"""Files created in a home are accessible to its owner only, whatever the umask."""
 
 from __future__ import annotations
 

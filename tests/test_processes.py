@@ -1,4 +1,4 @@
-"""A child lives as long as its block, its death has a cause, and no process outlives it."""
+"""A child lives as long as its block, its death has a cause, and no process outlives the child."""
 
 from __future__ import annotations
 
@@ -468,7 +468,7 @@ where = Path(sys.argv[1])
 
 
 async def test_processes_adopted_by_another_parent_are_found_and_reaped(tmp_path):
-    """As when the daemon is the first process of a container."""
+    """This happens when the daemon is the first process of a container."""
     where = tmp_path / "offspring"
     adopts = """
 async def main():

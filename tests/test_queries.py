@@ -1,4 +1,4 @@
-"""Queries of children are answered from committed rows, and no end is missed."""
+"""Queries of children are answered from committed rows, and no end of a run is missed."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ INFO = RunInfo(7, "r7", "d", "v", "d.py", None, 0, None, 100)
 
 
 class Tables:
-    """Tables of a store, in memory; ``between`` runs in the middle of each read."""
+    """The tables of a store in memory. ``between`` is called in the middle of each read."""
 
     def __init__(self):
         self.runs: dict[int, RunRow] = {}
@@ -86,7 +86,7 @@ class Tables:
             raise BatchRefused("no such text")
 
     async def _read(self, value):
-        """Return a value that was read before ``between`` ran."""
+        """Return a value that was read before ``between`` is called."""
         self.reads += 1
         await anyio.lowlevel.checkpoint()
         self.between()
@@ -177,7 +177,7 @@ class Child:
         self.answered.set()
 
     async def ending(self):
-        """Return the reply about the only run that was asked about."""
+        """Return the reply about the only run that was queried."""
         with anyio.fail_after(60):
             await self.answered.wait()
         [(_, ending)] = self.endings()
@@ -197,7 +197,7 @@ class Child:
 
 
 class World:
-    """Tables, answers over them, and the commits that change them."""
+    """Tables, the query handler that reads them, and the commits that change them."""
 
     def __init__(self):
         self.tables = Tables()
@@ -222,7 +222,7 @@ class World:
     def commit(
         self, *, runs=(), new_tasks=(), expansions=(), ended=None, moved=(), events=(), grown=()
     ):
-        """Apply to the tables, then say so, as the engine does."""
+        """Apply a batch to the tables, and then report it as the engine does."""
         self.number += 1
         batch = Batch(number=self.number, at=0, new_runs=list(runs), new_tasks=list(new_tasks))
         batch.new_expansions = list(expansions)
@@ -1047,7 +1047,7 @@ async def test_items_of_another_run_are_not_told():
 
 
 class Watched(Child):
-    """Records the redacted values at the moment of the reply."""
+    """A child that records the redacted values at the moment of a reply."""
 
     def __init__(self, masks):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Secrets that were handed out are redacted, in any spelling and across pieces of output."""
+"""Secrets that were handed out are redacted in any spelling, and across pieces of output."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_a_signed_link_is_hidden_although_it_was_not_handed_out_here(cut):
 
 
 def with_first_letters(masked: bytes) -> re.Pattern[bytes]:
-    """Return a pattern of a text in which up to three letters of each masked link are shown."""
+    """Return a pattern for output in which up to three letters of each masked link are shown."""
     return re.compile(re.escape(masked).replace(rb"\*\*\*", rb"(?:a|ai|aio)?\*\*\*"))
 
 

@@ -1,4 +1,4 @@
-"""Lists on disk: item by item, by many, in any order, after each other and of many files."""
+"""Lists on disk: read item by item, by many readers, in any order, and across files."""
 
 from __future__ import annotations
 

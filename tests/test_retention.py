@@ -1,4 +1,4 @@
-"""Expired data is deleted automatically, in small batches, and nothing else is."""
+"""Expired data is deleted automatically in small batches, and nothing else is deleted."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def ended(n: Node, **fields: Any) -> str:
 
 
 async def two_ended(n: Node) -> None:
-    """Two runs of one DAG that have ended, one after the other."""
+    """Finish two runs of one DAG, one after the other."""
     await n.load(A)
     for name in ("one", "two"):
         await ended(n, run_id=name)

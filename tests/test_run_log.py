@@ -1,4 +1,4 @@
-"""The log of a whole run: the output of all tasks in the order of time."""
+"""The log of a whole run: the output of all tasks, ordered by time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from aioflow.telemetry.task_log_records import RecordScan, record_header
 
 
 def write(folder: Path, task_index: int, *records: tuple[int, bytes]) -> RunSegment:
-    """Write the file of a task. A record is a time and data."""
+    """Write the output file of a task. A record consists of a time and data."""
     path = folder / f"{task_index}.0.log"
     data = [record_header(-1, 1, 1, at, len(text)) + text for at, text in records]
     path.write_bytes(b"".join(data))
@@ -55,7 +55,7 @@ def test_reading_continues_after_any_record_also_where_times_are_equal(tmp_path)
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.lists(st.integers(0, 9), max_size=6), min_size=1, max_size=5), st.integers(1, 5))
 def test_pages_together_are_the_whole_and_each_task_keeps_its_order(tmp_path_factory, times, limit):
-    """Also if a clock was set back, so that the times of a task are not in order."""
+    """This holds even if a clock was set back, so that the times of a task are not in order."""
     folder = tmp_path_factory.mktemp("run")
     segments = [
         write(folder, index, *((at, b"%d.%d" % (index, n)) for n, at in enumerate(of_task)))

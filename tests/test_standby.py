@@ -1,4 +1,4 @@
-"""A standby takes over from a node that has left or is dead, and from no other."""
+"""A standby takes over from a node that has left or is dead, and from no other node."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ABOUT = NodeFacts(started_at=NOON, version="1", pid=7, host="here", home="ours",
 
 
 class Database:
-    """A database with one active node, which sends heartbeats unless it is silent."""
+    """A database with an active node that sends heartbeats unless it is silent."""
 
     def __init__(self, active: ActiveNode | None) -> None:
         self.active = active
@@ -220,7 +220,7 @@ async def test_a_database_that_is_away_makes_nobody_dead():
 
 
 async def test_a_takeover_that_is_stuck_between_the_claim_and_its_check_is_continued():
-    """Its own session must not look like that of another daemon of this home."""
+    """The session of the standby must not be mistaken for another daemon of the same home."""
     clock, database = Clock(), Database(THEIRS)
     database.is_silent = database.is_stuck_after_the_claim = True
     await stand_by(database, clock)
@@ -397,7 +397,7 @@ async def test_so_is_one_after_which_a_node_without_sessions_would_be_dead():
 
 
 async def late_commits(seconds: float) -> int:
-    """Return how often an engine asks whether it is still active, if commits take so long."""
+    """Return how often an engine asks whether it is still active if a commit takes this long."""
     from aioflow.core.scheduling.slots import Slots
     from aioflow.engine.loop import Engine
 

@@ -1,4 +1,4 @@
-"""The first signal stops, the second cancels everything, and before the start both cancel it."""
+"""The first signal stops, the second cancels everything. During a start, any signal cancels it."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ NOON = 1_700_000_000_000_000
 
 
 class Clock(SystemClock):
-    """A clock that advances only by sleeps, which take no real time but may run planned calls."""
+    """A clock that advances only by sleeps. They take no real time, but may run planned calls."""
 
     def __init__(self) -> None:
         self.us = 0
@@ -53,7 +53,7 @@ class Clock(SystemClock):
 
 
 class Database:
-    """Return the holder of the database according to the store."""
+    """A database whose holder is set by the test."""
 
     def __init__(self, holder: Owner | None) -> None:
         self.holder = holder

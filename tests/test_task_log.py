@@ -1,4 +1,4 @@
-"""Output of tries: stored per try, readable live, limited, and any loss is reported."""
+"""Output of tries: stored per try, readable live, limited, and with every loss reported."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def marker(task_no, start_no, nonce=NONCE):
 
 
 async def written(folder, *outputs, **options):
-    """Write ``(key, data)`` pairs through a log of their own, each as a record."""
+    """Write ``(key, data)`` pairs with a separate log, each as one record."""
     log = TaskLog(folder, SystemClock(), **options)
     async with running(log):
         opened = {}
@@ -151,7 +151,7 @@ async def test_those_who_follow_one_log_continue_where_they_stopped_each_of_them
     assert await ahead(0, 14) == b"line 0\nline 1\n"
     assert await behind(0, 7) == b"line 0\n"
 
-    # A reader that started from the beginning again would not find these lines.
+    # A reader that started again from the beginning would not find these lines.
     path = log.path(7, 0)
     data = path.read_bytes()
     path.write_bytes(b"\0" * 8 + data[8:])
@@ -277,7 +277,7 @@ def test_chunk_borders_make_no_difference(outputs, cuts):
     borders = [0, *sorted(cuts), len(stream)]
     chunks = [stream[a:b] for a, b in itertools.pairwise(borders)]
 
-    # User code does not know the nonce, so it cannot write a marker; by chance it never does.
+    # User code does not know the nonce, so it cannot write a marker except by chance.
     if not any(marker(1, 1)[:18] in data for data in outputs):
         assert attributed(chunks) == expected
 

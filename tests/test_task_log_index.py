@@ -1,4 +1,4 @@
-"""Indexes of segment files: any place of a large log is found, exactly as without an index."""
+"""Indexes of segment files: any position of a large log is found, exactly as without an index."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def reader(path: Path, map_index: int, part: LogPart, indexes: LogIndexes) -> Lo
 
 
 def whole(paths, map_index, part) -> bytes:
-    """Return the output without any index."""
+    """Return the output, read without an index."""
     found, before = b"", -1
     for path in paths:
         with path.open("rb") as file:
@@ -82,7 +82,7 @@ def whole(paths, map_index, part) -> bytes:
     st.booleans(),
 )
 def test_any_place_is_found_as_without_an_index(tmp_path_factory, files, part, map_index, is_kept):
-    """Also in the second file of a log, and whether the index was stored or not."""
+    """This holds in the second file of a log as well, and whether or not the index was stored."""
     folder = tmp_path_factory.mktemp("logs")
     paths = [folder / f"0.{number}.log" for number in range(len(files))]
     for path, records in zip(paths, files, strict=True):

@@ -1,4 +1,4 @@
-"""If no thread can be started, the call waits; a started function is never started again."""
+"""If no thread can be started, the call waits. A started function is never started again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from aioflow._threads import in_thread
 
 @pytest.fixture
 def starts(monkeypatch):
-    """Refuse to start threads, as often as is put here."""
+    """Return a list of errors. While it is not empty, starting a thread raises its last entry."""
     real, refusals = threading.Thread.start, []
 
     def start(thread):
@@ -29,7 +29,7 @@ def starts(monkeypatch):
 
 @asynccontextmanager
 async def one_is_busy() -> AsyncIterator[None]:
-    """A thread, which may be the only one there is, has something to do for the block."""
+    """Occupy one thread, possibly the only one, for the duration of the block."""
     begun, release = anyio.Event(), threading.Event()
 
     def hold() -> None:

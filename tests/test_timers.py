@@ -18,7 +18,7 @@ SECOND = 1_000_000
 
 
 class Clock:
-    """The loop's own time as the monotonic clock; a wall clock that can be set beside it."""
+    """A monotonic clock that follows the loop's time, and a wall clock that can be set."""
 
     def __init__(self) -> None:
         self.offset = 1_700_000_000 * SECOND

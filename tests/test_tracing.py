@@ -1,4 +1,4 @@
-"""A run is one trace: tries below it, their stays below them, over waits and restarts."""
+"""A run is one trace, with its tries below it and their stays below them, across restarts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ONE = DagSpec(
 
 
 class Tracer:
-    """Traces that end in memory."""
+    """Traces that are exported to memory."""
 
     def __init__(self) -> None:
         self.exporter = InMemorySpanExporter()

@@ -27,8 +27,9 @@ from tests.executors.processes import program, running, until
 
 pytestmark = pytest.mark.process
 
-# Fires once for each trigger, confirms each end; dies of the one of class "crash". One of class
-# "stand" prints its fields as the watchdog would, and blocks; with class "pause" for a while.
+# Fires once for each trigger and confirms each end. Dies when it gets a trigger of class "crash".
+# For class "stand", it prints the trigger's fields as the watchdog would, and blocks forever; for
+# class "pause", it blocks for a while.
 HOST = """
 [welcome] = link.receive()
 box = int(os.environ["AIOFLOW_BLACKBOX_FD"])
@@ -71,7 +72,7 @@ except LinkClosed:
 
 
 class NotedClock(SystemClock):
-    """Records the durations of the sleeps."""
+    """A clock that records the durations of sleeps."""
 
     def __init__(self):
         self.asked_seconds = []
@@ -386,7 +387,7 @@ async def test_a_trigger_asks_only_for_a_run_it_is_hosted_for(tmp_path):
 
 
 def stand(node, milliseconds=520, how="stand", **fields):
-    """Trigger 2 blocks the loop, and the watchdog reports for how long."""
+    """Let trigger 2 block the loop, and the watchdog report for how long."""
     stall = BlockedLoop(1, 2, milliseconds, "flow.py:7 in Slow.run", **fields)
     node.host(2, how, kwargs=msgspec.json.encode(stall))
 

@@ -1,4 +1,4 @@
-"""How long the tasks of a DAG usually take and wait, from the history."""
+"""The usual durations and waits of a DAG's tasks, from the history."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KEY = ("etl", "load")
 
 
 class SetClock(SystemClock):
-    """A clock that shows the time it was set to."""
+    """A clock that shows the time set by the test."""
 
     at = Timestamp(1_700_000_000_000_000)
 
@@ -26,7 +26,7 @@ class SetClock(SystemClock):
 
 
 class Database:
-    """A store and its reader, which count how often they are read."""
+    """A store that is its own reader, and counts how often it is read."""
 
     def __init__(self, *rows: HistoryRow) -> None:
         self.store = self

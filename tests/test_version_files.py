@@ -1,4 +1,4 @@
-"""The files beside a DAG file belong to its version: those that it names, and small ones there."""
+"""The files that belong to a DAG file's version: those it names, and small files beside it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that wait for each other: found where the last wait closes the cycle, and said once."""
+"""Cycles of runs that wait for each other: found when the last wait closes one, reported once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CHILD = Child()
 
 
 class Table:
-    """Waits for runs, and the cycles among them."""
+    """The waits for runs, and the cycles among them."""
 
     def __init__(self, over):
         self.waits = Waits()
@@ -29,7 +29,7 @@ class Table:
         self.numbers = itertools.count()
 
     def add(self, run, awaited, task_index=0, leads_to=None):
-        """Let a task wait; return the cycle that it closes."""
+        """Let a task wait for a run. Return the cycle that this closes."""
         self.last = self.enter(run, awaited, task_index, leads_to)
         return self.cycles.closed_by(self.last)
 
@@ -46,7 +46,7 @@ class Table:
 
 @pytest.fixture
 def over():
-    """Tasks, by run and task index, that no longer wait."""
+    """Return the set of tasks, by run and task index, that no longer wait."""
     return set()
 
 

@@ -1,4 +1,4 @@
-"""Sentences about waits, and what a person may do about them."""
+"""Sentences that explain waits, and what a person can do about them."""
 
 from __future__ import annotations
 

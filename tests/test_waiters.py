@@ -1,4 +1,4 @@
-"""An index of waiters has the same content as sets, whatever is added or removed."""
+"""An index of waiters has the same content as plain sets, whatever is added or removed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The distribution for other environments: whole, and no larger than its few libraries allow."""
+"""The distribution for other environments is complete, and as small as its dependencies allow."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ OPTIONAL = {
     "uvloop": "uvloop",
 }
 DISPENSABLE = {"airflow", "asyncinotify", "asyncpg"}
-"""What authors install themselves, and what the catalogue does without."""
+"""Packages that authors install themselves if needed, and without which the catalogue works."""
 
 PROJECT = tomllib.loads((ROOT / "packaging" / "worker" / "pyproject.toml").read_text())["project"]
 
 
 def imports(source: Path) -> Iterator[tuple[str, bool]]:
-    """Yield the modules that a file imports, and whether that happens when it is imported."""
+    """Yield the modules that a file imports, and whether it does so when it is imported itself."""
     tree = ast.parse(source.read_bytes())
     at_once = set(map(id, tree.body))
     for node in ast.walk(tree):

@@ -1,4 +1,4 @@
-"""Paths that every user of a machine may write are found, through folders and links."""
+"""Paths that every user of a machine may write to are found, through folders and links."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.faults.tools import read_only
 
 @pytest.fixture
 def settings(tmp_path):
-    """Return the settings of a home that has served, with DAG files of every kind."""
+    """Return the settings of a home that has been used, with DAG files of every kind."""
     home, dags, released = tmp_path / "home", tmp_path / "dags", tmp_path / "releases" / "7"
     make_home(home)
     version = home / "code" / "0123"
@@ -43,7 +43,7 @@ def check(settings):
 
 
 def places(settings):
-    """Return every folder and file of the machine that the settings lead to."""
+    """Return every folder and file that the settings lead to."""
     found = settings.home.parent.rglob("*")
     return [path for path in found if not path.is_symlink()]
 

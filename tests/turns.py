@@ -1,4 +1,4 @@
-"""Waits for conditions that a turn of the engine makes true."""
+"""Waits for conditions that some turn of the engine makes true."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from aioflow.engine.loop import Engine
 
 
 async def until(engine: Engine, seen: Callable[[], Awaitable[object]]) -> None:
-    """Return once ``seen`` is true, called after each turn.
+    """Call ``seen`` after each turn until it returns a true value.
 
-    A turn may end during a query to the database; then the condition is checked again at once,
-    since the next turn might never come.
+    A turn may end during a query to the database. In that case the condition is checked again at
+    once, since there might be no further turn.
     """
     turns = engine.turns
     while not await seen():

@@ -1,7 +1,7 @@
 """Requests and responses shared by the web server and the command line.
 
-Committed data is read from the store; state that only memory has is requested from the engine.
-``Api.offline`` reads a database without a daemon.
+Committed data is read from the store. State that exists only in memory is requested from the
+engine. ``Api.offline`` reads a database without a daemon.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The check of an answer against the JSON Schema of a form, field by field.
+"""Validation of an answer against the JSON Schema of its form, field by field.
 
-A schema and an answer can take minutes together: ``pattern`` is a regular expression, and
-``uniqueItems`` compares each item with each. Therefore only a short answer to a plain schema is
-checked in the process of the daemon. Everything else is checked in a process with limits.
+A validation can take minutes, because ``pattern`` is a regular expression, and ``uniqueItems``
+compares each item with every other item. So only a short answer to a plain schema is validated in
+the process of the daemon. All others are validated in a process with limits.
 
-The module is imported by the process that checks, so it imports little.
+That process imports this module, so the module imports little.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _FORMATS: Mapping[str, type] = {
     "time": time,
     "uuid": UUID,
 }
-"""The types that the task restores from text, by the format of the schema."""
+"""The types that the task restores from text, by the ``format`` in the schema."""
 
 _MESSAGE_LENGTH = 200
 _MOST_ERRORS = 100
-"""After how many errors a check stops."""
+"""The number of errors after which a check stops."""
 
 _QUICK_ANSWER = 1024
 _QUICK_SCHEMA = 16 * 1024
@@ -60,7 +60,7 @@ _PLAIN = frozenset(
         "type",
     }
 )
-"""Keywords whose check takes a time in proportion to the size of the answer."""
+"""Keywords whose check takes time proportional to the size of the answer."""
 
 _MEMORY_BYTES = 1024 * 1024 * 1024
 
@@ -81,7 +81,7 @@ def is_quick(schema: str, size: int) -> bool:
 
 
 def _is_plain(schema: object) -> bool:
-    """Return whether a schema has plain keywords only, in the schemas of its fields, too."""
+    """Return whether a schema, including the schemas of its fields, has only plain keywords."""
     if isinstance(schema, bool):
         return True
     if not isinstance(schema, dict):
@@ -104,9 +104,9 @@ def _is_plain(schema: object) -> bool:
 
 
 def limited_problems(schema: str, answer: dict[str, Any], seconds: int) -> dict[str, str]:
-    """Do as ``answer_problems`` within limits of memory and CPU time.
+    """Check like ``answer_problems``, within limits of memory and CPU time.
 
-    The kernel ends the process when its time is over, also within a regular expression.
+    When the CPU time is used up, the kernel kills the process, even within a regular expression.
     """
     cpu, memory = (resource.getrlimit(kind) for kind in (resource.RLIMIT_CPU, resource.RLIMIT_AS))
     used = resource.getrusage(resource.RUSAGE_SELF)
@@ -125,9 +125,9 @@ def _lower(limit: int, hard: int) -> int:
 
 
 def answer_problems(schema: str, answer: dict[str, Any]) -> dict[str, str]:
-    """Return what is wrong with an answer, by field; empty if it fits.
+    """Return an error message for each invalid field of an answer; empty if the answer is valid.
 
-    The name ``""`` stands for the answer as a whole, or for a field that the form does not have.
+    The key ``""`` stands for the answer as a whole, or for a field that the form does not have.
     """
     from jsonschema import Draft202012Validator, FormatChecker
     from referencing import Registry
@@ -135,7 +135,7 @@ def answer_problems(schema: str, answer: dict[str, Any]) -> dict[str, str]:
     formats = FormatChecker(())
     for name, kind in _FORMATS.items():
         formats.checks(name)(_checker(kind))
-    # The registry is empty, so that nothing is fetched, whatever a $ref says.
+    # The registry is empty, so that no $ref can make the validator fetch anything.
     validator = Draft202012Validator(
         json.loads(schema), registry=Registry(), format_checker=formats
     )
@@ -153,7 +153,7 @@ def answer_problems(schema: str, answer: dict[str, Any]) -> dict[str, str]:
 def _checker(kind: type) -> Any:
     def fits(value: object) -> bool:
         if not isinstance(value, str):
-            return True  # the type is checked apart
+            return True  # the type is checked separately
         try:
             msgspec.convert(value, kind)
         except msgspec.ValidationError:

@@ -1,4 +1,4 @@
-"""Assets: which tasks update each, which DAGs wait for it, and what these still miss."""
+"""Assets: which tasks update them, which DAGs wait for them, and which updates are missing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SHOWN = 100
 
 
 class AssetProducerView(msgspec.Struct, frozen=True, kw_only=True):
-    """A task that updates an asset each time it succeeds."""
+    """A task that updates an asset whenever it succeeds."""
 
     dag_id: str
     task_id: str
@@ -37,7 +37,7 @@ class AssetConsumerView(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         condition: Its schedule as an expression.
-        received: Number of updates that it holds, by asset.
+        received: Number of updates that the DAG holds, by asset.
         missing: Assets whose updates it still needs. Any one of them may suffice: see
             ``condition``.
         run_id: The run that its schedule started last.
@@ -52,7 +52,7 @@ class AssetConsumerView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AssetUpdateView(msgspec.Struct, frozen=True, kw_only=True):
-    """An update of an asset; ``run_id`` is ``None`` if it came from outside."""
+    """An update of an asset; ``run_id`` is ``None`` if the update came from outside."""
 
     event_id: int
     at: str
@@ -80,7 +80,7 @@ class Assets:
     """Reads the assets that DAGs name.
 
     Args:
-        memory: Returns the memory of the engine, which knows the updates that DAGs hold. It raises
+        memory: Returns the memory of the engine, which contains the updates that DAGs hold. Raises
             ``DaemonAway`` if there is no daemon.
     """
 
@@ -157,9 +157,9 @@ class Assets:
 
 
 def _consumers(memory: Memory, declared: Mapping[str, Declared]) -> dict[str, list[DagTrigger]]:
-    """Return the triggers whose DAGs are scheduled by each asset, by DAG.
+    """Return the triggers of the DAGs that each asset schedules, by asset, sorted by DAG.
 
-    A trigger exists as long as its DAG is known, so its DAG may have another schedule by now.
+    A trigger exists as long as its DAG is known, so the DAG may have another schedule by now.
     """
     found: dict[str, list[DagTrigger]] = {}
     for name in memory.dag_triggers.assets():

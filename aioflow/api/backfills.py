@@ -1,4 +1,4 @@
-"""Backfills: start, preview, follow and cancel them."""
+"""Starting, previewing, following and cancelling backfills."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PREVIEWED = 1_000
 
 
 _LEFT = 0.99
-"""Maximum progress of a running backfill: at least 1 % is shown as remaining."""
+"""Maximum progress of a running backfill, so that at least 1 % is shown as remaining."""
 
 
 class BackfillView(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,12 +109,13 @@ class Backfills:
         conf: Mapping[str, Any] | None = None,
         key: str | None = None,
     ) -> tuple[BackfillView, bool]:
-        """Start a backfill. Return it, and whether this request has created it.
+        """Start a backfill. Return the backfill, and whether this request has created it.
 
         Args:
             first: An ISO 8601 timestamp, or a day, which starts at midnight in the DAG's timezone.
             last: In the same form. If it is a day, the whole day is included.
-            max_active: Maximum number of its runs that are live at once; 0 for the DAG's limit.
+            max_active: Maximum number of the backfill's runs that are live at once; 0 for the DAG's
+                limit.
             key: The idempotency key. If an earlier request had it, return that request's backfill,
                 even if it has ended.
 
@@ -140,7 +141,7 @@ class Backfills:
     async def _check_conf(
         self, dag_id: str, conf: Mapping[str, Any] | None, key: str | None
     ) -> None:
-        """Reject a conf that does not fit, unless a backfill was already started with this key."""
+        """Raise for an invalid conf, unless a backfill was already started with this key."""
         if not conf:
             return
         _, spec = await self._dag(dag_id)
@@ -198,7 +199,7 @@ class Backfills:
         return [_view(row, counts) for row, counts in found]
 
     async def cancel(self, backfill_id: int) -> BackfillView:
-        """Stop a backfill and cancel its unfinished runs. An ended backfill stays as it is."""
+        """Stop a backfill and cancel its unfinished runs. An ended backfill is left unchanged."""
         if (await self.show(backfill_id)).state == "running":
             with contextlib.suppress(UnknownBackfill):  # it ended meanwhile
                 await self._send(CancelBackfill(backfill_no=backfill_id))
@@ -219,7 +220,7 @@ class Backfills:
 
 
 def _moment(text: str, what: str) -> date | Timestamp:
-    """Return the day or the timestamp that a text denotes."""
+    """Return the day or the timestamp that a text represents."""
     try:
         day = date.fromisoformat(text)
     except ValueError:
@@ -230,7 +231,7 @@ def _moment(text: str, what: str) -> date | Timestamp:
 
 
 def _start(moment: date | Timestamp, timezone: str) -> Timestamp:
-    """Return when a day begins in a timezone; a timestamp is returned as it is."""
+    """Return the start of a day in a timezone. A timestamp is returned unchanged."""
     if not isinstance(moment, date):
         return moment
     try:
@@ -241,7 +242,7 @@ def _start(moment: date | Timestamp, timezone: str) -> Timestamp:
 
 
 def _end(moment: date | Timestamp, timezone: str) -> Timestamp:
-    """Return the last microsecond of a day; a timestamp is returned as it is."""
+    """Return the last microsecond of a day. A timestamp is returned unchanged."""
     if not isinstance(moment, date):
         return moment
     return _start(moment + timedelta(days=1), timezone) - 1
@@ -279,7 +280,7 @@ def _fire_time_view(fire_time: Timestamp, run: RunRow | None, reprocess: Reproce
 
 
 def _progress(row: BackfillRow, counts: Mapping[RunState, int]) -> float:
-    """Return the share of the range that is covered, less the share of its unfinished runs."""
+    """Return the share of the range that is covered, minus the share of its unfinished runs."""
     if row.state == "done":
         return 1.0
     span = max(1, row.last - row.first)

@@ -1,8 +1,9 @@
 """Actions on all runs that match a filter, in slices.
 
 A request acts on one slice of the matching runs, from the newest on, and returns the cursor of the
-next slice. So a request is bounded, however many runs match, and the client knows how far it is. A
-run that an earlier request has acted on is not changed again, and a slice may be repeated.
+next slice. So the work of one request is bounded, however many runs match, and the client knows the
+progress. A run that an earlier request has acted on is not changed again, and a slice may be
+repeated.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ async def act_on_slice(
 
     Args:
         api: Acts for the caller. One audit entry for the slice names the caller and the runs.
-        key: Identifies the action over all of its slices: a repeated slice clears nothing more.
+        key: Identifies the action across all slices, so that a repeated slice clears nothing twice.
         cursor: ``next`` of the previous slice.
     """
     wanted = await run_filter(api, query)
@@ -123,7 +124,7 @@ async def act_on_slice(
 def _slice_entry(
     actor: Actor, action: BulkAction, query: RunQuery, rows: Sequence[RunRow]
 ) -> AuditEntry:
-    """Return the audit entry of a slice, which names all of its runs, at most ``SLICE_RUNS``.
+    """Return the audit entry for a slice. It names all runs of the slice, at most ``SLICE_RUNS``.
 
     It is stored before the action, so that no run is changed without an entry.
     """
@@ -132,7 +133,7 @@ def _slice_entry(
 
 
 def _narrowed(wanted: RunFilter, action: BulkAction) -> RunFilter | None:
-    """Return the filter for runs that an action changes; ``None`` if there are none."""
+    """Return the filter for the runs that an action would change; ``None`` if there are none."""
     states = _ACTS_ON[action].intersection(wanted.states or RunState)
     return msgspec.structs.replace(wanted, states=tuple(sorted(states))) if states else None
 
@@ -155,7 +156,7 @@ def _single(api: Api, action: BulkAction, key: str) -> Callable[[str], Awaitable
 async def _act_on_each(
     rows: Sequence[RunRow], act: Callable[[str], Awaitable[object]]
 ) -> dict[str, AioflowError]:
-    """Act on runs. Return the errors by run id. A run that was deleted meanwhile is no error.
+    """Act on each run. Return the errors by run id. A run that was deleted meanwhile is no error.
 
     Raises:
         AioflowError: If nothing can be done at present, for example without a database.

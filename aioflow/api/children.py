@@ -1,7 +1,8 @@
-"""The children of a mapped task: drawn as cells, by duration, the slowest, and errors in groups.
+"""The children of a mapped task: as cells, by duration, the slowest, and grouped by error.
 
-A response is bounded, however many children there are. With more than 10,000, a cell stands for
-several. A wide task is read slice by slice, so that other queries get their turn in between.
+A response is bounded, however many children there are. If there are more than 10,000, a cell
+represents several children. A task with many children is read in slices, so that other queries can
+run in between.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ CELLS = 10_000
 """Maximum number of cells in a response."""
 
 CLEARED_CHILDREN = 5_000
-"""Maximum number of failed children that are grouped, and so that one request clears."""
+"""Maximum number of failed children that are grouped. One request clears at most as many."""
 
 _SLICE = 50_000
 _SLOWEST = 20
@@ -51,10 +52,10 @@ _ENDED_FOR_ESTIMATE = 10
 
 
 class DurationCountView(msgspec.Struct, frozen=True, kw_only=True):
-    """How many children took less than some seconds, and not less than the entry before.
+    """The number of children in one bucket of durations.
 
     Attributes:
-        upto_seconds: ``None`` for no limit.
+        upto_seconds: The upper limit of the bucket, not included; ``None`` for no limit.
     """
 
     upto_seconds: float | None
@@ -62,7 +63,7 @@ class DurationCountView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlowChildView(msgspec.Struct, frozen=True, kw_only=True):
-    """A child whose last try took long."""
+    """A child whose last try took especially long."""
 
     map_index: int
     map_label: str | None
@@ -77,11 +78,12 @@ class ChildrenView(msgspec.Struct, frozen=True, kw_only=True):
         width: The number of children known so far.
         is_open: Whether a stream may add more.
         is_loop: Whether they are the rounds of a loop.
-        durations: Buckets from the first to the last with a child; the last try counts.
-        slowest: The 20 that took longest, the slowest first.
-        ended_last_minute: How many ended by their own work in the last 60 seconds.
+        durations: The buckets of durations, from the first to the last with a child. A child is
+            counted by its last try.
+        slowest: The 20 children that took longest, the slowest first.
+        ended_last_minute: How many children ended by their own work in the last 60 seconds.
         seconds_left: The children that have not ended divided by the rate of the last minute;
-            ``None`` below 10 that have ended, while more may be added, and without a rate.
+            ``None`` if fewer than 10 have ended, if more may be added, or if the rate is 0.
     """
 
     task_id: str
@@ -101,9 +103,10 @@ class CellsView(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         size: The number of children in each cell; the last may have fewer.
         letters: The state that each letter in ``states`` stands for.
-        states: For each cell the state that needs attention most.
+        states: For each cell, the state in it that needs attention most.
         durations: For each cell the bucket of the longest duration, from ``A`` on; ``.`` for none.
-        offsets: Position in its cell of the first child in that state; empty if ``size`` is 1.
+        offsets: For each cell, the position of the first child in that state; empty if ``size`` is
+            1.
         bounds_seconds: The upper limits of the buckets. A last bucket has no limit.
     """
 
@@ -122,8 +125,8 @@ class ErrorGroupView(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         shape: The message with placeholders for numbers, ids, quoted parts and hexadecimals.
-        message: The message of the first of them.
-        children: Their map indexes, in ranges: ``3,7-9``.
+        message: The message of the first child.
+        children: The map indexes of the children, as ranges: ``3,7-9``.
     """
 
     type: str
@@ -139,8 +142,8 @@ class ErrorGroupsView(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         failed: The number of failed children.
-        grouped: How many of them were read: the first ones, at most 5,000.
-        more: The number of further groups, which are the smallest.
+        grouped: The number of failed children that were read: the first ones, at most 5,000.
+        more: The number of smaller groups that are left out.
     """
 
     failed: int
@@ -150,7 +153,7 @@ class ErrorGroupsView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Mapped(NamedTuple):
-    """A mapped task of a run, and where the rows of its children are."""
+    """A mapped task of a run, and the location of its children's rows."""
 
     run: RunRow
     layout: RunLayout
@@ -159,7 +162,7 @@ class _Mapped(NamedTuple):
     width: int
 
     def slices(self, size: int = 1) -> Iterator[tuple[TaskNo, TaskNo]]:
-        """Yield ranges of rows; each but the last is a multiple of ``size``."""
+        """Yield ranges of rows. All lengths except the last are multiples of ``size``."""
         step = _SLICE - _SLICE % size or size
         for at in range(0, self.width, step):
             yield self.first + at, self.first + min(at + step, self.width)
@@ -280,7 +283,7 @@ class Children:
 
 
 _QUIET = frozenset({TaskState.SUCCESS, TaskState.SKIPPED})
-"""States of a cell that a child without a row takes precedence over."""
+"""Cell states with a lower priority than a child without a row."""
 
 
 def _letter(state: TaskState) -> bytes:
@@ -314,7 +317,7 @@ def _durations(found: Sequence[ChildCount]) -> list[DurationCountView]:
 
 
 def _seconds_left(counts: dict[str, int], recent: int) -> float | None:
-    """Return the time left; ``None`` if too little is known to say."""
+    """Return the estimated time left; ``None`` if too little is known."""
     left = sum(counts.get(state.label, 0) for state in TaskState if state.is_live)
     ended = counts.get("success", 0) + counts.get("failed", 0)
     if not left or not recent or ended < _ENDED_FOR_ESTIMATE:
@@ -323,7 +326,7 @@ def _seconds_left(counts: dict[str, int], recent: int) -> float | None:
 
 
 _SHAPED = 400
-"""Number of characters of a message that make its shape."""
+"""Number of characters of a message that are used for its shape."""
 
 _VARYING = re.compile(
     r"""(?P<text>(?<!\w)(?:'[^'\n]*'|"[^"\n]*"|`[^`\n]*`)(?!\w))

@@ -28,7 +28,7 @@ __all__ = (
 
 
 class ConnectionTester(Protocol):
-    """Lists the types of connections, and tests connections, in other processes."""
+    """Lists connection types and tests connections, both in other processes."""
 
     async def types(self) -> FoundTypes:
         """Return the installed types."""
@@ -40,12 +40,12 @@ class ConnectionTester(Protocol):
 
 
 class ConnectionTypeView(msgspec.Struct, frozen=True, kw_only=True):
-    """A type of connections.
+    """A connection type.
 
     Attributes:
-        schemes: The values of ``conn_type`` of this type; empty for any other.
-        fields: The fields of its form. Those with a name like ``extra.region`` are in ``extra``.
-        package: The distribution that it came with.
+        schemes: The values of ``conn_type`` of this type; empty if it is for all other values.
+        fields: The fields of its form. Fields with a name like ``extra.region`` are in ``extra``.
+        package: The distribution that contains the type.
     """
 
     name: str
@@ -56,7 +56,7 @@ class ConnectionTypeView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConnectionTypesView(msgspec.Struct, frozen=True, kw_only=True):
-    """The installed types of connections.
+    """The installed connection types.
 
     Attributes:
         problems: Why types of plug-ins cannot be used, by name.
@@ -88,7 +88,7 @@ class ConnectionOutcomeView(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a test.
 
     Attributes:
-        type: The name of the type that tested it; empty if it gave no answer.
+        type: The name of the type that ran the test; empty if it gave no answer.
         message: What answered, or what is wrong, with secrets masked.
     """
 
@@ -149,7 +149,7 @@ class Connections:
         )
 
     async def test(self, name: str) -> ConnectionOutcomeView:
-        """Open a connection in another process, within 10 s. The audit says who did.
+        """Open a connection in another process, within 10 s. The audit records the caller.
 
         Raises:
             NoSuchValue: If there is no such connection.

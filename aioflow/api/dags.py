@@ -1,4 +1,4 @@
-"""DAGs: cache of their rows, and next fire times.
+"""A cache of the rows of DAGs, and the next fire times of DAGs.
 
 The rows of DAGs and files are read once, then updated by each commit. In the daemon's first
 seconds, requests may wait until all DAG files have been parsed.
@@ -60,8 +60,8 @@ class Catalogue:
     """Rows of DAGs and their files as of the last commit.
 
     Args:
-        follows: Whether ``committed`` is called for each batch. If not, every call reads all
-            rows.
+        follows: Whether ``committed`` is called for each batch. If not, there is no cache, and
+            every call reads all rows.
     """
 
     def __init__(self, store: Store, *, follows: bool) -> None:
@@ -100,7 +100,7 @@ class Catalogue:
             self._missed.append(batch)
 
     def forget(self) -> None:
-        """Read all rows again when they are needed, because another node has changed some."""
+        """Drop the cache, because another node has changed rows. They are re-read when needed."""
         self._is_read, self._missed, self._order = False, None, None
 
     async def _read(self) -> tuple[dict[str, DagRow], dict[str, DagFileRow]]:
@@ -108,7 +108,7 @@ class Catalogue:
         dags = {row.dag_id: row for row in await self._store.list_dags()}
         files = {row.file: row for row in await self._store.list_dag_files()}
         if not self._follows or self._is_read or self._missed is not mine:
-            return dags, files  # another reader has set the rows, or started later and will
+            return dags, files  # a later reader has set the cache, or will set it
         self._dags, self._files = dags, files
         self._is_read, self._missed = True, None
         for batch in mine:  # the rows read may be older than these batches, never newer
@@ -140,7 +140,7 @@ GONE = "gone: no file defines it any more; its active runs continue"
 
 
 def import_errors(known: KnownDags) -> list[ImportErrorView]:
-    """Return the files that cannot be imported, by name."""
+    """Return the files that cannot be imported, sorted by name."""
     return [
         ImportErrorView(
             file=name,
@@ -162,7 +162,7 @@ def import_error(file: DagFileRow | None) -> str | None:
 
 
 def broken_view(file: DagFileRow) -> DagView:
-    """Return a file that defines no DAG as an entry of the DAG list."""
+    """Return the entry of the DAG list for a file that defines no DAG."""
     return DagView(
         dag_id=None,
         file=file.file,
@@ -176,13 +176,13 @@ def broken_view(file: DagFileRow) -> DagView:
 
 
 FIRST_SCAN_SECONDS = 10.0
-"""Time limit after the daemon's start: a file whose import hangs must not block requests."""
+"""Time limit after the daemon's start, so that a hanging import cannot block requests."""
 
 _SCAN_POLL_SECONDS = 0.05
 
 
 class FirstScan:
-    """Tracks whether the DAG folders have been read once since the daemon started.
+    """Tracks whether the DAG folders have been read once since the daemon was started.
 
     Args:
         is_read: Returns whether the folders have been read.
@@ -200,11 +200,11 @@ class FirstScan:
 
     @property
     def is_over(self) -> bool:
-        """Whether requests no longer wait: the folders have been read, or the time is up."""
+        """Whether requests need not wait: the folders have been read, or the time is up."""
         return self._is_read() or self._clock.monotonic_us() >= self._until_us
 
     async def wait_for(self, is_known: Callable[[], bool]) -> None:
-        """Wait until the requested object is known or ``is_over``."""
+        """Wait until ``is_known`` returns true or ``is_over`` is true."""
         while not self.is_over and not is_known():
             await self._clock.sleep(_SCAN_POLL_SECONDS)
 
@@ -226,11 +226,11 @@ class Timetables(Protocol):
     async def preview(
         self, row: DagTriggerRow, version: str, after: Timestamp, count: int
     ) -> FireTimesPreviewed | None:
-        """Preview a timetable's next fire times; ``None`` if there is no child process to ask."""
+        """Preview a timetable's next fire times; ``None`` if no child process can compute them."""
 
 
 class TimetableHost(Protocol):
-    """A process that hosts triggers, as the daemon sees it."""
+    """The daemon's view of a process that hosts triggers."""
 
     @property
     def expected(self) -> Mapping[TriggerNo, Timestamp]:
@@ -247,7 +247,7 @@ class HostedTimetables:
 
     Args:
         hosts: The current hosts by role.
-        memory: The memory of the engine, which knows the role of each class.
+        memory: The memory of the engine, from which the role of each class is derived.
         start: Starts the host that serves a role.
     """
 
@@ -295,7 +295,7 @@ class HostedTimetables:
 
 
 def timetable_preview_command(row: DagTriggerRow, version: str, assignment_id: int) -> StartTrigger:
-    """Return the command with which a child process creates a timetable to preview it.
+    """Return the command that makes a child process create a timetable for a preview.
 
     Args:
         version: The newest version of the timetable's DAG.
@@ -329,7 +329,7 @@ async def timetable_fire_times(
         own: The stored trigger of the DAG.
 
     Raises:
-        TimetableAway: If there is no child process to ask.
+        TimetableAway: If no child process can compute them.
         TimetableSilent: If the timetable takes too long or crashes its host.
         TimetableFailed: If the timetable raised or returned invalid fire times, or if no key can
             decrypt its fields.
@@ -376,10 +376,11 @@ def calendar_fire_times(
 
 
 def next_run_at(row: DagRow, spec: DagSpec) -> Timestamp | None:
-    """Return the stored next fire time if a run will be created then.
+    """Return the stored next fire time, provided that a run will be created then.
 
-    If the schedule has ended or the DAG is gone, a fire time is still stored but no run is created.
-    If each run is scheduled after the end of the previous one, the next fire time is unknown.
+    If the schedule has ended or the DAG was deleted, a fire time is still stored but no run is
+    created. If each run is scheduled after the end of the previous one, the next fire time is
+    unknown.
     """
     at = row.next_run_at
     if at is None or row.gone or spec.schedule is None or spec.schedule.gap_us is not None:

@@ -1,4 +1,4 @@
-"""Decisions as shown to users, their answers, and the signed links that answer one each."""
+"""Decisions as shown to users, votes on them, and signed links, each for one decision."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ _DOWNSTREAM = 10
 _UNREADABLE = "its question is unreadable"
 
 LINK_DAYS = 7
-"""How long a signed link is valid at most."""
+"""Maximum validity of a signed link, in days."""
 
 _PURPOSE = "decision link"
 _CHECK_SECONDS = 5
 _WALL_SECONDS = 60.0
 _CHECKS = 2
-"""How many answers are checked in other processes at the same time."""
+"""Maximum number of answers that are checked in other processes at the same time."""
 
 _checks: RunVar[anyio.CapacityLimiter] = RunVar("aioflow checks of answers")
 _TOKEN_LENGTH = 1_000
@@ -72,7 +72,7 @@ class VoteView(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         vote: ``yes``, ``no`` or ``form``.
-        by_link: Whether it came by a signed link.
+        by_link: Whether the vote was cast through a signed link.
     """
 
     person: str
@@ -89,13 +89,13 @@ class DecisionView(msgspec.Struct, frozen=True, kw_only=True):
         not_by: ``starter`` if the person who started the run is excluded.
         default: The answer after the deadline, if ``has_default``.
         state: ``open``, ``answered``, ``default``, ``timeout`` or ``withdrawn``.
-        waits_for: Whom it waits for, in words; empty once it has ended.
+        waits_for: Whom the decision waits for, in words; empty once it has ended.
         may_answer: Whether the caller may answer now.
-        reason: Why not.
+        reason: Why the caller may not answer.
         as_admin: Whether the caller may answer as the admin of this home, without being assigned.
         downstream: The tasks directly downstream of the asking task, at most ``_DOWNSTREAM``.
 
-    The ``question`` of a damaged row says so, and no one may answer it.
+    If the stored row is damaged, ``question`` says so, and the decision cannot be answered.
     """
 
     decision_id: int
@@ -128,7 +128,7 @@ class AnsweredView(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a vote.
 
     Attributes:
-        decided: Whether it has decided; otherwise more people must approve.
+        decided: Whether this vote has ended the decision. If not, more people must approve.
     """
 
     decision_id: int
@@ -146,7 +146,7 @@ class Decisions:
         send: Sends a request to the engine on behalf of an actor.
         actor: The caller; ``None`` for the daemon itself.
         accounts: Returns the accounts, tokens and groups in memory.
-        shift: Returns the offset of the wall clock from the steady time.
+        shift: Returns the offset of the wall clock from the steady clock.
         vault: Verifies signed links; ``None`` if there are none.
         throttle: Limits the use of signed links.
     """
@@ -185,11 +185,12 @@ class Decisions:
         """Return a page of decisions, the newest first.
 
         Args:
-            is_open: Only those that have not ended, or only those that have; ``None`` for all.
+            is_open: ``True`` for decisions that have not ended, ``False`` for those that have,
+                ``None`` for all.
 
         Raises:
             UnknownRun: If there is no such run.
-            RequestError: If the cursor is not one of this list.
+            RequestError: If the cursor does not belong to this list.
         """
         run = None if run_id is None else await self._reader.run(run_id)
         found = await self._store.list_decisions(
@@ -205,7 +206,7 @@ class Decisions:
     async def newest(
         self, *, is_open: bool = True, run_id: str | None = None
     ) -> Sequence[DecisionView]:
-        """Return the newest decisions, at most a page."""
+        """Return the newest decisions, at most one page."""
         return (await self.page(is_open=is_open, run_id=run_id, limit=PAGE)).items
 
     async def show(self, decision_id: int) -> DecisionView:
@@ -228,7 +229,8 @@ class Decisions:
 
         Raises:
             UnknownDecision: If there is no such decision.
-            BadAnswer: If the answer does not fit the form; it says what is wrong with each field.
+            BadAnswer: If the answer does not fit the form. The error has a message for each wrong
+                field.
             DecisionEnded: If the decision has ended.
             NotAssigned: If the caller may not answer.
             AlreadyVoted: If the same person has voted before.
@@ -256,7 +258,9 @@ class Decisions:
         )
 
     async def _admit(self, row: DecisionRow, question: DecisionQuestion, actor: Actor) -> None:
-        """Refuse a caller who may not vote, before the answer is checked. The engine asks again.
+        """Raise if the caller may not vote.
+
+        Called before the answer is checked. The engine checks the caller again.
 
         Raises:
             NotAssigned: If the caller may not answer.
@@ -270,7 +274,7 @@ class Decisions:
     # ── signed links ────────────────────────────────────────────────────────────────────
 
     async def show_link(self, token: str, address: str) -> DecisionView:
-        """Return the decision of a signed link. This decides nothing.
+        """Return the decision of a signed link. Does not vote.
 
         Raises:
             BadLink: If the link is invalid, or has expired.
@@ -303,7 +307,7 @@ class Decisions:
         return found[0]
 
     def _masked(self, view: DecisionView) -> DecisionView:
-        """Mask secrets that the daemon knows, perhaps since the question was asked."""
+        """Mask the secrets that the daemon knows, perhaps only since the question was asked."""
         masked = self._reader.public_fields.masked_text
         return msgspec.structs.replace(
             view, question=masked(view.question), details=masked(view.details)
@@ -340,7 +344,7 @@ class Decisions:
 
 
 class _Place(NamedTuple):
-    """The task that asks.
+    """The task that asks for a decision.
 
     Attributes:
         is_home: Whether the caller has the token of the home.
@@ -367,10 +371,10 @@ def _damaged(row: DecisionRow, problem: Exception) -> DecisionQuestion:
 
 
 def _readable(row: DecisionRow) -> DecisionQuestion:
-    """Return the question of a decision that is to be answered.
+    """Return the question of a decision that a caller wants to answer.
 
     Raises:
-        NotAssigned: If the question is damaged: it cannot be shown, so it cannot be answered.
+        NotAssigned: If the question is damaged. It cannot be shown, so it cannot be answered.
     """
     try:
         return question_of(row.question)
@@ -379,7 +383,7 @@ def _readable(row: DecisionRow) -> DecisionQuestion:
 
 
 def decision_text(row: DecisionRow) -> str:
-    """Return what a task waits for: the question, whom it waits for, and the votes so far."""
+    """Return a text for the question, the people that the task waits for, and the votes so far."""
     try:
         question = question_of(row.question)
     except msgspec.MsgspecError as exc:
@@ -459,7 +463,7 @@ def _vote_view(vote: Vote, question: DecisionQuestion) -> VoteView:
 async def check_answer(
     question: DecisionQuestion, answer: Any, size: int, *, seconds: int = _CHECK_SECONDS
 ) -> None:
-    """Check an answer against the form, in another process unless the check is quick.
+    """Check an answer against the form. Use another process unless the check is quick.
 
     Args:
         size: The size of the encoded answer.
@@ -507,11 +511,11 @@ def described(
     now: Timestamp,
     shift: int,
 ) -> Asked:
-    """Return an open decision for a message, with a signed link for each assignee that has one.
+    """Return an open decision for a message, with signed links for assignees that may have one.
 
     Args:
         public_url: The address of the page; empty for a message without links.
-        shift: The offset of the wall clock from the steady time.
+        shift: The offset of the wall clock from the steady clock.
     """
     question = question_of(row.question)
     links = {}
@@ -531,8 +535,8 @@ class _Link(msgspec.Struct, frozen=True, array_like=True):
     """The content of a signed link.
 
     Attributes:
-        account_no: The account of the assignee; ``None`` if it was a group. A group or another
-            account that has the name later is another assignee.
+        account_no: The account of the assignee; ``None`` if the assignee is a group. If a group or
+            another account later has the same name, it is a different assignee.
     """
 
     decision_no: int
@@ -547,9 +551,9 @@ _LINKS = msgspec.msgpack.Decoder(_Link)
 def link_token(
     row: DecisionRow, assignee: str, accounts: Accounts, vault: Vault, now: Timestamp
 ) -> str | None:
-    """Return the token of a link for an assignee of a decision; ``None`` if there may be none.
+    """Return the token of a link for an assignee of a decision; ``None`` if there must be none.
 
-    It expires after ``LINK_DAYS``. It answers this decision only, and starts no session.
+    The link expires after ``LINK_DAYS``. It is valid for this decision only, and starts no session.
     """
     if not takes_links(question_of(row.question), assignee, accounts):
         return None

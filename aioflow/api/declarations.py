@@ -1,7 +1,7 @@
 """Tags and assets of the current versions of DAGs, for lists.
 
-Reading a version costs a query, so each is read once, and its declarations are retained while it is
-current.
+Reading a version costs a query. So each version is read once, and its declarations are cached
+while it is the current one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Declared(NamedTuple):
 
     Attributes:
         tags: Its tags.
-        outlets: Assets and the tasks that update them.
+        outlets: The assets that its tasks update, and these tasks.
         is_consumer: Whether its schedule is a condition over assets.
     """
 
@@ -36,7 +36,7 @@ class Declared(NamedTuple):
 
 
 class TagView(msgspec.Struct, frozen=True, kw_only=True):
-    """A tag, and how many DAGs have it."""
+    """A tag and the number of DAGs that have it."""
 
     tag: str
     dags: int
@@ -46,7 +46,7 @@ class Declarations:
     """The declarations of all DAGs that a file defines.
 
     Args:
-        spec: Returns a DAG as of a version.
+        spec: Returns the DAG in a given version.
     """
 
     def __init__(self, spec: Callable[[str, str], Awaitable[DagSpec]]) -> None:
@@ -54,7 +54,7 @@ class Declarations:
         self._found: dict[tuple[str, str], Declared] = {}
 
     async def read(self, known: KnownDags) -> Mapping[str, Declared]:
-        """Return what each DAG declares, by id. Only new versions are read."""
+        """Return the declarations of each DAG by its id. Only new versions are read."""
         found: dict[tuple[str, str], Declared] = {}
         for row in list(known.dags.values()):
             if row.gone:
@@ -71,7 +71,7 @@ class Declarations:
 
 
 def count_tags(declared: Mapping[str, Declared]) -> list[TagView]:
-    """Return the tags of all DAGs with the number of DAGs that have each, by name."""
+    """Return all tags by name, each with the number of DAGs that have it."""
     counts: dict[str, int] = {}
     for one in declared.values():
         for tag in set(one.tags):

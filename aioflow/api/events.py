@@ -1,4 +1,4 @@
-"""Named events: emit and list them."""
+"""Emitting and listing of named events."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from aioflow.store import Store
 __all__ = ("NamedEvents", "body_of")
 
 _ROWS_AT_ONCE = 16
-"""Small because each event may take 1 MiB of memory, even if its data is not returned."""
+"""Small, because each event may take 1 MiB of memory even if its data is not returned."""
 
 
 class NamedEvents:
@@ -35,7 +35,7 @@ class NamedEvents:
     async def emit(
         self, name: str, *, key: str | None, data: Any, request: str | None
     ) -> EmittedView:
-        """Store an event. If ``request`` was used earlier, return that event, as not created.
+        """Store an event. If ``request`` was used before, return the earlier event, as not created.
 
         Raises:
             BadEvent: If the name, the key or the size is invalid.
@@ -47,7 +47,7 @@ class NamedEvents:
         try:
             answer = await self._send(EmitEvent(name=name, key=key, data=packed, request=request))
         except AioflowError:
-            # A concurrent request with the same key may have been committed.
+            # A concurrent request with the same key may have been committed in the meantime.
             same = await self._same(name, request)
             if same is None:
                 raise
@@ -93,7 +93,7 @@ def body_of(body: bytes) -> Any:
     if not body:
         return None
     try:
-        # Not with msgspec, which would convert a long integer to a float and so change it.
+        # Not parsed with msgspec, which would convert a long integer to a float and thus change it.
         return json.loads(body.decode(), parse_constant=_refuse)
     except (ValueError, RecursionError) as exc:
         raise BadEvent(f"the body of an event is JSON, or empty: {exc}") from exc

@@ -1,4 +1,4 @@
-"""The executors of a node: workers and the tries in them, the demand, and what is missing."""
+"""The executors of a node: their workers, the tries in them, and the demand for workers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHOWN_WORKERS = 1_000
 
 
 class RunningView(msgspec.Struct, frozen=True, kw_only=True):
-    """The try that runs in a worker."""
+    """The try that is running in a worker."""
 
     dag_id: str
     run_id: str
@@ -32,12 +32,12 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     """A worker of an executor.
 
     Attributes:
-        worker_no: Its number in the life of the daemon.
+        worker_no: Its number, unique until the daemon is restarted.
         state: ``busy``, ``idle``, ``lost`` while it cannot be reached, or ``ending``.
-        host, worker, worker_url: As of a try; ``None`` for ``local``.
-        resources: Resources that it holds while it is up.
-        tries: Number of its tries, including those that wait for the one that runs.
-        running: The try that runs in it.
+        host, worker, worker_url: As in a try; ``None`` for ``local``.
+        resources: Resources that the worker holds while it is up.
+        tries: Number of its tries: the running one, and those that wait for it to end.
+        running: The running try.
     """
 
     worker_no: int
@@ -51,13 +51,13 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DemandView(msgspec.Struct, frozen=True, kw_only=True):
-    """How many workers with the same resources and interpreter have work, or would have.
+    """The demand for workers with the same resources and interpreter.
 
     Attributes:
         interpreter: Name of the interpreter; ``None`` for the daemon's own.
-        priority: The highest priority of the tasks that wait.
-        since: When the longest of these waits began; ``None`` if all have a worker.
-        unavailable: Why no such worker can be had now.
+        priority: The highest priority of the waiting tasks.
+        since: When the task that has waited longest began to wait; ``None`` if all have a worker.
+        unavailable: Why no such worker is available now.
     """
 
     resources: dict[str, float]
@@ -73,15 +73,15 @@ class ExecutorView(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: ``local``, or the name of its table in the settings.
-        url: A page about its engine, such as the dashboard of Dask.
-        max_workers: The most workers at a time.
+        url: The URL of its own page, such as the dashboard of Dask.
+        max_workers: The maximum number of workers at a time.
         up, busy, lost: Number of workers that are up, that have tries, and that cannot be reached.
-        wanted: Number of workers that have work, or would have.
-        hosts: Number of machines with workers of it.
-        tries: Number of tries in its workers, including those that wait for the one that runs.
-        unavailable: What the executor says about workers that cannot be had now.
-        demand: What ``wanted`` consists of; empty for ``local``.
-        workers: At most 1,000 of them.
+        wanted: Number of workers that have work, or would have work if they were up.
+        hosts: Number of machines with workers of this executor.
+        tries: Number of tries in its workers, both running and waiting.
+        unavailable: Why the executor cannot provide workers now.
+        demand: The parts of ``wanted``; empty for ``local``.
+        workers: Its workers, at most 1,000.
     """
 
     name: str
@@ -104,7 +104,8 @@ def executor_views(
     """Return all executors, the local one first.
 
     Args:
-        pages: Addresses of pages about workers, and about executors at no location.
+        pages: URLs of pages by executor and worker location. The page of an executor itself has no
+            location.
     """
     remote = slots.remote
     of_executor: dict[str, list[Worker]] = {name: [] for name in remote.limits}

@@ -1,8 +1,8 @@
-"""The view of a standby on the active node: its commits, and whether it answers.
+"""A standby's view of the active node: its commits, and whether it responds.
 
-If a poll of the active node finds another commit, it reads the new rows of the journal in their
-order and feeds the live stream. If a commit has changed accounts, tokens or sessions, they are read
-again, and so are the DAGs. The live stream also says when the active node is silent.
+If a poll of the active node finds a new commit, the standby reads the new journal rows in order and
+feeds the live stream. If a commit has changed accounts, tokens or sessions, the standby reads these
+again. The same applies to DAGs. The live stream also reports when the active node does not respond.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from aioflow.telemetry.log import Logger
 __all__ = ("BEHIND_SECONDS", "ActiveNodeNews", "JournalFollower")
 
 BEHIND_SECONDS = 2.0
-"""A standby that is further behind than this refuses changes: it may know a revoked token."""
+"""A standby that lags by more than this rejects changes, because it may accept a revoked token."""
 
 _POLL_SECONDS = 0.25
 _RECENT_US = 1_000_000
-"""A poll of the active node that began earlier says nothing about the latest commits."""
+"""Age above which a poll of the active node says nothing about the latest commits."""
 
 _STAND_BY = frozenset({NodeRole.JOINING, NodeRole.STANDBY})
 _ROWS_AT_ONCE = 20
@@ -49,9 +49,9 @@ class JournalFollower:
         read_status: Returns the status of this node.
 
     Attributes:
-        active_node: Tells clients of the live stream whether the active node answers.
-        commit_no: Number of the last commit, of whichever node.
-        seq: The order of that commit among those of all nodes.
+        active_node: Tells clients of the live stream whether the active node responds.
+        commit_no: Number of the last commit of any node.
+        seq: The position of that commit in the sequence of all nodes' commits.
         position: The last commit of each node.
     """
 
@@ -82,13 +82,13 @@ class JournalFollower:
 
     @property
     def lag_seconds(self) -> float:
-        """The time since this node knew of all commits."""
+        """The time since this node last knew of all commits."""
         if self._current_at is None:
             return float("inf")
         return (self._clock.monotonic_us() - self._current_at) / 1e6
 
     def check_current(self) -> None:
-        """Check that this node knows of the latest commits.
+        """Raise unless this node knows of the latest commits.
 
         Raises:
             NodeBehind: If it does not.
@@ -97,7 +97,7 @@ class JournalFollower:
             raise NodeBehind(seconds=BEHIND_SECONDS)
 
     async def run(self) -> None:
-        """Follow until cancelled."""
+        """Follow the commits until cancelled."""
         async with anyio.create_task_group() as group:
             group.start_soon(self.active_node.run)
             await self._follow_all()
@@ -115,7 +115,7 @@ class JournalFollower:
             await self._clock.sleep(_POLL_SECONDS)
 
     async def _follow_active(self, commit: ActiveCommit | None) -> None:
-        """Read what has been committed, unless a poll says that nothing was since the last read."""
+        """Read new commits, unless a recent poll found none since the last read."""
         if commit is None:
             await self.catch_up()
             return
@@ -128,7 +128,7 @@ class JournalFollower:
         self._followed = found
 
     async def catch_up(self) -> None:
-        """Read everything that has been committed by now.
+        """Read all commits up to now.
 
         Raises:
             StoreError: If the database does not answer.
@@ -149,7 +149,7 @@ class JournalFollower:
             self._current_at = asked_at
 
     async def _begin(self) -> None:
-        """Begin with the end of the journal; what was committed before is in the rows."""
+        """Start at the end of the journal. Effects of earlier commits are read from the rows."""
         end = await self._reader.store.find_journal_end()
         self.seq, self.position = end.seq, dict(end.commits)
         self.commit_no = max(end.commits.values(), default=0)
@@ -193,7 +193,7 @@ def _stamp(news: News, row: JournalRow, position: dict[int, int]) -> None:
 
 
 def _read(rows: Sequence[JournalRow]) -> list[Moved | None]:
-    """Return what each batch moved; ``None`` for a damaged row."""
+    """Return the changes in each journal row; ``None`` for a damaged row."""
     found: list[Moved | None] = []
     for row in rows:
         try:
@@ -204,7 +204,7 @@ def _read(rows: Sequence[JournalRow]) -> list[Moved | None]:
 
 
 class ActiveNodeNews:
-    """Sends all clients of the live stream each change in the state of the active node.
+    """Notifies all clients of the live stream whenever the state of the active node changes.
 
     Args:
         read_status: Returns the status of this node.
@@ -219,14 +219,14 @@ class ActiveNodeNews:
     def state(self) -> ActiveState:
         """The state of the active node, as far as this standby knows.
 
-        Once this node has taken over, there is none until its own server answers.
+        After this node has taken over, there is no active node until its own server responds.
         """
         status = self._read_status()
         return status.active if status.role in _STAND_BY else ActiveState.MISSING
 
     @property
     def is_alive(self) -> bool:
-        """Whether another node is active that may answer requests."""
+        """Whether another node is active and may respond to requests."""
         return self.state is ActiveState.ALIVE
 
     def message(self) -> bytes:
@@ -234,7 +234,7 @@ class ActiveNodeNews:
         return frame("active_node", {"state": str(self.state)})
 
     async def run(self) -> None:
-        """Send each change until cancelled. A new client gets the state when it connects."""
+        """Send each change until cancelled. A new client receives the state when it connects."""
         sent = self.state
         while True:
             await self._clock.sleep(_POLL_SECONDS)

@@ -1,10 +1,10 @@
-"""Live stream of commits: one producer, and few bytes per client.
+"""The live stream of commits, with one producer and few bytes per client.
 
 While there are clients, each commit's changes are collected, within limits: a run with very many
 changed tasks is reduced to counts. At most 20 times a second, the collected changes are encoded
 outside of any commit, once for all clients with the same subscription, and put into a short queue
-per client. A client that does not keep up is dropped. A client that reconnects learns whether it
-missed commits, but not their changes: it reloads what it shows.
+per client. A client that does not keep up is disconnected. A client that reconnects learns whether
+it missed commits, but not which changes they made, so it reloads its data.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ CLIENTS = 100
 """Maximum number of clients at a time."""
 
 PER_CALLER = 20
-"""Maximum number of clients of one user or token; the home's owner has no such limit."""
+"""Maximum number of clients of one user or token. The owner of the home has no such limit."""
 
 QUEUED = 64
 """Maximum number of messages queued for one client."""
@@ -76,7 +76,7 @@ _Task: TypeAlias = dict[str, Any]
 
 
 class Moves:
-    """State changes of one run's tasks, listed individually or, if they are many, only counted."""
+    """State changes of one run's tasks: listed individually or, if there are many, counted."""
 
     def __init__(self, row: RunRow) -> None:
         self.row = row
@@ -91,7 +91,7 @@ class Moves:
 
     @property
     def count(self) -> int:
-        """Number of changed tasks; each counts once, however often it changed."""
+        """Number of changed tasks. Each task counts once, however often it changed."""
         marked = sum(len(marks) - marks.count(_UNMOVED) for marks in self._marks.values())
         return marked + len(self.tasks)
 
@@ -105,7 +105,7 @@ class Moves:
             self.fold()
 
     def fold(self) -> None:
-        """Reduce the changes to counts from now on, with one byte per task for its state."""
+        """Reduce the changes to counts from now on. The state of each task then takes one byte."""
         for location, (spec, state) in self.tasks.items():
             self._spec = spec
             self._mark(location, state)
@@ -119,7 +119,7 @@ class Moves:
         marks[at] = state + 1
 
     def told(self) -> list[_Task]:
-        """Return the changed tasks; none if they are reduced to counts."""
+        """Return the changed tasks; empty if the changes are reduced to counts."""
         return [
             _task(self.row, spec, *location, state)
             for location, (spec, state) in self.tasks.items()
@@ -150,7 +150,7 @@ class News:
     """The changes of a series of commits.
 
     Attributes:
-        order: Number of the last commit among those that this node streams, of whichever node.
+        order: Position of the last commit in the sequence of commits that this node streams.
     """
 
     def __init__(self) -> None:
@@ -184,7 +184,7 @@ class News:
         self.triggers += len(batch.new_triggers) + len(batch.trigger_changes)
 
     def move(self, row: RunRow, spec: DagSpec, location: tuple[int, int], state: TaskState) -> None:
-        """Add the new state of a task, given by task index and map index."""
+        """Add the new state of a task. ``location`` is its task index and map index."""
         moves = self.moves.get(row.run_no)
         if moves is None:
             moves = self.moves[row.run_no] = Moves(row)
@@ -195,7 +195,7 @@ class News:
         self._task_count += len(moves.tasks) - before
 
     def sorted(self) -> Sorted:
-        """Return the changes indexed by subscription, so that each one is found without a scan."""
+        """Return the changes indexed by subscription, so that a subscription needs no scan."""
         return Sorted(self)
 
 
@@ -263,7 +263,7 @@ def commits_by_node(memory: Memory) -> dict[int, int]:
 
 
 def stream_id(position: Mapping[int, int]) -> str:
-    """Return the id of a message: the last commit of each node, such as ``1:523,2:88``.
+    """Return the id of a message. It lists the last commit of each node: ``1:523,2:88``.
 
     If only the first node has committed, the id is the number of its last commit.
     """
@@ -273,9 +273,9 @@ def stream_id(position: Mapping[int, int]) -> str:
 
 
 def position_of(given: str) -> dict[int, int] | None:
-    """Return the last commit of each node that the id of a message names.
+    """Parse the id of a message. Return the last commit of each node in it.
 
-    A plain number is that of a commit of the first node. The result is ``None`` if it is no id.
+    A plain number stands for a commit of the first node. Return ``None`` if the id is invalid.
     """
     if not _STREAM_ID.fullmatch(given):
         return None
@@ -295,7 +295,7 @@ class Follower:
     Attributes:
         wanted: The subject of its subscription.
         scope: Cancelled to disconnect it.
-        since: The commit after which it receives all changes, see ``News.order``.
+        since: The commit after which the client receives all changes; see ``News.order``.
     """
 
     def __init__(self, wanted: Topic, since: int, scope: anyio.CancelScope) -> None:
@@ -323,10 +323,10 @@ class Follower:
 
 
 class Commits:
-    """Streams the commits of a node to all clients that watch it.
+    """Streams the commits of a node to all of its clients.
 
     Attributes:
-        dropped: Number of clients dropped because they were too far behind.
+        dropped: Number of clients that were disconnected because they were too far behind.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -342,7 +342,7 @@ class Commits:
 
     @property
     def is_full(self) -> bool:
-        """Whether no further client is admitted."""
+        """Whether the maximum number of clients is reached."""
         return self._is_closed or self._open.total() >= CLIENTS
 
     def has_enough(self, who: str) -> bool:
@@ -361,10 +361,10 @@ class Commits:
                 del self._open[who]
 
     def committed(self, batch: Batch, draft: Transaction) -> None:
-        """Collect the changes of a durable batch for ``run`` to send; without clients, do nothing.
+        """Collect the changes of a durable batch for ``run`` to send. Without clients, do nothing.
 
-        An error here is raised by ``run`` instead, because the batch is durable and the engine must
-        apply it.
+        An error here is raised later by ``run`` instead, because the batch is already durable and
+        the engine must apply it.
         """
         if not self._followers:
             return
@@ -375,11 +375,11 @@ class Commits:
 
     @property
     def has_clients(self) -> bool:
-        """Whether changes are to be collected."""
+        """Whether there are clients for which changes must be collected."""
         return bool(self._followers)
 
     def collected(self) -> News:
-        """Return the changes that ``run`` sends next, to add to them."""
+        """Return the pending changes, which ``run`` sends next, so that more can be added."""
         if self._news is None:
             self._news = News()
             self._stirred.set()
@@ -434,7 +434,7 @@ class Commits:
 
     @contextmanager
     def reading(self, scope: anyio.CancelScope) -> Iterator[None]:
-        """Register a client that follows a log; its scope is cancelled when the daemon stops."""
+        """Register a client that follows a log. Its scope is cancelled when the daemon stops."""
         self._readers.add(scope)
         try:
             yield

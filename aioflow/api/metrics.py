@@ -1,6 +1,6 @@
 """Metrics of a node, statistics of its memory, and the readiness that ``/health/ready`` returns.
 
-The memory is read in slices, which takes little of the event loop's time.
+The memory is read in slices, so that the event loop is not blocked for long.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ __all__ = (
 )
 
 OLDEST_TASKS = 10
-"""Number of tasks of runs whose queued instances or polling sensors are listed, each once."""
+"""Number of entries in ``MemoryStats.oldest``, each for a task of a run."""
 
 _SLICE = 1_000
 """Number of objects processed before yielding to the event loop."""
@@ -83,8 +83,8 @@ class MemoryStats:
         states: Number of live tasks by state.
         queued: Number of tasks that wait for a slot, by pool.
         deferred: Number of waiting triggers, by kind.
-        oldest: The longest waits of queued tasks and polling sensors, one for each task of a run:
-            start of the wait, row number and task.
+        oldest: The longest waits of queued tasks and polling sensors, at most one for each task of
+            a run. An entry consists of the start of the wait, the row number and the task.
     """
 
     def __init__(self) -> None:
@@ -105,7 +105,7 @@ class MemoryStatsCollector:
         self._good_until_us = -1
 
     async def collect(self) -> MemoryStats:
-        """Return current statistics, or slightly older ones if collecting them takes long."""
+        """Return current statistics, or slightly older ones if collecting takes long."""
         async with self._lock:
             if self._clock.monotonic_us() > self._good_until_us:
                 took_us = await self._collect()
@@ -114,7 +114,7 @@ class MemoryStatsCollector:
             return self._known
 
     async def _collect(self) -> int:
-        """Collect the statistics. Return the time that this took, in µs.
+        """Collect the statistics. Return the time spent on this, in µs.
 
         Pauses in which other code ran do not count.
         """
@@ -128,7 +128,7 @@ class MemoryStatsCollector:
         return took_us
 
     def _pass(self, found: MemoryStats) -> Iterator[None]:
-        """Count objects in memory. Packed ones are not visited, since their numbers are known."""
+        """Count the objects in memory. Packed ones are not visited: their counts are known."""
         memory = self._engine.memory
         lives = list(memory.active_tasks.objects.values())
         folded = len(memory.active_tasks) - len(lives)
@@ -179,7 +179,7 @@ _SIZE_POLL_SECONDS = 2.0
 
 
 class Sizes(msgspec.Struct, frozen=True):
-    """Size of the stored data, slightly delayed."""
+    """Sizes of the stored data, slightly delayed."""
 
     database_bytes: int
     journal_rows: int
@@ -211,7 +211,8 @@ class NodeMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         status: Its role, and the state of the active node.
-        follower_lag_seconds: The time since it knew of all commits; 0 for the active node.
+        follower_lag_seconds: The time since the node last knew of all commits; 0 for the active
+            node.
         hosts: Load of each shared host.
     """
 
@@ -225,8 +226,8 @@ class Metrics(msgspec.Struct, kw_only=True):
     """Current metrics of the active node.
 
     Attributes:
-        deferred: Waiting triggers by kind. With very many tasks it is slightly delayed, like the
-            numbers of tasks that wait for slots.
+        deferred: Waiting triggers by kind. If there are very many tasks, this number is slightly
+            delayed, and so is the number of tasks that wait for slots.
         owed: Callbacks and alerts in the outbox.
         stalls: How often user code blocked an event loop, by ``trigger`` and ``task``.
         schedules_late: Alerts sent because a schedule's run was not created in time.
@@ -344,8 +345,8 @@ async def health(
     A stopping daemon is not ready, although it answers requests until it ends.
 
     Args:
-        is_read: Whether the DAG files that existed when the daemon started have been read.
-        home: The folder that results are written to; ``None`` if none are written.
+        is_read: Whether the DAG files that existed when the daemon was started have been read.
+        home: The folder to which results are written; ``None`` if no results are written.
     """
     age_us = clock.monotonic_us() - engine.turned_at
     is_away = engine.store_away_since is not None
@@ -367,7 +368,7 @@ async def health(
 
 
 def standby_health(*, has_joined: bool, is_active_alive: bool, is_current: bool) -> HealthView:
-    """Return whether a standby can pass requests on to the active node, and follows it."""
+    """Return whether a standby follows the active node and can forward requests to it."""
     checks = {"joined": has_joined, "active": is_active_alive, "current": is_current}
     status = "ready" if all(checks.values()) else "not_ready"
     return HealthView(status=status, checks=checks, reason="", owed={})

@@ -1,12 +1,12 @@
-"""Queries of a standby to the active node: requests that it cannot answer from rows.
+"""Queries of a standby to the active node, for requests that cannot be answered from rows.
 
-A query is a whole HTTP request of a caller whom the standby has authenticated, or a change that the
-standby itself makes: an audit entry, the use of a token, the session of a first visit. It is
-encrypted with the key of the homes and sent through the database; the answer comes back in the same
-way. The active node checks the caller again.
+A query is either a whole HTTP request of a caller whom the standby has authenticated, or a change
+that the standby itself makes: an audit entry, the use of a token, the session of a first visit. It
+is encrypted with the key that all nodes share and sent through the database. The answer comes back
+in the same way. The active node checks the caller again.
 
-If the active node dies, it is unknown whether the query was executed. So only one that may be
-executed twice is sent again, once, to the next active node.
+If the active node dies, it is unknown whether the query was executed. So the query is sent again,
+once, to the next active node, but only if it may be executed twice.
 """
 
 from __future__ import annotations
@@ -41,24 +41,24 @@ __all__ = (
 )
 
 QUERY_SECONDS = 5.0
-"""Time in which a query must be answered."""
+"""Timeout of a query."""
 
 READ_SECONDS = 2.0
-"""The same for a read, which can be answered from rows instead."""
+"""Timeout of a query that only reads, and can be answered from rows instead."""
 
 _POLL_SECONDS = 0.25
 
 _TAKE_SECONDS = 1.0
-"""Interval in which messages are looked for that no notification has announced."""
+"""Interval between checks for messages that no notification has announced."""
 
 _AT_ONCE = 32
-_QUERY, _ANSWER = "node_query", "node_answer"  # what a body is encrypted for
+_QUERY, _ANSWER = "node_query", "node_answer"  # purposes for which bodies are encrypted
 
 _log = Logger(__name__)
 
 
 class HttpQuery(msgspec.Struct, frozen=True, kw_only=True, tag="http"):
-    """An HTTP request to answer on behalf of a caller.
+    """An HTTP request that is answered on behalf of a caller.
 
     Attributes:
         request_id: Its id in responses and logs.
@@ -83,7 +83,7 @@ class HttpQuery(msgspec.Struct, frozen=True, kw_only=True, tag="http"):
 
 
 class OwnQuery(msgspec.Struct, frozen=True, kw_only=True, tag="own"):
-    """A change that the standby makes by itself."""
+    """A change that the standby makes on its own behalf."""
 
     request: Note | NoteUse | OpenSession
     actor: Actor | None
@@ -102,7 +102,7 @@ class OwnAnswer(msgspec.Struct, frozen=True, kw_only=True, tag="own"):
 
     Attributes:
         session: The session, if one was opened.
-        refusal: Why the request was refused; empty if it was not.
+        refusal: Why the query was refused; empty if it was not.
     """
 
     session: SessionRow | None = None
@@ -119,10 +119,10 @@ _answers = msgspec.msgpack.Decoder(Answer)
 
 
 class NodeQueries:
-    """Sends the queries of this node to the active one, and answers those of others.
+    """Sends the queries of this node to the active node, and answers queries of other nodes.
 
     Args:
-        vault: Has the key that all nodes share.
+        vault: Contains the key that all nodes share.
         own_epoch: Returns the term of this node; ``None`` before it has joined.
         active_epoch: Returns the term of the active node; ``None`` if none is known.
 
@@ -151,7 +151,7 @@ class NodeQueries:
 
     @property
     def has_active(self) -> bool:
-        """Whether a node is active that may answer."""
+        """Whether there is an active node that may answer."""
         return self._active_epoch() is not None
 
     async def ask(
@@ -161,7 +161,7 @@ class NodeQueries:
 
         Args:
             is_repeatable: Whether the query may be executed twice.
-            seconds: Time limit of all attempts.
+            seconds: Time limit for all attempts together.
 
         Raises:
             NoActiveNode: If no node is active, or it has not answered in time or has died.
@@ -181,7 +181,7 @@ class NodeQueries:
         return answer
 
     async def run(self) -> None:
-        """Take messages, and answer those that are queries, until cancelled."""
+        """Receive messages until cancelled, and answer those that are queries."""
         async with anyio.create_task_group() as group:
             while True:
                 epoch = self._own_epoch()
@@ -197,17 +197,17 @@ class NodeQueries:
                 await self._wait(epoch)
 
     def renew_term(self) -> None:
-        """Take the messages to the new term of this node, and no longer those to the last one."""
+        """Receive messages for this node's new term, and no longer those for the last one."""
         self._pause.cancel()
 
     async def _wait(self, epoch: int) -> None:
-        """Wait for a message, another term of this node, or the time to look for messages."""
+        """Wait for a message or for a new term of this node, at most until the next check."""
         if self._own_epoch() == epoch:
             with anyio.CancelScope() as self._pause:
                 await self._messages.wait(epoch, _TAKE_SECONDS)
 
     async def _ask_once(self, query: Query, to_epoch: int, until: int) -> Answer | None:
-        """Return the answer; ``None`` if there is none in time, or the node is no longer active."""
+        """Return the answer; ``None`` if it is late, or the other node is no longer active."""
         own = self._own_epoch()
         left = self._seconds_until(until)
         if own is None or left <= 0:
@@ -228,7 +228,7 @@ class NodeQueries:
             del self._waiting[query_no]
 
     async def _find_successor(self, dead: int, until: int) -> int | None:
-        """Wait for a node to become active after another one; return its term."""
+        """Wait until another node than ``dead`` is active. Return its term."""
         while self._seconds_until(until) > 0:
             active = self._active_epoch()
             if active is not None and active != dead:
@@ -274,7 +274,7 @@ class NodeQueries:
 
 
 class _Pending:
-    """A query without an answer so far."""
+    """A query that has not been answered yet."""
 
     def __init__(self) -> None:
         self.arrived = anyio.Event()

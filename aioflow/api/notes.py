@@ -1,4 +1,4 @@
-"""Notes on runs and tasks as shown to users; write and remove them."""
+"""Notes on runs and tasks: shown to users, written and removed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ("NoteRemoved", "Notes", "note_view")
 
 
 class NoteRemoved(msgspec.Struct, frozen=True, kw_only=True):
-    """The response to the removal of a note, which need not have existed."""
+    """The response to the removal of a note, even if there was no note."""
 
     run_id: str
     task_id: str | None
@@ -29,7 +29,7 @@ class NoteRemoved(msgspec.Struct, frozen=True, kw_only=True):
 class Notes:
     """Lists the notes of runs, and changes them through the engine.
 
-    Secrets that the daemon knows are masked in a note when it is written, as in output.
+    Secrets that the daemon knows are masked when a note is written, as in the output of tasks.
 
     Args:
         send: Sends a request to the engine.
@@ -40,7 +40,7 @@ class Notes:
         self._send = send
 
     async def page(self, run_id: str, *, limit: int, cursor: str | None = None) -> Page[NoteView]:
-        """Return a page of the notes on a run and on its tasks, that on the run first.
+        """Return a page of the notes on a run and on its tasks. The note on the run is the first.
 
         Raises:
             UnknownRun: If there is no such run.
@@ -62,18 +62,19 @@ class Notes:
     async def set(
         self, run_id: str, text: str, *, task_id: str | None = None, map_index: int = -1
     ) -> NoteView:
-        """Write the note on a run or task, in place of an earlier one.
+        """Write the note on a run or task, replacing an earlier note.
 
         Args:
-            map_index: The child; in a loop, the iteration; -1 for the last one, and otherwise the
-                task as a whole.
+            map_index: The index of a child. In a loop, the index of the iteration, or -1 for the
+                last one. Otherwise -1 means the task as a whole.
 
         Raises:
             UnknownRun: If there is no such run.
             UnknownTask: If the run has no such task, or the task no such child.
             RequestError: If the text is empty, too long, or contains control characters.
         """
-        # A longer text need not be searched for secrets. It is checked again once it is masked.
+        # A text that is too long is not searched for secrets. The note is checked again after
+        # masking.
         plain = text.replace("\r\n", "\n").strip()
         if misfit := note_misfit(plain):
             raise RequestError(misfit)
@@ -84,7 +85,7 @@ class Notes:
     async def remove(
         self, run_id: str, *, task_id: str | None = None, map_index: int = -1
     ) -> NoteRemoved:
-        """Remove the note on a run or task, if there is one; the arguments are those of ``set``.
+        """Remove the note on a run or task, if there is one. For the arguments see ``set``.
 
         Raises:
             UnknownRun, UnknownTask: See ``set``.
@@ -120,7 +121,7 @@ def _name(task_id: str, layout: RunLayout, location: TaskLocation) -> str:
 
 
 def note_view(run_id: str, layout: RunLayout, row: NoteRow) -> NoteView:
-    """Return a note as JSON shows it."""
+    """Return the JSON form of a note."""
     if row.task_index == OF_WHOLE_RUN:
         task_id, map_index, round_number = None, -1, 0
     else:

@@ -1,4 +1,4 @@
-"""Actions: cancel, clear, mark and delete runs; limit pools, fire triggers, drain nodes."""
+"""Actions that change something: on runs, pools, triggers and nodes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __all__ = ("CLEAR_SECONDS", "REQUEST_SECONDS", "Actions")
 
 REQUEST_SECONDS = 5.0
 CLEAR_SECONDS = 50.0
-"""Timeout for clearing or marking tasks. It is long, as an ended run is first read as a whole."""
+"""Timeout for clearing or marking tasks. Long, because an ended run must be read completely."""
 
 RUNS_AT_ONCE = 500
 _CONCURRENT_REQUESTS = 50
@@ -45,7 +45,7 @@ _PREVIEWED_TASKS = 500
 
 
 class Actions(RunReader):
-    """The methods of ``Api`` that change something."""
+    """The methods of ``Api`` that make changes."""
 
     actor: Actor | None
 
@@ -55,10 +55,10 @@ class Actions(RunReader):
 
     @abstractmethod
     def _left_failed(self, run_id: str, tasks: Sequence[str]) -> list[str]:
-        """Return the tasks downstream of the given ones that stay ``upstream_failed``."""
+        """Return the tasks downstream of the given ones that remain ``upstream_failed``."""
 
     async def cancel(self, run_id: str) -> dict[str, Any]:
-        """Cancel a run now. An ended run stays as it is."""
+        """Cancel a run immediately. A run that has ended is left unchanged."""
         run = await self.run(run_id)
         if run.state.is_live:
             try:
@@ -82,15 +82,15 @@ class Actions(RunReader):
         dry_run: bool = False,
         key: str | None = None,
     ) -> dict[str, Any]:
-        """Clear tasks of a run so that they run again, by default all; see ``ClearTasks``.
+        """Clear tasks of a run, by default all, so that they run again; see ``ClearTasks``.
 
-        ``key`` is the idempotency key. A dry run changes nothing, and names the tasks.
+        ``key`` is the idempotency key. A dry run changes nothing and returns the tasks.
 
         Raises:
             UnknownTask: If the run has no such task, or the task no such child.
             VersionDiffers: If the newest version is requested and differs too much.
-            RequestError: If the run has a final state but has not ended yet, or if several
-                children are given without their one task.
+            RequestError: If the run has a final state but has not ended yet, or if several children
+                are given, but not exactly one task.
         """
         if map_indexes and (len(tasks) != 1 or map_index >= 0):
             raise RequestError("map_indexes need exactly one task, and no map_index")
@@ -122,7 +122,7 @@ class Actions(RunReader):
     async def _preview(
         self, request: ClearTasks | Mark, dag_id: str, verb: Literal["cleared", "marked"]
     ) -> dict[str, Any]:
-        """Return what a dry run answers: the number of tasks, and the first of them by name."""
+        """Return the result of a dry run: the number of tasks, and the first ones by name."""
         found = cast(Preview, await self._send(request, CLEAR_SECONDS))
         counted = (task for task in found.tasks if task.is_marked == (verb == "marked"))
         return {
@@ -161,13 +161,13 @@ class Actions(RunReader):
         return {"run_id": run_id, "dag_id": run.dag_id, "deleted": True}
 
     async def delete_dag(self, dag_id: str) -> dict[str, Any]:
-        """Delete up to 500 ended runs of a DAG whose file is gone, and finally the DAG.
+        """Delete up to 500 ended runs of a DAG whose file was deleted, and finally the DAG.
 
         If ``more`` is true in the result, call this method again.
 
         Raises:
             DagPresent: If a file defines the DAG.
-            DagRunning: If a run of it has not ended.
+            DagRunning: If a run of the DAG has not ended.
         """
         await self._send(DeleteDag(dag_id=dag_id, only_asks=True))
         found = await self.store.list_runs(dag_id=dag_id, limit=RUNS_AT_ONCE + 1)
@@ -180,7 +180,7 @@ class Actions(RunReader):
                 try:
                     await self._send(DeleteRun(run_id=run_id))
                 except UnknownRun:
-                    pass  # another request has deleted it
+                    pass  # another request has deleted the run
                 except AioflowError as exc:
                     problems.append(exc)
 
@@ -208,11 +208,11 @@ class Actions(RunReader):
         map_index: int = -1,
         dry_run: bool = False,
     ) -> dict[str, Any]:
-        """Set the final state of tasks of a run; without tasks, that of the run. See ``Mark``.
+        """Set the final state of tasks of a run or, without tasks, of the run itself. See ``Mark``.
 
         Args:
             state: ``success`` or ``failed``.
-            dry_run: Whether to change nothing, and name the tasks.
+            dry_run: Whether to change nothing and only return the tasks.
 
         Raises:
             UnknownTask: If the run has no such task, or the task no such child.
@@ -251,7 +251,7 @@ class Actions(RunReader):
     async def fire(
         self, trigger_no: TriggerNo, *, payload: Any = None, key: str | None = None
     ) -> dict[str, Any]:
-        """Deliver an event to the task that waits for a trigger, in place of the trigger's event.
+        """Deliver an event to the task that waits for a trigger, instead of the trigger's event.
 
         Raises:
             UnknownTrigger: If no task waits for such a trigger.
@@ -270,7 +270,7 @@ class Actions(RunReader):
         }
 
     async def unquarantine(self, class_path: str) -> dict[str, Any]:
-        """Run the triggers of a class in the shared hosts again, until they block the loop again.
+        """Run a class's triggers in the shared hosts again, until they next block an event loop.
 
         Raises:
             UnknownClass: If the class has never blocked an event loop.
@@ -291,7 +291,7 @@ class Actions(RunReader):
         return {"node": node_no, "drained": is_drained, "changed": changed}
 
     async def forget_node(self, node_no: int) -> dict[str, Any]:
-        """Remove a node from the list. Its number is given to the next new node.
+        """Remove a node from the list. Its number is reused for the next new node.
 
         Raises:
             UnknownNode: If there is no such node.

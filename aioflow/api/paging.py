@@ -1,7 +1,8 @@
 """Pages of lists: ``{"items": [...], "next": cursor | null}``, for every list of the API.
 
-A cursor encodes the sort key of the last item of a page, so that a page begins after that item even
-if items were added or deleted meanwhile. Clients pass it back unchanged: it is opaque to them.
+A cursor encodes the sort key of the last item of a page, so that the next page begins after that
+item even if items were added or deleted meanwhile. Clients treat a cursor as opaque and pass it
+back unchanged.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ Key: TypeAlias = tuple[int | str, ...]
 """The sort key of an item; unique within its list."""
 
 CURSOR_LENGTH = 4_096
-"""Maximum length of a cursor. A key contains at most a few names."""
+"""Maximum length of a cursor. It is sufficient, because a key contains at most a few names."""
 
 _MAX_NUMBER = 1 << 62
 _MAX_NAME = 1_000
@@ -51,7 +52,7 @@ class Page(msgspec.Struct, Generic[Item], frozen=True):
 
 
 def encode_cursor(name: str, key: Key) -> str:
-    """Return the cursor for the page after a key.
+    """Return the cursor for the page that begins after a key.
 
     Args:
         name: The list that the cursor belongs to.
@@ -76,7 +77,7 @@ def decode_cursor(name: str, cursor: str, kinds: Sequence[type]) -> Key:
 
 
 def _key(name: str, cursor: str) -> Key:
-    """Return the key that a cursor of this list encodes, unchecked."""
+    """Return the key that a cursor of this list encodes. The types of its parts are not checked."""
     try:
         padded = cursor.encode("ascii") + b"=" * (-len(cursor) % 4)
         found = msgspec.json.decode(urlsafe_b64decode(padded), type=list[int | str])
@@ -111,10 +112,10 @@ def number_after(name: str, cursor: str | None) -> int | None:
 
 
 def page_of(name: str, found: Sequence[Item], limit: int, key: Callable[[Item], Key]) -> Page[Item]:
-    """Return a page of items that were read from a key on.
+    """Return a page of items that were read from the start of the page on.
 
     Args:
-        found: At most ``limit + 1`` items; the additional one shows that there is a next page.
+        found: At most ``limit + 1`` items. The additional item shows that there is a next page.
     """
     if len(found) <= limit:
         return Page(found, None)
@@ -130,7 +131,7 @@ def page_of_all(
     *,
     is_descending: bool = False,
 ) -> Page[Item]:
-    """Return a page of a complete list, which is sorted by its keys here."""
+    """Return a page of a complete list. Sorts the list by its keys."""
     ordered = sorted(found, key=key, reverse=is_descending)
     if cursor is not None:
         last = _key(name, cursor)

@@ -1,4 +1,4 @@
-"""Fire times in the past: which runs they started, which were late, and which were missed."""
+"""Past fire times: the runs that they started, which of these were late, and missed fire times."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = (
 )
 
 LATE_SECONDS = 60
-"""How long after its fire time a run must start to be late."""
+"""The number of seconds after its fire time from which a run counts as late."""
 
 _RUNS = 2_000
 _RUNS_OF_DAG = 5_000
@@ -41,10 +41,10 @@ class PastFireTimeView(msgspec.Struct, frozen=True, kw_only=True):
     """A fire time in the past.
 
     Attributes:
-        run_id, state, started_at: The run that it started; ``None`` if it was missed.
+        run_id, state, started_at: The run that the fire time started; ``None`` if it was missed.
         late_seconds: How late the run started; ``None`` if it was on time, or has not started.
-        is_missed: Whether it started no run. Fire times before the first run in the period do not
-            count, because the schedule may not have existed.
+        is_missed: Whether the fire time started no run. Fire times before the first run in the
+            period do not count as missed, because the schedule may not have existed.
     """
 
     dag_id: str
@@ -57,7 +57,7 @@ class PastFireTimeView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FireTimesView(msgspec.Struct, frozen=True, kw_only=True):
-    """Past fire times by time.
+    """Past fire times in chronological order.
 
     Attributes:
         more: Whether further fire times were left out.
@@ -73,10 +73,10 @@ class FireDayView(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         start: Midnight in the requested time zone.
-        fired: How many started a run.
-        failed: Of these, how many runs failed, completely or in part.
-        late: Of these, how many runs started more than a minute late.
-        missed: How many started no run.
+        fired: Number of fire times that started a run.
+        failed: Number of these runs that failed, completely or in part.
+        late: Number of these runs that started more than a minute late.
+        missed: Number of fire times that started no run.
     """
 
     start: str
@@ -136,7 +136,7 @@ async def fire_days(reader: RunReader, dag_id: str, span: Span) -> FireDaysView:
 
 
 def days_of(runs: Sequence[RunRow], spec: DagSpec, span: Span) -> list[FireDayView]:
-    """Return the days with fire times. Missed ones count from the earliest of the runs on."""
+    """Return the days with fire times. Fire times before the first run do not count as missed."""
     dates = {cast("Timestamp", run.logical_date): run for run in runs}
     fired, failed, late, missed = (Counter[Timestamp]() for _ in range(4))
     for at, run in dates.items():
@@ -176,7 +176,7 @@ def _started(run: RunRow) -> PastFireTimeView:
 
 
 def _late_seconds(run: RunRow) -> float | None:
-    """Return how late a run started; ``None`` if it was not late."""
+    """Return how late a run started, in seconds; ``None`` if it was not late."""
     if run.started_at is None or run.logical_date is None:
         return None
     seconds = (run.started_at - run.logical_date) / 1e6

@@ -84,7 +84,7 @@ PAGE = 1_000
 _RUN = TaskLocation(-1, -1, -1)
 
 _ROWS_AT_ONCE = 200
-"""Limited because a result body may take 64 KiB, even if it is too large to be shown."""
+"""Limited because the body of a result may take 64 KiB, even if it is too large to be shown."""
 
 _DAGS_AT_ONCE = 200
 _CACHED_SPECS = 256
@@ -100,9 +100,9 @@ class RunReader:
     Attributes:
         lines: Reads logs as lines.
         timetables: Access to custom timetables; ``None`` if no host is available.
-        watched: Gets descriptions from the hosts of triggers.
-        watched_sensors: Gets descriptions of sensors from the async hosts.
-        worker_pages: Gets the addresses of pages about remote workers that are up.
+        watched: Fetches descriptions of triggers from their hosts.
+        watched_sensors: Fetches descriptions of sensors from the async hosts.
+        worker_pages: Fetches the URLs of pages about remote workers that are up.
     """
 
     timetables: Timetables | None = None
@@ -145,10 +145,10 @@ class RunReader:
         """Return the files that define no DAG, followed by DAGs by name.
 
         Args:
-            search: A part of the id.
-            state: ``broken`` for DAGs whose file cannot be imported, and for all such files.
+            search: A part of the DAG's id.
+            state: ``broken`` selects files that cannot be imported, and the DAGs of these files.
             after: The key of the last entry of the previous page; see ``dag_key``.
-            tags: Only DAGs with one of these tags; none for all DAGs and files.
+            tags: Only DAGs with one of these tags; if empty, all DAGs and files.
         """
         known = await self.catalogue.known()
         declared = await self.declarations.read(known) if tags else {}
@@ -201,12 +201,12 @@ class RunReader:
         return page_of("dags", found, limit, dag_key)
 
     async def _gone(self, known: KnownDags) -> set[str]:
-        """Return the DAGs that no file defines any more but that have a live run."""
+        """Return the DAGs that no file defines any more, but that still have a live run."""
         gone = {dag_id for dag_id, row in known.dags.items() if row.gone}
         return gone & await self.store.find_live_dags() if gone else gone
 
     async def _dag_views(self, found: Sequence[tuple[DagRow, str | None]]) -> list[DagView]:
-        """Return DAGs as entries of a list, with the import error of each one's file."""
+        """Return the list entries of DAGs, with the import error of each DAG's file."""
         views: list[DagView] = []
         for first in range(0, len(found), _DAGS_AT_ONCE):
             if first:
@@ -231,7 +231,7 @@ class RunReader:
         return views
 
     async def _triggers_of(self, specs: Iterable[DagSpec]) -> Mapping[str, DagTriggerRow]:
-        """Return the triggers that start runs of these DAGs, as far as they have one."""
+        """Return the triggers that start runs of these DAGs. Not every DAG has one."""
         wanted = [spec.dag_id for spec in specs if spec.trigger is not None]
         return await self.store.find_dag_triggers(wanted) if wanted else {}
 
@@ -239,7 +239,7 @@ class RunReader:
         return schedule_text(spec, own.get(spec.dag_id), self.public_fields)
 
     async def show_dag(self, dag_id: str) -> DagDetailView:
-        """Return one DAG as of its newest version."""
+        """Return one DAG in its newest version."""
         row = await self.shown_row(dag_id)
         known = await self.catalogue.known()
         spec = await self.known_spec(row.version, dag_id)
@@ -269,7 +269,7 @@ class RunReader:
     async def next_fire_times(self, dag_id: str, after: Timestamp, count: int) -> list[str]:
         """Return the next fire times of a DAG's schedule, even if it is paused.
 
-        There are none for a DAG that runs again as soon as its previous run has ended. A custom
+        There are none if the DAG starts a new run as soon as its previous run has ended. A custom
         timetable is evaluated in a child process.
 
         Raises:
@@ -292,7 +292,7 @@ class RunReader:
         return iso(next_run_at(row, spec))
 
     async def spec(self, version: str, dag_id: str) -> DagSpec:
-        """Return a DAG as of a version."""
+        """Return a DAG in a given version."""
         known = self._specs.get((version, dag_id))
         if known is not None:
             return known
@@ -309,7 +309,7 @@ class RunReader:
         return found
 
     async def known_spec(self, version: str, dag_id: str) -> DagSpec:
-        """Return a DAG as of a version, without tasks if the version is missing or damaged."""
+        """Return a DAG in a given version, without tasks if the version is missing or damaged."""
         try:
             return await self.spec(version, dag_id)
         except UnknownDag:
@@ -334,7 +334,7 @@ class RunReader:
         raise UnknownDag(dag_id)
 
     async def shown_row(self, dag_id: str) -> DagRow:
-        """Return a DAG that a file defines, or one without a file that still has a live run.
+        """Return a DAG that a file defines, or a DAG without a file that still has a live run.
 
         Raises:
             UnknownDag: If there is no such DAG.
@@ -378,7 +378,7 @@ class RunReader:
         return Page(await self.summaries(page.items), page.next)
 
     async def summaries(self, rows: Sequence[RunRow]) -> list[RunSummary]:
-        """Return runs as lists show them, with their notes."""
+        """Return the list entries of runs, with the notes on the runs."""
         notes = await self.store.find_notes_of_runs([row.run_no for row in rows]) if rows else {}
         damages, waiting = self.store.damages, self.waiting_runs(rows)
         return [
@@ -392,7 +392,7 @@ class RunReader:
         ]
 
     def waiting_runs(self, rows: Iterable[RunRow]) -> AbstractSet[RunNo]:
-        """Return the numbers of the runs that only wait. Without a daemon, none is known to."""
+        """Return the numbers of the runs that only wait. Without a daemon, none are known."""
         return frozenset()
 
     async def run(self, run_id: str) -> RunRow:
@@ -408,7 +408,7 @@ class RunReader:
 
     async def counts(self, runs: Sequence[RunRow]) -> list[dict[str, int]]:
         """Return the number of tasks of each run by state."""
-        # Counts are read first, so that the expansions read next cover all counted children.
+        # The states are read first, so that the expansions read next cover all counted children.
         states = await self.states(runs)
         layouts = [await self.layout(run) for run in runs]
         return [
@@ -424,7 +424,7 @@ class RunReader:
         return [await self._count(run) for run in runs]
 
     async def _count(self, run: RunRow) -> Counted:
-        """Count the rows of a run. The counts are cached while the run stays ended."""
+        """Count the rows of a run by task and state. The counts of an ended run are cached."""
         known = self._counted.get((run.run_no, run.ended_at))
         if known is not None:
             return known
@@ -435,7 +435,7 @@ class RunReader:
         return counted
 
     async def first_error(self, run: RunRow) -> ErrorView | None:
-        """Return the error of the task of an ended run that failed first; it is cached."""
+        """Return the error of the first task that failed in an ended run. It is cached."""
         key = run.run_no, run.ended_at
         if key not in self._first_errors:
             task = await self.store.find_first_failed(run.run_no)
@@ -449,7 +449,7 @@ class RunReader:
         return RunLayout(run, spec, await self.store.list_expansions(run.run_no))
 
     async def layouts(self, run_nos: Iterable[RunNo]) -> dict[RunNo, tuple[RunRow, RunLayout]]:
-        """Return the runs that exist, with the locations of their tasks, in few queries."""
+        """Return the runs that exist, each with the locations of its tasks. Takes few queries."""
         runs = await self.store.find_runs_by_no(set(run_nos))
         expansions: dict[RunNo, list[ExpansionRow]] = {run_no: [] for run_no in runs}
         for row in await self.store.list_expansions_of(runs):
@@ -510,7 +510,7 @@ class RunReader:
     async def waits(
         self, run: RunRow, tasks: Sequence[tuple[int, int]]
     ) -> Mapping[tuple[int, int], Wait | None]:
-        """Return what tasks wait for; empty here, since only the memory of a daemon knows."""
+        """Return the waits of tasks. Empty here, because only the memory of a daemon has them."""
         return {}
 
     # ── logs ────────────────────────────────────────────────────────────────────────────
@@ -532,7 +532,7 @@ class RunReader:
     async def read_lines(
         self, log: TriedLog | None, wanted: LineRange, *, is_live: bool = False
     ) -> LogLinesView:
-        """Return lines of a log; none of one that does not exist.
+        """Return lines of a log; none if the log does not exist.
 
         Raises:
             BadPattern: If a pattern is not valid, or takes too long.
@@ -543,7 +543,7 @@ class RunReader:
         return msgspec.structs.replace(found, is_live=is_live)
 
     async def run_log(self, run_id: str, wanted: RunLogRange) -> RunLogView:
-        """Return lines of all tasks of a run, and of its callbacks, in the order of time.
+        """Return lines of all tasks of a run, and of its callbacks, in chronological order.
 
         Raises:
             BadPattern: If a pattern is not valid, or takes too long.
@@ -601,7 +601,7 @@ class RunReader:
 
 
 def dag_key(view: DagView) -> Key:
-    """Return the sort key of an entry of the DAG list: files that define no DAG come first."""
+    """Return the sort key of an entry of the DAG list. Files that define no DAG come first."""
     return (0, view.file) if view.dag_id is None else (1, view.dag_id)
 
 

@@ -1,4 +1,4 @@
-"""Filters of runs as clients name them, and the number of runs by DAG, state and cause."""
+"""Filters of runs in the form that clients use, and counts of runs by DAG, state and cause."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ __all__ = (
 )
 
 COUNTED_RUNS = 200_000
-"""Maximum number of runs, the newest first, that a count covers that no index serves."""
+"""Maximum number of runs that are counted if no index serves the filter; the newest are counted."""
 
 _TEXT_LENGTH = 500
 _DAGS_SHOWN = 100
 _NO_DAG = ("",)
-"""The id of no DAG: a filter with it matches no run."""
+"""An id that no DAG has, so that a filter with it matches no run."""
 
 Key = TypeVar("Key")
 
 
 class RunQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """A filter as clients name it. An empty property matches every run; see ``RunFilter``.
+    """A filter in the form that clients use. An empty property matches all runs; see ``RunFilter``.
 
     Attributes:
-        dags, tags: The DAG is one of these, and has one of these tags.
-        states, causes: Names; the run has one of them.
-        first, last: When the run was created: from ``first`` on, and before ``last``.
+        dags, tags: The run's DAG is one of these, and has one of these tags.
+        states, causes: The run has one of these states and one of these causes, given by name.
+        first, last: The run was created at ``first`` or later, and before ``last``.
     """
 
     dags: tuple[str, ...] = ()
@@ -56,7 +56,7 @@ class RunQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def query_of(named: Mapping[str, Any]) -> RunQuery:
-    """Return the filter that the parameters of a request name."""
+    """Return the filter in the parameters of a request."""
     return RunQuery(
         dags=tuple(named.get("dag") or ()),
         tags=tuple(named.get("tag") or ()),
@@ -71,14 +71,14 @@ def query_of(named: Mapping[str, Any]) -> RunQuery:
 
 
 class FacetsView(msgspec.Struct, frozen=True, kw_only=True):
-    """Numbers of runs that match a filter.
+    """The number of runs that match a filter.
 
     Attributes:
         total: Number of runs that match the whole filter.
-        states, causes, dags: Number of runs by state, cause and DAG. Each ignores its own part of
-            the filter, so that it shows what another choice would find. ``dags`` has the DAGs with
-            most runs only.
-        is_complete: Whether all runs were counted, not only the newest.
+        states, causes, dags: Number of runs by state, cause and DAG. Each of the three ignores its
+            own part of the filter, so that it shows what another choice would find. ``dags``
+            contains only the DAGs with the most runs.
+        is_complete: Whether all runs were counted, rather than only the newest.
     """
 
     total: int
@@ -89,7 +89,7 @@ class FacetsView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def run_filter(reader: RunReader, query: RunQuery) -> RunFilter:
-    """Return the filter that a client asks for.
+    """Return the filter that a client requests.
 
     Raises:
         RequestError: If there is no such state or cause, or if the filter is too large.
@@ -136,7 +136,8 @@ async def count_runs(
     Args:
         scopes: The DAGs that the caller may read; ``None`` for all.
     """
-    # One query serves all facets: the properties that facets vary are compared here.
+    # One query serves all facets. So it omits the properties that facets ignore; they are compared
+    # here.
     common = msgspec.structs.replace(wanted, states=(), causes=(), dag_ids=())
     if wanted.dag_ids == _NO_DAG:
         common = wanted
@@ -173,7 +174,7 @@ def _sum(counts: Iterable[tuple[Key, int]]) -> Counter[Key]:
 
 
 def as_text(query: RunQuery) -> str:
-    """Return a filter as one line, for the audit."""
+    """Return a filter as one line of text, for the audit."""
     named: dict[str, Sequence[str]] = {
         "dag": query.dags,
         "tag": query.tags,

@@ -13,13 +13,13 @@ from aioflow.model.triggers import ASSETS, AssetCondition, DagTriggerRow, DagTri
 __all__ = ("condition_text", "schedule_text")
 
 _LENGTH = 500
-"""Maximum length; longer texts are cut."""
+"""Maximum length of the text; longer texts are cut."""
 
 
 def schedule_text(
     spec: DagSpec, own: DagTriggerRow | None = None, shown: PublicFields | None = None
 ) -> str | None:
-    """Return the schedule of a DAG as text; ``None`` if it has none.
+    """Return the schedule of a DAG as text; ``None`` if the DAG has no schedule.
 
     A trigger is shown with its most significant public fields, assets with their operators.
 
@@ -51,7 +51,7 @@ def _decoded_text(packed: bytes) -> str | None:
 
 
 def condition_text(condition: AssetCondition) -> str:
-    """Return a condition over assets as an expression, as its author wrote it."""
+    """Return a condition over assets as an expression, in the notation of its author."""
     parts = (
         part if isinstance(part, str) else _operand(part, condition) for part in condition.parts
     )

@@ -2,7 +2,7 @@
 
 Timestamps are encoded as ISO 8601 in UTC with a ``Z``, states as their lower-case names, and values
 that JSON does not have as the closest JSON value. If a row is damaged, ``damaged`` or
-``unreadable`` is shown in place of its value.
+``unreadable`` is shown instead of its value.
 """
 
 from __future__ import annotations
@@ -68,10 +68,11 @@ class TargetView(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         type: ``pool``, ``file``, ``event``, ``run``, ``dag``, ``time``, ``url``, ``object``,
             ``executor``, ``decision`` or ``trigger``.
-        name: Its name: that of the pool, the path of the file, the id of the run ...
-        dag_id, run_id, task_id: Those that it belongs to, if any.
+        name: The name of the pool, the path of the file, the id of the run ...
+        dag_id, run_id, task_id: The DAG, run and task to which the target belongs, if any.
         key: The key of an event.
-        used, all: Used slots and slots of a pool; ended tasks and tasks of a run.
+        used, all: The used slots and all slots of a pool, or the ended tasks and all tasks of a
+            run.
         state: The state of a run.
     """
 
@@ -100,8 +101,8 @@ class PolledWait(Wait, frozen=True, kw_only=True):
     Attributes:
         last_check_at, next_check_at: Times of the last and the next poll, if known.
         label: What the wait is for, in its author's words.
-        target: What the trigger checks, for a trigger of the catalogue.
-        fires_at: When a wait for a time ends.
+        target: What the trigger checks; only for a trigger of the catalogue.
+        fires_at: The time at which the wait ends, if it is a wait for a time.
     """
 
     last_check_at: Timestamp | None = None
@@ -115,10 +116,11 @@ class WaitView(msgspec.Struct, frozen=True, kw_only=True):
     """The wait of a task or run; see ``model.Wait``.
 
     Attributes:
-        trigger_id: The trigger that it waits for, if any.
+        trigger_id: The trigger that the task waits for, if any.
         last_check_at, next_check_at: Times of the last and the next check, if known.
         label: What the wait is for, in the words of the task's author.
-        fires_at: When a wait for a time ends; ``until`` is its deadline.
+        fires_at: The time at which the wait ends, if it is a wait for a time. ``until`` is the
+            deadline.
     """
 
     kind: str
@@ -141,20 +143,21 @@ class ErrorView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CauseView(msgspec.Struct, frozen=True, kw_only=True):
-    """A link of a chain of causes: a task, and what it waits for or why it failed.
+    """A link in a chain of causes: a task, and what it waits for or why it failed.
 
     Attributes:
-        depth: Distance from the start of the chain. A link waits for the links that follow with
-            a depth greater by one, or never ran because these failed.
-        run_id: The run of the task. It changes within a chain where a task waits for a task of
-            the previous run.
+        depth: Distance from the start of the chain. The links that follow with a depth greater by
+            one are what the task waits for, or why it never ran.
+        run_id: The run of the task. The links of a chain have different runs if a task waits for a
+            task of the previous run.
         waiting_on: ``None`` for a task that is not waiting now.
         count: Number of children that this link represents, in the same state for the same cause.
         error: The error of a task that failed itself.
         text: The cause as one sentence, without times.
         total: Number of all children of the mapped task; ``None`` for a task without children.
-        target: What it waits for, so that it can be linked to; ``None`` if that has no name.
-        shares: The runs that use the pool that it waits for, the largest share first.
+        target: What the task waits for, in a form that can be linked to; ``None`` if that has no
+            name.
+        shares: The runs that use the pool for which the task waits, the largest share first.
         actions: What a person may do about it; see ``waits.sentences.actions``.
         usual_seconds: The median of such waits of the task in the last 30 days, if known.
     """
@@ -178,7 +181,7 @@ class CauseView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChainView(msgspec.Struct, frozen=True, kw_only=True):
-    """The chain of causes that keep a run, or one of its tasks, from continuing.
+    """The chain of causes that prevent a run, or one of its tasks, from continuing.
 
     Attributes:
         text: The answer in one sentence, without times.
@@ -215,14 +218,14 @@ def iso(at: Timestamp | None) -> str | None:
 
 
 def error_view(failure: Failure | None) -> ErrorView | None:
-    """Return the error of a try as JSON shows it."""
+    """Return the JSON form of the error of a try."""
     if failure is None:
         return None
     return ErrorView(type=failure.type, message=failure.message, reason=failure.reason)
 
 
 def wait_view(wait: Wait | None, state: TaskState | None = None) -> WaitView | None:
-    """Return a wait as JSON shows it.
+    """Return the JSON form of a wait.
 
     Args:
         state: The state of the waiting task. For a running task, a wait for the database is
@@ -250,7 +253,7 @@ class DamageView(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         row: Its key.
-        run_id, dag_id: The run and DAG it belongs to, as far as they can be read.
+        run_id, dag_id: The run and the DAG to which the row belongs, as far as they can be read.
     """
 
     table: str
@@ -262,7 +265,7 @@ class DamageView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def damage_view(damage: Damage, run: RunRow | None) -> DamageView:
-    """Return a damaged row as JSON shows it."""
+    """Return the JSON form of a damaged row."""
     return DamageView(
         table=damage.table,
         row=damage.key,
@@ -285,12 +288,12 @@ def task_state_name(row: TaskRow) -> str:
 
 
 def quarantine_reason(run: RunRow, damage: Damage | None) -> str | None:
-    """Return why a run starts no more tasks; ``None`` if it is healthy."""
+    """Return the reason why a run starts no more tasks; ``None`` if the run is healthy."""
     return str(damage) if run.quarantine is None and damage is not None else run.quarantine
 
 
 _EXACT = 1 << 53
-"""Beyond this, JSON parsers do not agree on the value of an integer."""
+"""Limit beyond which JSON parsers do not agree on the value of an integer."""
 
 _LEVELS = DEPTH_LIMIT + 8
 """Maximum nesting depth of values that are shown."""
@@ -300,7 +303,7 @@ _REASON_LENGTH = 500
 
 
 class DagView(msgspec.Struct, frozen=True, kw_only=True):
-    """A DAG, or a file that defines none, whose id, version and timezone are ``None``."""
+    """A DAG, or a file that defines no DAG and so has no id, version and timezone."""
 
     dag_id: str | None
     file: str
@@ -376,7 +379,8 @@ class EventView(msgspec.Struct, frozen=True, kw_only=True):
     """A named event.
 
     Attributes:
-        run_id: The run whose task emitted it; ``None`` if there is none, or it was deleted.
+        run_id: The run whose task emitted the event; ``None`` if there is no such run, or if it was
+            deleted.
         data: The value if it takes at most 4 KiB, else ``{"size_bytes": n}``.
     """
 
@@ -393,12 +397,13 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         state: ``damaged`` if the row of the run cannot be read.
-        quarantine: Why it starts no more tasks; ``None`` for a healthy run.
+        quarantine: Why the run starts no more tasks; ``None`` for a healthy run.
         note: The text of the note on the run, if it has one.
         started_by: The person, the backfill or the calling run that started it; ``None`` if its
             schedule or an event did.
-        is_waiting: Whether it is running and only waits: no task of it runs or is queued, and those
-            that have begun wait. Only the active node knows; elsewhere it is false.
+        is_waiting: Whether the run is in progress but only waits: none of its tasks is running or
+            queued, and every started task is waiting. Only the active node knows this; other nodes
+            return false.
     """
 
     run_id: str
@@ -417,15 +422,15 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NoteView(msgspec.Struct, frozen=True, kw_only=True):
-    """A note on a run, or on a task of it.
+    """A note on a run, or on a task of the run.
 
     Attributes:
         task_id: ``None`` for the note on the run.
         map_index: -1 if it is not on a mapped child.
         round: The loop's iteration; 0 outside of loops.
         text: Plain text, possibly with several lines.
-        author: Who wrote it last.
-        at: When.
+        author: Who last changed the note.
+        at: When the note was last changed.
     """
 
     run_id: str
@@ -444,7 +449,7 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
         map_index: -1 if it is not a mapped child.
         round: The loop's iteration, counted from 0; 0 outside of loops.
         map_label: A label set by the task's author; ``None`` until its body has started.
-        state: ``damaged`` if its row cannot be read; ``error`` tells why.
+        state: ``damaged`` if its row cannot be read; ``error`` then contains the reason.
         try_number: 0 before the first try.
         result: The value if it takes at most 4 KiB, else ``{"size_bytes": n}``.
     """
@@ -485,7 +490,7 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TriggerView(msgspec.Struct, frozen=True, kw_only=True):
-    """The trigger of a deferred task, or one that starts runs and belongs to no run or task.
+    """The trigger of a deferred task, or a DAG trigger, which starts runs and has no run or task.
 
     Attributes:
         kind: ``time``, ``file``, ``run``, ``event``, ``http`` or ``object`` for the standard
@@ -498,10 +503,10 @@ class TriggerView(msgspec.Struct, frozen=True, kw_only=True):
         shared_with: Number of other triggers that share its watch; ``None`` if unknown.
         next_check_at: Time of its next check, if known.
         last_check_at: Time of its last check, if known.
-        fires_at: When a trigger of one time or duration fires; ``null`` for others.
+        fires_at: When a trigger for a point in time or a duration fires; ``null`` for others.
         label: What the wait is for, in the words of the task's author.
-        map_label: The label of the child that waits.
-        text: What it waits for in words, such as ``for the file /data/in/bank.csv``.
+        map_label: The label of the waiting child.
+        text: What the trigger waits for, in words, such as ``for the file /data/in/bank.csv``.
         payload: The fields of its event as JSON schemas, where known. Only for a single trigger.
     """
 
@@ -529,17 +534,17 @@ class TriggerView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlowView(msgspec.Struct, frozen=True, kw_only=True):
-    """Code that has blocked a shared event loop since the daemon started.
+    """Code that has blocked a shared event loop since the daemon was started.
 
     Attributes:
         kind: ``trigger`` for a class of triggers, ``task`` for an ``async def`` body.
         name: The class path, or ``DAG.TASK``.
-        stalls: How often it has blocked the loop.
+        stalls: How often the code has blocked an event loop.
         longest_ms, total_ms: Duration of the longest stall, and of all stalls together.
         source_location: File, line and function of the last stall.
-        run_id, task_id: Those of the last stall.
+        run_id, task_id: The run and the task of the last stall.
         trigger_id: The trigger of the last stall; ``None`` for a task.
-        quarantined: Whether triggers of this class run in a host of their own.
+        quarantined: Whether the triggers of this class run in a separate host.
     """
 
     kind: str
@@ -556,11 +561,11 @@ class SlowView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HealthView(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether the daemon works.
+    """The health of the daemon.
 
     Attributes:
-        reason: The error if the database cannot be written to, otherwise the disk that is full;
-            empty if neither is the case.
+        reason: The error if the database cannot be written to, or else the disk that is full; empty
+            if there is no such problem.
         owed: Number of callbacks and alerts in the outbox.
     """
 
@@ -574,13 +579,14 @@ class CleanedView(msgspec.Struct, frozen=True, kw_only=True):
     """The amount of expired data that was deleted, or that a dry run would delete.
 
     Attributes:
-        runs: Runs, which are hidden now; rows, results and logs are deleted in the background.
+        runs: Runs. They are hidden now, and their rows, results and logs are deleted in the
+            background.
         events: Named events.
         journal: Rows of the journal.
         logs: Runs whose logs were deleted.
         versions: Versions of DAG files that are no longer referenced.
         audit: Audit entries.
-        history: Rows of days of the history.
+        history: Rows of the history.
         more: Whether more expired data is left.
     """
 
@@ -595,7 +601,7 @@ class CleanedView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def instant(text: str, what: str) -> Timestamp:
-    """Parse an ISO 8601 timestamp; without an offset it is UTC.
+    """Parse an ISO 8601 timestamp. Without an offset, it is in UTC.
 
     Raises:
         RequestError: If it is not valid.
@@ -611,7 +617,7 @@ def instant(text: str, what: str) -> Timestamp:
 
 
 def plain_bytes(body: bytes | None) -> Any:
-    """Convert a stored value to JSON; a damaged one to ``unreadable`` with the reason."""
+    """Convert a stored value to JSON. A damaged value becomes ``unreadable`` with the reason."""
     if body is None:
         return None
     try:
@@ -621,7 +627,7 @@ def plain_bytes(body: bytes | None) -> Any:
 
 
 def plain_fields(body: bytes | None) -> dict[str, Any]:
-    """Convert stored fields to JSON; damaged ones to ``unreadable`` with the reason."""
+    """Convert stored fields to JSON. Damaged fields become ``unreadable`` with the reason."""
     shown = {} if body is None else plain_bytes(body)
     if isinstance(shown, dict):
         return shown
@@ -629,16 +635,16 @@ def plain_fields(body: bytes | None) -> dict[str, Any]:
 
 
 def unreadable(problem: Exception) -> dict[str, str]:
-    """Return a placeholder for a damaged value, with a reason of limited length."""
+    """Return a placeholder for a damaged value. It contains the reason, cut to a maximum length."""
     message = _text(str(problem)) or type(problem).__name__
     return {"unreadable": message[:_REASON_LENGTH]}
 
 
 def plain(value: Any, levels: int = _LEVELS) -> Any:
-    """Return the closest JSON for a value that is passed between tasks.
+    """Return the closest JSON form of a value that is passed between tasks.
 
     Raises:
-        ValueError: If it is nested more deeply than such a value can be.
+        ValueError: If it is nested more deeply than a value can be.
     """
     if not levels:
         raise ValueError(f"nested deeper than {_LEVELS}")
@@ -682,7 +688,7 @@ def _text(value: str) -> str:
 
 
 def slow_view(known: LoopBlocker) -> SlowView:
-    """Return code that has blocked a shared event loop as JSON shows it."""
+    """Return the JSON form of code that has blocked a shared event loop."""
     return SlowView(
         kind=known.kind,
         name=known.name,
@@ -705,12 +711,12 @@ def summary(
     *,
     is_waiting: bool = False,
 ) -> RunSummary:
-    """Return a run as lists show it.
+    """Return the list entry of a run.
 
     Args:
-        damage: A known damage of another row of the run.
+        damage: Known damage to another row of the run.
         note: The note on the run.
-        is_waiting: Whether it only waits.
+        is_waiting: Whether the run only waits.
     """
     return RunSummary(
         run_id=run.run_id,

@@ -123,18 +123,20 @@ class Api(Explaining):
         vault: Encrypts values; ``None`` if the key cannot be rotated.
         clean: Deletes a part of the expired data, or reports what it would delete.
         hosts: Returns the load of the shared hosts.
-        watched: Describes triggers: which share a watch, and when they check.
-        watched_sensors: Describes hosted sensors: when they check.
-        worker_pages: Returns the addresses of pages about remote workers that are up.
-        spans: Returns the number of trace spans that were made, and of those that were dropped.
+        watched: Describes triggers: which of them share a watch, and when they check.
+        watched_sensors: Describes the hosted sensors: when they check.
+        worker_pages: Returns the URLs of pages about remote workers that are up.
+        spans: Returns the number of trace spans that were made, and the number that were dropped.
         timetables: Access to custom timetables; ``None`` if no host is available.
         passwords: Hashes passwords; ``None`` for the default, which is deliberately slow.
         dags_read: Returns whether the DAG folders have been read once.
-        dags_known: Whether the database has all DAGs before that, as after a takeover.
-        copy_result: Copies results that are stored outside of the home; ``None`` if none are.
+        dags_known: Whether the database already has all DAGs before the folders have been read, as
+            after a takeover.
+        copy_result: Copies results that are stored outside of the home; ``None`` if all are in the
+            home.
         connection_tests: Tests connections; ``None`` without a daemon.
-        node_queries: Queries to and from other nodes. With them and without an engine this is the
-            API of a standby.
+        node_queries: Queries to and from other nodes. If they are given without an engine, this is
+            the API of a standby.
         node_status: Returns the role of this node, and the state of the active one.
 
     Attributes:
@@ -148,7 +150,7 @@ class Api(Explaining):
         reads: Queries of the web page.
         history: Ends and durations of runs and tasks by hour.
         node_queries: Queries to and from other nodes; ``None`` if there are none.
-        follower: Follows the commits of the active node; ``None`` except for a standby.
+        follower: Follows the commits of the active node; ``None`` unless this node is a standby.
     """
 
     def __init__(
@@ -261,7 +263,7 @@ class Api(Explaining):
         """Rotate the key of the home; see ``KeyRotation``.
 
         Raises:
-            RequestError: If standbys have the key in files of their own.
+            RequestError: If the standbys have their own copies of the key file.
         """
         if self._rotation is None:
             raise DaemonAway(str(self._home or ""))
@@ -275,7 +277,7 @@ class Api(Explaining):
         return await self._rotation.rotate(self._send)
 
     async def clean(self, *, dry_run: bool) -> CleanedView:
-        """Delete a part of the expired data; ``more`` tells whether some is left.
+        """Delete a part of the expired data. ``more`` in the result tells whether any is left.
 
         Args:
             dry_run: Only report what would be deleted.
@@ -292,7 +294,7 @@ class Api(Explaining):
         return cls(None, store, tasklog, clock=SystemClock(), home=home)
 
     async def spec(self, version: str, dag_id: str) -> DagSpec:
-        """Return a DAG as of a version; from memory if the version is in use."""
+        """Return a DAG in a given version; from memory if the version is in use."""
         if self._engine is not None:
             plan = self._engine.memory.dag_versions.get((version, dag_id))
             if plan is not None:
@@ -312,12 +314,13 @@ class Api(Explaining):
             return await self._send_once(request, actor, seconds)
 
     async def _wait_for_dag(self, dag_id: str) -> None:
-        """Wait until a DAG is known, or until the first reading of the DAG files has ended.
+        """Wait until a DAG is known, or until the DAG files have been read once.
 
-        If all files were read and none defines the DAG, return: the caller's look-up then fails.
+        If all files have been read and none defines the DAG, return normally: the caller will not
+        find it.
 
         Raises:
-            UnknownDag: If the time limit is over, and neither is the case.
+            UnknownDag: If the time limit has passed before either happened.
         """
         dags = self._running.memory.dags
         await self._first_read.wait_for(lambda: dag_id in dags)
@@ -325,14 +328,14 @@ class Api(Explaining):
             raise UnknownDag(dag_id, is_reading=True)
 
     async def dag_row(self, dag_id: str) -> DagRow:
-        """Return a DAG that a file defines. In the daemon's first seconds, wait for it."""
+        """Return a DAG that a file defines. Wait for it if the daemon has just been started."""
         try:
             return await super().dag_row(dag_id)
         except UnknownDag:
             if self._engine is None or self._first_read.is_over:
                 raise
             await self._wait_for_dag(dag_id)
-            await self._send(CountTasks(run_ids=()))  # once it responds, the DAG has been stored
+            await self._send(CountTasks(run_ids=()))  # after the response, the DAG is stored
             return await super().dag_row(dag_id)
 
     async def _send_once(self, request: Request, actor: Actor | None, seconds: float) -> object:
@@ -353,10 +356,10 @@ class Api(Explaining):
     async def _send_to_active(
         self, request: Note | NoteUse | OpenSession, actor: Actor | None
     ) -> SessionRow | None:
-        """Have the active node make a change of this standby.
+        """Have the active node make a change on behalf of this standby.
 
         Raises:
-            NoActiveNode: If none has answered.
+            NoActiveNode: If no active node has answered.
             RequestError: If the request was refused.
         """
         if self.node_queries is None or self.follower is None:
@@ -369,7 +372,7 @@ class Api(Explaining):
         return answer.session
 
     async def answer_standby(self, query: OwnQuery) -> OwnAnswer:
-        """Make a change of a standby."""
+        """Make a change on behalf of a standby."""
         try:
             answer = await self._send_as(query.request, query.actor, REQUEST_SECONDS)
         except AioflowError as exc:
@@ -405,7 +408,8 @@ class Api(Explaining):
             await check_params(self._running.memory, dag_id, conf)
             answer = await self._send(request)
         except AioflowError:
-            # A repeated request succeeds even if its DAG is gone or has other parameters by now.
+            # A repeated request succeeds even if its DAG was deleted or has other parameters by
+            # now.
             same = await self._same_run(request)
             if same is None:
                 raise
@@ -414,7 +418,7 @@ class Api(Explaining):
         return _triggered(await self.run(made), created=created)
 
     async def _same_run(self, request: CreateRun) -> RunRow | None:
-        """Return the run, ended or not, that an earlier identical request has created."""
+        """Return the run that an earlier identical request has created, even if it has ended."""
         if request.key is not None:
             keyed = await self.store.find_run_by_key(request.dag_id, request.key)
             if keyed is not None:
@@ -442,7 +446,7 @@ class Api(Explaining):
     async def list_pools(self) -> list[PoolView]:
         """Return the limited pools by name, with the used slots and queued tasks of each.
 
-        Both numbers are ``None`` without a daemon, because they are counted in memory only.
+        Without a daemon, both numbers are ``None``, because they are counted only in memory.
         """
         return await self.reads.pools()
 
@@ -476,14 +480,14 @@ class Api(Explaining):
     async def _triggers_after(
         self, after: TriggerNo, limit: int
     ) -> tuple[list[TriggerView], TriggerNo | None]:
-        """Return waiting triggers, and the last number that was read; ``None`` at the end.
+        """Return waiting triggers, and the last number that was read or ``None`` at the end.
 
-        There may be fewer than ``limit`` before the end, because a run is deleted meanwhile.
+        There may be fewer than ``limit`` before the end, if a run is deleted meanwhile.
         """
         rows = await self.store.list_triggers(limit=limit, after=after)
         memory = None if self._engine is None else self._running.memory
         waiting = await self.reads.trigger_reader.views(rows)
-        # A full page ends with its last row: later triggers belong to the next page.
+        # A full page ends with its last row, so later triggers belong to the next page.
         upto = rows[-1].trigger_no if len(rows) == limit else sys.maxsize
         dag_triggers = await page_of_dag_triggers(self, memory, after=after, upto=upto, limit=limit)
         found = sorted((*waiting, *dag_triggers), key=lambda view: view.trigger_id)[:limit]
@@ -492,7 +496,7 @@ class Api(Explaining):
         return found, upto if len(rows) == limit else None
 
     async def show_dag(self, dag_id: str) -> DagDetailView:
-        """Return one DAG as of its newest version, with the state of the trigger of its runs."""
+        """Return one DAG in its newest version, with the state of its DAG trigger."""
         shown = await super().show_dag(dag_id)
         memory = None if self._engine is None else self._running.memory
         rows = await self.store.find_dag_triggers([dag_id])
@@ -520,7 +524,7 @@ class Api(Explaining):
         """Return the code that has blocked an event loop, the longest total time first.
 
         Raises:
-            DaemonAway: If there is no daemon, since only its memory knows.
+            DaemonAway: If there is no daemon, because this is known only in its memory.
         """
         return [
             slow_view(known) for known in self._running.memory.loop_blockers.all() if known.count
@@ -541,7 +545,7 @@ class Api(Explaining):
         return await health(engine, self.store, self._home, self.clock, is_read=is_read)
 
     async def _standby_health(self, follower: JournalFollower) -> HealthView:
-        """Return whether this standby can pass requests on, and knows of the latest commits."""
+        """Return whether this standby can forward requests, and knows of the latest commits."""
         return standby_health(
             has_joined=self._node_status().role is NodeRole.STANDBY,
             is_active_alive=follower.active_node.is_alive,

@@ -1,8 +1,8 @@
 """Task instances of a run as shown to users: row numbers, states, results and logs.
 
-A task instance is located by task index and map index, whether it has a row or not. A small
-result is shown as a value, a larger one as its size. A log has one part per try, with tries
-numbered across clears.
+A task instance is located by task index and map index, whether it has a row or not. A small result
+is shown as a value, a larger one as its size. A log has one part per try. Tries are numbered across
+clears.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class RunLayout:
 
     Args:
         run: The run.
-        spec: The DAG as of the run's version.
+        spec: The DAG in the run's version.
         expansions: The known expansions. A mapped task without one counts as one instance.
     """
 
@@ -101,7 +101,7 @@ class RunLayout:
         return mapped is not None and mapped.until >= 0
 
     def last_round(self, task_index: int) -> int:
-        """Return the last iteration of a task that has begun; -1 if the task is in no loop."""
+        """Return the last iteration of a task that has begun; -1 if the task is not in a loop."""
         is_round = self.is_in_loop(task_index) and self.is_expanded(task_index)
         return self.width(task_index) - 1 if is_round else -1
 
@@ -128,7 +128,7 @@ class RunLayout:
         return expansion.first_task_no + map_index if 0 <= map_index < expansion.width else None
 
     def find(self, task_no: TaskNo) -> TaskLocation | None:
-        """Return the location of the row with a number; ``None`` if it is not of this run."""
+        """Return the location of the row with this number; ``None`` if it is of another run."""
         task_index = task_no - self._first
         if 0 <= task_index < len(self.spec.tasks):
             return TaskLocation(task_index, -1, task_no)
@@ -139,7 +139,7 @@ class RunLayout:
         return None
 
     def after(self, task_index: int, map_index: int) -> int:
-        """Return the offset of the first location after a location, which need not exist."""
+        """Return the offset of the first location after the given one, which need not exist."""
         offset = sum(self.width(at) for at in range(min(task_index, len(self.spec.tasks))))
         if task_index >= len(self.spec.tasks):
             return offset
@@ -188,7 +188,7 @@ class RunLayout:
         """Return the number of task instances in each state, including those without a row.
 
         Args:
-            rows: As ``Store.count_states`` returns them.
+            rows: The counts that ``Store.count_states`` returns.
             run_state: Determines the state of task instances without a row.
         """
         counts: Counter[TaskState] = Counter()
@@ -203,8 +203,8 @@ class RunLayout:
 def absent_state(run_state: RunState) -> TaskState:
     """Return the state of a task without a row.
 
-    It is pending in a live run, successful in a successful one, and cancelled otherwise. A run that
-    was marked manually may have ended before its tasks.
+    The task is pending in a live run, successful in a successful run, and cancelled otherwise. A
+    run that was marked manually may have ended before its tasks.
     """
     if run_state.is_live:
         return TaskState.PENDING
@@ -220,11 +220,11 @@ def task_view(
     results: Mapping[TaskNo, Any],
     labels: Mapping[TaskNo, str],
 ) -> TaskView:
-    """Return one task as JSON shows it.
+    """Return the JSON form of one task.
 
     Args:
         run_state: Determines the state of a task without a row.
-        waits: What tasks wait for, by task index and map index.
+        waits: The waits of tasks, by task index and map index.
         results, labels: By the row number of the task.
     """
     task = layout.spec.tasks[location.task_index]
@@ -253,10 +253,10 @@ def task_view(
 
 
 RESULT_BYTES = 4 * 1024
-"""Largest result that a response contains."""
+"""Maximum size of a result that is included in a response."""
 
 _RESULT_ITEMS = 100
-"""Number of stored items that are read. For a list with as many, only its length is shown."""
+"""Number of stored items that are read. If a list has as many, only its length is shown."""
 
 
 CopyResult: TypeAlias = Callable[[ResultRow], Awaitable[Path]]
@@ -267,7 +267,7 @@ class ShownResults:
     """Reads results from the store and from the folder of large results.
 
     Args:
-        copy: Copies results that are stored outside of the home; ``None`` if none are.
+        copy: Copies results that are stored outside of the home; ``None`` if all are in the home.
     """
 
     def __init__(self, store: Store, folder: Path | None, copy: CopyResult | None = None) -> None:
@@ -276,7 +276,7 @@ class ShownResults:
         self._copy = copy
 
     async def shown(self, row: ResultRow) -> Any:
-        """Return a result if it is small. A list that tasks are mapped over has a file of items."""
+        """Return a result if it is small. A list that tasks expand over has a file of items."""
         if row.size > RESULT_BYTES:
             return {"size_bytes": row.size}
         if row.body is not None:
@@ -313,7 +313,7 @@ class ShownResults:
         return await self._copy(row)
 
     async def _items(self, row: ResultRow) -> Any:
-        """Return the items a task has stored, if they are small."""
+        """Return the items that a task has stored, if they are small."""
         items = await self._store.list_items(row.task_no, limit=_RESULT_ITEMS)
         size = sum(len(item.payload) for item in items)
         if size > RESULT_BYTES or len(items) == _RESULT_ITEMS:
@@ -324,9 +324,9 @@ class ShownResults:
 def log_part_of_try(
     tries: Sequence[TryRow], row: TaskRow | None, try_number: int | None
 ) -> LogPart | None:
-    """Return the part of a log that a try printed, or all of it; ``None`` if there is no such try.
+    """Return the part of a log for one try, or all of it; ``None`` if there is no such try.
 
-    Each ended try has a row, except a first try that succeeded. The running try has no row.
+    Each ended try has a row, except for a first try that succeeded. The running try has no row.
 
     Args:
         tries: The tries of the task, in the order of their execution.
@@ -341,15 +341,16 @@ def log_part_of_try(
         return LogPart(after=after, upto=tries[try_number - 1].start_no)
     if try_number > len(tries) + 1:
         return None
-    # Later tries have other numbers in their log records, so this selects the current one.
+    # Log records contain the try number. This selects the records of the current try, because later
+    # tries will have other numbers.
     own = try_number if row is None else row.try_number
     return LogPart(after=WHOLE_LOG.after if last is None else last.start_no, try_number=own)
 
 
 def _clear_notices(tries: Sequence[TryRow], row: TaskRow | None) -> tuple[tuple[int, bytes], ...]:
-    """Return the executions after which the task was cleared, with a notice for the log.
+    """Return the executions after which the task was cleared, each with a notice for the log.
 
-    After a clear, the try number is not greater than that of the previous execution.
+    A clear is detected by a try number that is not greater than that of the previous execution.
     """
     counts = [(one.start_no, one.try_number) for one in tries]
     if row is not None and (not counts or row.start_no > counts[-1][0]):

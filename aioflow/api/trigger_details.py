@@ -1,7 +1,7 @@
 """Details of triggers: their public fields, and sentences that describe what they wait for.
 
-Fields that are declared public are shown; all others are masked, because they may contain
-credentials. Of a URL, the user information and the query are masked, too. A class declares its
+Fields that are declared public are shown. All others are masked, because they may contain
+credentials. In a URL, the user information and the query are masked, too. A class declares its
 public fields in ``public_fields``. The declarations of the catalogue are repeated here, because the
 daemon does not import the catalogue. Plug-ins are inspected once, in a separate process. For any
 other class, the host of the trigger reports the declaration.
@@ -38,11 +38,11 @@ Fields: TypeAlias = Mapping[str, Any]
 """The public fields of a trigger, with URLs masked."""
 
 _NAMED_TASKS = 5
-"""Maximum number of tasks that a sentence names; further ones are only counted."""
+"""Maximum number of tasks that a sentence names. Further tasks are only counted."""
 
 
 def wait_sentence(class_path: str, fields: Fields) -> str | None:
-    """Return what a trigger waits for; ``None`` if its class is not in the catalogue."""
+    """Return a sentence for what a trigger waits for; ``None`` if it is not in the catalogue."""
     say = CATALOGUE_SENTENCES.get(class_path)
     try:
         return None if say is None else say(fields)
@@ -53,11 +53,11 @@ def wait_sentence(class_path: str, fields: Fields) -> str | None:
 def fires_at(
     class_path: str, kwargs: bytes | None, *, since: Timestamp, deadline: Timestamp | None
 ) -> Timestamp | None:
-    """Return when a trigger of one time or duration fires; ``None`` for others, or if unknown.
+    """Return when a trigger for a time or a duration fires; ``None`` for others, or if unknown.
 
     Args:
         since: When its task began to wait, on the wall clock.
-        deadline: The end of the wait, on the wall clock; that of a sleep is its end.
+        deadline: The end of the wait, on the wall clock. For a sleep, this is when it fires.
     """
     if class_path == SLEEP:
         return deadline
@@ -161,14 +161,14 @@ CATALOGUE_SENTENCES: Mapping[str, Callable[[Fields], str]] = {
     "aioflow_triggers.temporal:DateTimeTrigger": _datetime_sentence,
     "aioflow_triggers.temporal:TimeDeltaTrigger": _timedelta_sentence,
 }
-"""Sentences by class path. A test compares the keys with the registered catalogue."""
+"""Sentences by class path. A test checks that the keys are the classes of the catalogue."""
 
 
 DETAIL_LENGTH = 500
 """Maximum length of a detail; longer details are cut."""
 
 _BRIEF_FIELDS = 2
-"""Number of fields in a brief text; classes declare the most significant fields first."""
+"""Number of fields in a brief text. Classes declare the most significant fields first."""
 
 CATALOGUE_FIELDS: Mapping[str, tuple[str, ...]] = {
     "aioflow_triggers.events:EventTrigger": ("name", "key", "after"),
@@ -192,7 +192,7 @@ CATALOGUE_FIELDS: Mapping[str, tuple[str, ...]] = {
     "aioflow_triggers.temporal:DateTimeTrigger": ("moment",),
     "aioflow_triggers.temporal:TimeDeltaTrigger": ("delta",),
 }
-"""The public fields that the catalogue's classes declare; a test checks that they agree."""
+"""The public fields that the catalogue's classes declare. A test checks that both agree."""
 
 
 _PERSON_FIELDS = ("question", "assignees", "approvals")
@@ -213,7 +213,7 @@ def _event_target(fields: Fields) -> TargetView:
 
 
 def _named_by(type_: str, field: str) -> Callable[[Fields], TargetView]:
-    """Return a function that names a target of one type by one of its fields."""
+    """Return a function that makes a target of this type, named by one of a trigger's fields."""
     return lambda fields: TargetView(type=type_, name=str(fields[field]))
 
 
@@ -233,7 +233,7 @@ CATALOGUE_TARGETS: Mapping[str, Callable[[Fields], TargetView]] = {
     "aioflow_triggers.temporal:DateTimeTrigger": _named_by("time", "moment"),
     "aioflow_triggers.temporal:TimeDeltaTrigger": _named_by("time", "delta"),
 }
-"""What the catalogue's classes wait for. A test compares the keys with the catalogue."""
+"""The targets of the catalogue's classes. A test checks that the keys are these classes."""
 
 
 _TEXT, _NUMBER = {"type": "string"}, {"type": "integer"}
@@ -259,9 +259,9 @@ CATALOGUE_PAYLOADS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "body": {},
     },
 }
-"""JSON schemas of the fields of the events that a person can send in place of a trigger.
+"""JSON schemas for the fields of events that a person can send instead of a trigger.
 
-A test compares the names with the catalogue.
+A test checks that the names are classes of the catalogue.
 """
 
 
@@ -286,7 +286,7 @@ class PublicFields:
     def detail(
         self, class_path: str, kwargs: bytes | None, watched: TriggerDescription | None = None
     ) -> str:
-        """Return the description by the trigger's author or, without one, its class and fields.
+        """Return the author's description of a trigger, or else its class and fields.
 
         Fields are shown only if the class declares public fields.
 
@@ -310,7 +310,7 @@ class PublicFields:
     def sentence(
         self, class_path: str, kwargs: bytes | None, watched: TriggerDescription | None
     ) -> str:
-        """Return what a trigger waits for as a sentence, and the result of its last check.
+        """Return a sentence for what a trigger waits for, including the result of its last check.
 
         Args:
             watched: The description from the trigger's host.
@@ -334,7 +334,7 @@ class PublicFields:
         return f"{text}{note}"[:DETAIL_LENGTH]
 
     def target(self, class_path: str, kwargs: bytes | None) -> TargetView:
-        """Return what a trigger waits for; outside of the catalogue only the name of its class."""
+        """Return the target of a trigger; outside of the catalogue only the name of its class."""
         fields = plain_bytes(kwargs)
         known = fields if isinstance(fields, dict) else {}
         if class_path == SLEEP:
@@ -355,7 +355,7 @@ class PublicFields:
     def payload(self, class_path: str, kwargs: bytes | None) -> dict[str, dict[str, Any]] | None:
         """Return the fields of a trigger's event, each a JSON schema with a default if known.
 
-        ``None`` for a class whose events are not known.
+        Return ``None`` for a class whose events are not known.
         """
         known = CATALOGUE_PAYLOADS.get(class_path)
         if known is None:
@@ -370,7 +370,7 @@ class PublicFields:
         }
 
     def brief(self, name: str, class_path: str, kwargs: bytes) -> str:
-        """Return the name of a class with the first public fields that are set, if any."""
+        """Return the name of a class, followed by the first public fields that are set, if any."""
         fields = plain_bytes(kwargs)
         known = fields if isinstance(fields, dict) else {}
         public = self._declared.get(class_path, ())
@@ -384,14 +384,14 @@ class PublicFields:
     def _public(
         self, class_path: str, watched: TriggerDescription | None
     ) -> Collection[str] | None:
-        """Return the public fields: those registered here, else those reported by the host."""
+        """Return the public fields: those registered here, or else those reported by the host."""
         declared = self._declared.get(class_path)
         if declared is None and watched is not None and watched.public:
             return watched.public
         return declared
 
     def _safe(self, text: str) -> str:
-        """Mask secrets in a text from the trigger's author or its last check."""
+        """Mask secrets in a text that comes from the trigger's author or its last check."""
         return self._masks.masked_text(masked_urls(text))[:DETAIL_LENGTH]
 
 

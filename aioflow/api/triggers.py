@@ -1,4 +1,4 @@
-"""Triggers as shown to users: those of deferred tasks, and DAG triggers, which start runs."""
+"""Triggers as shown to users: triggers of deferred tasks, and DAG triggers, which start runs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _AT_ONCE = 200
 _CONCURRENT_LOOKUPS = 1_000
 
 _STOPPED = "stopped"
-"""State of a trigger that is not hosted because its DAG is paused with ``if_paused="stop"``."""
+"""State of a trigger that is not hosted, because its DAG is paused and has ``if_paused="stop"``."""
 
 _BLOCKED = frozenset(
     {_STOPPED} | {kind.value for kind in WaitKind}  # the kinds are states of DAG triggers
@@ -67,7 +67,7 @@ _BLOCKED = frozenset(
 
 
 class _Hosted(NamedTuple):
-    """Where a trigger is hosted, as far as memory knows.
+    """The location and state of a trigger that are known from memory.
 
     Attributes:
         node: The node that hosts it, if any.
@@ -79,7 +79,7 @@ class _Hosted(NamedTuple):
 
 
 def kind_of(class_path: str) -> str:
-    """Return ``time``, ``file`` ... for the standard catalogue, else the class's name."""
+    """Return ``time``, ``file`` ... for the standard catalogue, or else the name of the class."""
     module, _, name = class_path.partition(":")
     return KINDS.get(module, name or class_path)
 
@@ -89,7 +89,7 @@ class TriggerReader:
 
     Args:
         memory: The memory of a running engine, which knows where triggers are hosted.
-        watched: Gets descriptions from the hosts of triggers.
+        watched: Fetches descriptions of triggers from their hosts.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class TriggerReader:
     async def views(
         self, rows: Sequence[TriggerRow], *, state: str | None = None
     ) -> list[TriggerView]:
-        """Return triggers as users see them, without those whose run has been deleted.
+        """Return triggers in the form that users see, except triggers whose run has been deleted.
 
         Args:
             state: Only triggers in this state.
@@ -136,10 +136,10 @@ class TriggerReader:
         return found
 
     async def worded(self, run_no: RunNo, waits: Mapping[K, Wait | None]) -> dict[K, Wait | None]:
-        """Return the waits of a run with check times, and with readable details for triggers.
+        """Return the waits of a run, with check times and with readable details for triggers.
 
-        Check times are added for triggers and sensors. If a trigger has been deleted, its detail
-        is the engine's text.
+        Check times are added for triggers and sensors. If a trigger has been deleted, its detail is
+        the text from the engine.
         """
         sensors, triggers = _polling(waits)
         rows: dict[int, TriggerRow] = {}
@@ -200,7 +200,7 @@ class TriggerReader:
     async def numbers_in_state(
         self, numbers: Sequence[TriggerNo], stored: TriggerState, state: str
     ) -> list[TriggerNo]:
-        """Return the triggers in this state, in the given order, without reading their rows.
+        """Return the triggers in this state, in the given order. Does not read their rows.
 
         Args:
             stored: The state in their rows.
@@ -285,7 +285,7 @@ def _whereabouts(number: TriggerNo, memory: Memory) -> _Hosted:
 
 
 def _blocked_shapes(memory: Memory) -> set[TaskShape]:
-    """Return the shapes (``TaskShape``) of packed triggers that may be prevented from running."""
+    """Return the shapes (``TaskShape``) of packed triggers that may be unable to run."""
     return {
         shape
         for shape in memory.packing.shapes()
@@ -315,10 +315,10 @@ def _trigger_view(
     detail: str,
     shift: int,
 ) -> TriggerView:
-    """Return a trigger row as users see it.
+    """Return a trigger row in the form that users see.
 
     Args:
-        shift: Offset of the wall clock from the steady time that the row uses.
+        shift: Offset of the wall clock from the steady clock, whose times are in the row.
     """
     deadline = None if row.deadline_at is None else row.deadline_at + shift
     return TriggerView(
@@ -359,7 +359,7 @@ async def page_of_dag_triggers(
         found += filter(is_wanted, await list_dag_triggers(reader, memory, rows))
         if len(rows) < size:
             break
-        after, size = rows[-1].trigger_no, min(4 * size, PAGE)  # few matched: read larger pages
+        after, size = rows[-1].trigger_no, min(4 * size, PAGE)  # few rows match: read larger pages
     return found[:limit]
 
 
@@ -385,7 +385,7 @@ async def list_dag_triggers(
         reader: Reads the database.
         memory: The memory of a running engine, which knows whether a trigger has a host; ``None``
             if no engine runs.
-        rows: Stored DAG triggers. Even a long list does not block the event loop.
+        rows: Stored DAG triggers. A long list is processed without blocking the event loop.
     """
     if not rows:
         return []

@@ -32,7 +32,7 @@ __all__ = (
 _KEY_LENGTH = 250
 _CONF_BYTES = 1024 * 1024
 _PAYLOAD_BYTES = 64 * 1024
-# Excludes ``.`` and ``..``, which browsers resolve in paths, and ids that look like flags.
+# Excludes ``.`` and ``..``, which browsers resolve in URL paths, and ids that look like options.
 _RUN_ID = re.compile(r"(?!-)(?!\.{1,2}\Z)[A-Za-z0-9_.:+@=-]{1,250}")
 
 
@@ -62,7 +62,7 @@ def checked_idempotency_key(key: str | None) -> str | None:
 
 
 def packed_conf(conf: Mapping[str, Any] | None) -> bytes | None:
-    """Encode a conf for the store, sorted by name so that equal confs have equal bytes.
+    """Encode a conf for the store. It is sorted by name, so that equal confs have equal bytes.
 
     Raises:
         BadConf: If it is too large, or contains a value that cannot be stored.

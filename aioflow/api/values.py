@@ -3,9 +3,10 @@
 Values are set, listed by name and deleted. They are never returned.
 
 Key rotation replaces the key while the home is in use, and re-encrypts all data that was encrypted
-with the old key, including fields of triggers and decisions. Nothing is lost at any point: the key
-file contains both keys before anything is encrypted with the new key, and keeps the old key until
-no data needs it. If a rotation is interrupted, the next call continues it.
+with the old key, including fields of triggers and decisions. No data can become unreadable at any
+point: the key file contains both keys before anything is encrypted with the new key, and it
+contains the old key until no data needs that key. If a rotation is interrupted, the next call
+continues it.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ __all__ = (
 )
 
 VALUE_BYTES = 64 * 1024
-"""Maximum size of a value, as JSON or text."""
+"""Maximum size of a value in its JSON or text form."""
 
 _NAME = re.compile(r"[A-Za-z0-9_.:@/-]{1,250}")
 
@@ -51,10 +52,10 @@ class ValueView(msgspec.Struct, frozen=True, kw_only=True):
     """The description of a value, without the value.
 
     Attributes:
-        set_at: When it was last set.
-        opens: Whether a key of this home decrypts it.
-        hidden: Whether it is masked in logs. Texts of fewer than 5 characters are not masked, and
-            variables only if their names sound like secrets.
+        set_at: When the value was last set.
+        opens: Whether a key of this home decrypts the value.
+        hidden: Whether the value is masked in logs. Texts of fewer than 5 characters are not
+            masked, and variables only if their names sound like secrets.
     """
 
     name: str
@@ -67,8 +68,9 @@ class ConnectionView(ValueView, frozen=True, kw_only=True):
     """The description of a connection.
 
     Attributes:
-        conn_type, host: Empty if not set; ``None`` if no key of this home decrypts it. If the host
-            is a URL, only the server's name is included, since the rest may contain a secret.
+        conn_type, host: Empty if not set; ``None`` if no key of this home decrypts the connection.
+            If the host is a URL, only the name of the server is included, because the rest may
+            contain a secret.
     """
 
     conn_type: str | None
@@ -97,9 +99,9 @@ class NamedValues:
 
         Args:
             value: Text for a secret, a URI or an object for a connection, any JSON for a variable.
-            keep_secrets: For a connection: keep the password and the secrets in ``extra`` that the
-                new value does not have. Only for the same server: otherwise they would be sent to
-                another one, whose owner could read them.
+            keep_secrets: For a connection: whether to retain the password and the secrets in
+                ``extra`` that the new value lacks. Only possible for the same server, because
+                otherwise the owner of another server could read them.
 
         Raises:
             BadValue: If the name, the value or its size is invalid.
@@ -152,7 +154,7 @@ def _type_and_host(name: str, packed: bytes) -> tuple[str, str]:
 
 
 def stored_connection(name: str, packed: bytes) -> tuple[Connection, Masks]:
-    """Return a connection from its row, and masks for its secrets."""
+    """Return the connection in a row, and masks for its secrets."""
     masks = Masks()
     plain = msgspec.msgpack.decode(packed)
     masks.hide(secret_texts(ValueKind.CONNECTION, name, plain))
@@ -160,10 +162,10 @@ def stored_connection(name: str, packed: bytes) -> tuple[Connection, Masks]:
 
 
 def _with_secrets(value: Any, packed: bytes) -> Any:
-    """Return a connection with the stored secrets that it lacks.
+    """Return a connection, completed with those stored secrets that it lacks.
 
     Raises:
-        BadValue: If the connection is invalid, or it is to another server.
+        BadValue: If the connection is invalid, or is to another server than the stored one.
     """
     new, (old, _) = _connection(value), stored_connection("", packed)
     retained = {
@@ -218,7 +220,8 @@ class RotationView(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         reencrypted: Number of values, trigger fields and decisions encrypted with the new key.
-        unopened: Number of those that no key of this home decrypts; they are unchanged.
+        unopened: Number of values, trigger fields and decisions that no key of this home decrypts.
+            They are left unchanged.
         resumed: Whether this call has completed an earlier, interrupted rotation.
     """
 
@@ -231,7 +234,7 @@ class KeyRotation:
     """Rotates the key of a home.
 
     Args:
-        vault: Encrypts and decrypts for the daemon.
+        vault: Encrypts and decrypts the daemon's data.
         path: The key file.
     """
 

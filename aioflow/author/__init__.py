@@ -1,3 +1,3 @@
-"""The API of DAG files, public through the facade ``aioflow``: describes work, never runs it."""
+"""The API for DAG files, published through ``aioflow``. It describes work and never runs it."""
 
 from __future__ import annotations

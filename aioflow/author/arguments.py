@@ -1,4 +1,4 @@
-"""Turns the arguments of a call in a DAG into bindings, and collects the parents they name."""
+"""Binding of call arguments in a DAG, and collection of the parents that they refer to."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def bind_spread(
     """Bind the arguments of ``partial(**fixed).expand_kwargs(items)``; see ``bind_call``.
 
     Args:
-        refused: Names that an item must not contain: options of the task, not parameters.
+        refused: Names of task options, which an item must not contain.
     """
     signature = _signature(fn, owner)
     arguments = bind_call(fn, (), fixed, dag=dag, owner=owner, injects=injects, partly=True)

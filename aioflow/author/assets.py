@@ -25,7 +25,7 @@ OUTLETS_LIMIT = 64
 
 
 class _Combinable:
-    """Adds the operators ``&`` and ``|`` to assets and asset expressions."""
+    """Base class that provides the operators ``&`` and ``|`` of assets and asset expressions."""
 
     def __and__(self, other: Asset | AssetExpression) -> AssetExpression:
         return AssetExpression(True, (self, other))

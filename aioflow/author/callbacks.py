@@ -103,7 +103,7 @@ class Notification(msgspec.Struct, frozen=True, kw_only=True):
 
 
 outbound: ContextVar[Callable[[Notification], None]] = ContextVar("outbound")
-"""Receives messages instead of sending them. Set only by the test kit."""
+"""Called with each message instead of sending it. Set only by the test kit."""
 
 
 def summary(context: Mapping[str, Any]) -> dict[str, Any]:
@@ -135,8 +135,9 @@ def with_link(
     """Return the content of a notification with the signed link for its recipient, if any.
 
     Args:
-        link_for: The assignee that the recipient is. By default the only one, if the message has
-            one recipient: everyone who reads a link can answer with it.
+        link_for: The assignee who receives the message. If the message has only one recipient, the
+            default is the task's only assignee. With several recipients there is no default,
+            because everyone who reads a link can answer with it.
         recipients: How many recipients the message has; ``None`` if that is unknown, as for a
             channel.
 
@@ -174,21 +175,23 @@ def _summary_line(said: Mapping[str, Any]) -> str:
 class WebhookNotifier:
     """Posts JSON to a URL: ``on_failure=WebhookNotifier("https://...")``.
 
-    Temporary failures (no connection, status 429, or 500 and above) are retried: first a few
-    times here, later by the daemon. The header ``Idempotency-Key`` is the same in each attempt.
-    With a signing secret the request has the headers of Standard Webhooks: ``webhook-id``,
-    ``webhook-timestamp`` and ``webhook-signature``, an HMAC-SHA256 over ``id.timestamp.body``.
+    Temporary failures (no connection, status 429, or 500 and above) are retried, first a few times
+    in this process, later by the daemon. The header ``Idempotency-Key`` is the same in each
+    attempt. If there is a signing secret, the request has the headers of Standard Webhooks:
+    ``webhook-id``, ``webhook-timestamp`` and ``webhook-signature``, an HMAC-SHA256 over
+    ``id.timestamp.body``.
 
     Args:
         url: The target URL. It is visible to everyone who can read the DAG file.
         url_secret: Instead of ``url``: the name of a secret that contains the URL.
         signing_secret: The name of a secret to sign with.
         headers: Additional headers.
-        payload: Makes the JSON body from the context, instead of ``summary``.
+        payload: Builds the JSON body from the context, instead of ``summary``.
         timeout_seconds: The timeout of one attempt.
         tries: The number of attempts before the daemon takes over.
-        link_for: For ``on_ask``: the assignee to whom the receiver belongs. The message then has a
-            signed link for that assignee, with which everyone who reads it can answer.
+        link_for: For ``on_ask``: the assignee to whom the receiver belongs. The message then
+            contains a signed link for that assignee. Everyone who reads the link can answer with
+            it.
     """
 
     def __init__(
@@ -286,7 +289,7 @@ class EmailNotifier:
         subject: Makes the subject from the context, instead of the ``text`` of ``summary``.
         timeout_seconds: The timeout of each network operation.
         link_for: See ``WebhookNotifier``. With one address, by default the only assignee. The link
-            of a user goes to one address only; that of a group may go to several.
+            of a user goes to one address only; the link of a group may go to several.
     """
 
     def __init__(

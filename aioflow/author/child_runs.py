@@ -1,4 +1,4 @@
-"""Starts runs of other DAGs from a task, and waits for them."""
+"""Functions that start runs of other DAGs from a task, and wait for their ends."""
 
 from __future__ import annotations
 

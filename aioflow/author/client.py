@@ -307,7 +307,7 @@ class NamedEvents(Generic[Of]):
             of: Identifies this wait; passed back to ``tell``. Another ``ask`` with the same ``of``
                 before ``tell`` is called replaces this one.
             key: If given, wait for the first such event that was emitted with this key.
-            after: The ``id`` of the last event that does not count.
+            after: Events up to and including this ``id`` are ignored.
         """
         self._follower.ask(of, key=key, after=after)
 

@@ -1,14 +1,14 @@
-"""Serializes values as msgpack, to store them and to pass them between processes.
+"""Serialization of values as msgpack, for storage and for transfer between processes.
 
 JSON types and bytes are plain msgpack. Other types have a msgpack extension with a tag that aioflow
 defines, so that they are restored even if no annotation is known. Dataclasses, structs and enums
 are stored as plain maps and values: only an annotation turns them into objects again (``decode``).
 Decoding never imports anything by name.
 
-Size and depth are measured while a value is packed. User code is not trusted: a length may be
-wrong, and an iteration may never end. Packed parts are stored as bytes, so that a value in progress
-needs little more memory than its limit. Large values are packed in short steps, between which a
-shared event loop can run other tasks.
+Size and depth are measured while a value is packed. User code is not trusted: the length that an
+object reports may be wrong, and an iteration may never end. Packed parts are stored as bytes, so
+that a value in progress needs little more memory than its limit. Large values are packed in short
+steps, between which a shared event loop can run other tasks.
 """
 
 from __future__ import annotations
@@ -429,7 +429,7 @@ class Packing:
         return size
 
     def _int(self, value: int) -> int | Ext:
-        """Pack an integer beyond the range of msgpack."""
+        """Pack an integer outside the range of msgpack."""
         self._spend(value.bit_length() >> 3)
         return packed_int(value)
 
@@ -449,7 +449,7 @@ class Packing:
     # ── limits ──────────────────────────────────────────────────────────────────────────
 
     def _spend(self, size: int) -> None:
-        """Subtract bytes that are about to be copied from what is left of the limit."""
+        """Subtract the size of a copy that is about to be made from the remaining limit."""
         cost = size + 2
         self._left -= cost
         if cost > self._large:

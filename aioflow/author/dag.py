@@ -1,4 +1,4 @@
-"""DAGs: created and registered by a DAG file, which adds tasks to them."""
+"""The ``DAG`` class and the ``@dag`` decorator. A new DAG is registered for its DAG file."""
 
 from __future__ import annotations
 
@@ -60,19 +60,18 @@ _open: ContextVar[tuple[DAG, ...]] = ContextVar("open_dags", default=())
 class DagOptions(TypedDict, total=False):
     """Options of a DAG.
 
-    ``default_args`` are options for its tasks, which a task may override. ``params`` are
-    parameters with their defaults, in addition to those of the function. ``reads`` are the files
-    that runs need, or glob patterns, relative to the folder of the DAG file; ``dags check`` reports
-    missing ones. ``data_interval`` is a point (``fire_time``), or begins at the ``previous`` fire
-    time.
-    ``description`` is Airflow's name for ``doc``, ``dagrun_timeout`` for ``run_timeout``, and
+    ``default_args`` are options for its tasks, which a task may override. ``params`` are parameters
+    with their defaults, in addition to those of the function. ``reads`` are the files that runs
+    need, or glob patterns, relative to the folder of the DAG file; ``dags check`` reports missing
+    ones. ``data_interval`` is either a point (``fire_time``), or begins at the ``previous`` fire
+    time. ``description`` is Airflow's name for ``doc``, ``dagrun_timeout`` for ``run_timeout``, and
     ``on_failure_callback`` for ``on_failure``. Callbacks of a DAG are called for the run, not for
     its tasks. ``if_running`` and ``debounce`` require a trigger as ``schedule``: ``if_running``
-    says what happens to an event while a run is active, and ``debounce`` how long there must be
-    no further event before the last event starts a run. With ``isolated`` its coroutines and
-    triggers run in processes that no other DAG uses. ``executor`` is where its ``def`` tasks run,
-    unless they name another; sensors stay on the daemon's machine. ``python`` is the name of the
-    interpreter that its file chooses in a comment, repeated here for readers.
+    says what happens to an event while a run is active, and ``debounce`` how long there must be no
+    further event before the last event starts a run. If ``isolated`` is set, the DAG's coroutines
+    and triggers run in processes that no other DAG uses. ``executor`` is where its ``def`` tasks
+    run, unless they name another executor; sensors stay on the daemon's machine. ``python`` is the
+    name of the interpreter that the DAG file chooses in a comment, repeated here for readers.
     """
 
     schedule: Schedule | Trigger[Any] | AssetSchedule | Timetable
@@ -139,7 +138,7 @@ class DAG:
         missed: Which missed fire times are run.
         nodes: Its tasks. A task's index is its index here.
         parameters: Its parameters by name, in order.
-        unfinished: Operators whose ``__init__`` has not yet called that of ``Operator``, by
+        unfinished: Operators whose ``__init__`` has not yet called ``Operator.__init__``, by
             Python's ``id``.
     """
 
@@ -228,9 +227,9 @@ class DAG:
         return f"<DAG {self.dag_id} with {len(self.nodes)} tasks>"
 
     def add(self, node: Node, arguments: CallArguments) -> None:
-        """Add a task with its arguments. Its index must be the next one."""
+        """Add a task with its arguments. The index of the task must be the next free one."""
         _check_name(node.task_id, "task")
-        assert node.task_index == len(self.nodes)  # noqa: S101 - the caller took it from here
+        assert node.task_index == len(self.nodes)  # noqa: S101 - the caller took the index here
         self.nodes.append(node)
         self._uses.setdefault(node.task_id, 0)
         node.arguments, node.sources = arguments.bindings, self._sources_of(node, arguments)

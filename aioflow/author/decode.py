@@ -1,4 +1,4 @@
-"""Converts decoded values to their annotated types: the inverse of encoding.
+"""Conversion of decoded values to their annotated types: the inverse of encoding.
 
 Also reads data written by hand: in the JSON conf of a run, dates, decimals and durations are text.
 Annotations are hints, as everywhere in Python: a value that is not the plain form of its annotated
@@ -136,7 +136,7 @@ def is_protocol(annotation: Any) -> bool:
 
 
 class _Misfit(Exception):
-    """The value is neither of the annotated type nor in its plain form."""
+    """Raised for a value that is neither of the annotated type nor in its plain form."""
 
 
 class _Restorer:

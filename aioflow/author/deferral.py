@@ -348,5 +348,5 @@ def default_deferrable(*, unless_set: bool = False) -> bool:
 
 def set_default_deferrable(*, value: bool | None) -> None:
     """Set the daemon's setting in this process; ``None`` if it has none."""
-    global _default_deferrable  # noqa: PLW0603 - one setting of a process, set once before any user code
+    global _default_deferrable  # noqa: PLW0603 - a setting of the process, set before any user code
     _default_deferrable = value

@@ -111,7 +111,7 @@ class Calls(Protocol):
     async def record(
         self, call: Call, work: Callable[[], Any], annotation: Any, *, in_thread: bool
     ) -> Any:
-        """Return the result of ``work``, from the record if it has run before."""
+        """Return the recorded result of ``work``, or run it and record its result."""
         ...
 
     async def packed(self, steps: Steps[bytes]) -> bytes:
@@ -305,8 +305,8 @@ def step(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Coroutine[Any,
         The return value of the function, awaited for an ``async def``.
 
     Raises:
-        TypeError: If the function itself has a parameter ``label``. Pass that one with
-            ``functools.partial``.
+        TypeError: If the function itself has a parameter ``label``. Bind that parameter with
+            ``functools.partial`` instead.
     """
     label = kwargs.pop("label", None)
     if label is not None and _has_parameter(fn, "label"):

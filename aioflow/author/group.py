@@ -47,9 +47,9 @@ ONE_ROUND = (Source(values=(None,)),)
 
 
 class GroupRef(Ref[R_co]):
-    """The result of a group, which is that of one of its tasks.
+    """The result of a group, which is the result of one of its tasks.
 
-    A dependency on the result is a dependency on the whole group.
+    A dependency on this reference is a dependency on the whole group.
     """
 
     def __new__(cls, node: Node, keys: tuple[str | int, ...], group: Linked) -> Self:
@@ -139,12 +139,12 @@ def round_value(returned: object, inside: Sequence[Node]) -> Ref[Any]:
 def add_decider(
     until: Until, returned: Ref[Any], inside: Sequence[Node], tails: Sequence[Node], max_rounds: int
 ) -> None:
-    """Add the task that evaluates the condition after all others. Mark all tasks as in the loop.
+    """Add the task that evaluates the condition, and mark all of these tasks as part of the loop.
 
     Args:
         returned: The reference to the value of a round.
         inside: The tasks of the loop.
-        tails: The tasks of the loop that have no child in it.
+        tails: The tasks of the loop that have no child in it. The new task runs after them.
     """
     task = until if isinstance(until, TaskFunction) else TaskFunction(until, {}, is_sensor=False)
     decider = task.override(task_id="until").as_part(Part.UNTIL)(returned).node
@@ -191,7 +191,8 @@ class TaskGroup(Linked):
 
     The ids of its tasks start with the id of the group and a dot. If the group comes after a task,
     the tasks that have no parent in the group run after that task. If the group comes before a
-    task, that task waits for the tasks that have no child in the group; teardowns do not count.
+    task, that task waits for the tasks that have no child in the group; teardowns among them are
+    ignored.
 
     Attributes:
         group_id: Includes the ids of the enclosing groups.
@@ -228,7 +229,7 @@ class TaskGroup(Linked):
             self._go_along()
 
     def _go_along(self) -> None:
-        """Pair the children of its tasks by index.
+        """Pair the children of the group's tasks by index.
 
         Tasks without a parent in the group run after the tasks that the group is mapped over.
         """
@@ -270,7 +271,7 @@ class TaskGroup(Linked):
 
     @property
     def node(self) -> Node:
-        """Always raises, because a group is more than one task."""
+        """Always raises, because a group consists of several tasks."""
         raise dag_error(f"group {self.group_id!r} is no single task; name one of its tasks")
 
     @property
@@ -281,7 +282,7 @@ class TaskGroup(Linked):
 
     @property
     def tails(self) -> Sequence[Node]:
-        """The tasks of the group that have no child in it, without teardowns."""
+        """The tasks of the group that have no child in it, except teardowns."""
         work = [node for node in self.nodes if not node.is_teardown]
         followed = {parent for node in work for parent in node.parents}
         return self._some([node for node in work if node.task_index not in followed])
@@ -304,9 +305,9 @@ class MappedGroup:
     """A task group with some of its arguments; ``expand`` runs its tasks once per item.
 
     All of its tasks are mapped over the same items, and children with the same index belong
-    together: the trigger rule of a child considers only its parents' children with that index,
-    and the child gets their results. A task outside of the group that uses the group's result
-    gets the results of all children, as from any mapped task.
+    together. The trigger rule of a child considers only its parents' children with that index, and
+    only their results are passed to the child. A task outside of the group that uses the group's
+    result gets the results of all children, as from any mapped task.
     """
 
     def __init__(self, fn: Callable[..., Any], make: _Make, fixed: Mapping[str, Any]) -> None:

@@ -64,14 +64,15 @@ INT_LOW, INT_HIGH = -(1 << 63), (1 << 64) - 1
 """The range of integers in msgpack."""
 
 BASES = (str, int, float, bytes, datetime, date, PurePath, Decimal)
-"""Base types as which subclass instances, such as the str of a template library, are encoded."""
+"""Base types. An instance of a subclass, such as a template library's str, is encoded as its base.
+"""
 
 _DIGITS_PER_BYTE = 3  # a Decimal stores 19 digits in 8 bytes
 _encoder = msgspec.msgpack.Encoder()
 
 
 class Misfit(Exception):
-    """A value cannot be serialized; the caller adds its location.
+    """Raised if a value cannot be serialized. The caller adds the location of the value.
 
     Attributes:
         value_type: The name of its type.
@@ -146,7 +147,7 @@ def _encode_decimal(value: Decimal) -> bytes:
 
 
 def _encode_datetime(value: datetime) -> bytes:
-    """Encode the local time, the name of its zone if it has one, and the ``fold``."""
+    """Encode the local time, the name of its zone, if any, and the ``fold``."""
     zone = getattr(value.tzinfo, "key", None)
     if isinstance(value.tzinfo, ZoneInfo) and zone is not None:
         wall = datetime.isoformat(value.replace(tzinfo=None))
@@ -315,7 +316,7 @@ class ValueFrame(Frame):
 
 
 class KeyScanFrame(Frame):
-    """Scans the keys of a map: if all are text, the map is encoded as a plain one."""
+    """Scans the keys of a map. If all of them are text, the map is encoded as a plain map."""
 
     __slots__ = ()
 
@@ -422,8 +423,8 @@ def register_codec(
     """Register how values of a class are serialized in results, triggers, events and conf.
 
     Call it once, at the top level of a module that is imported by every task with such values. If
-    an annotation names the class, a value is restored. Without an annotation, the task receives the
-    output of ``encode``.
+    an annotation names the class, a value is restored to it. Without an annotation, the task
+    receives the output of ``encode``.
 
     Args:
         cls: Any class that is not serializable already. The codec applies to its subclasses too.
@@ -466,7 +467,7 @@ _SMALL_ITEMS = 1024
 it occurs."""
 
 _SHORT_TEXT = 64
-"""Text and bytes count as one item, and as one more for each time they exceed this length."""
+"""Text and bytes count as one item, plus one for each multiple of this length."""
 
 _SMALL_TEXT = 64 * 1024
 """Maximum length of a small value that is text."""
@@ -499,7 +500,7 @@ def packed_small_fields(named: Mapping[str, object]) -> bytes | None:
 
 
 class _NotSmall(Exception):
-    """The value exceeds a limit, or needs the full encoder."""
+    """Raised if a value exceeds a limit or needs the full encoder."""
 
 
 def _pack(value: Any, levels: int, budget: Budget) -> Any:
@@ -598,7 +599,8 @@ def _nested_packer(tag: int) -> Callable[[Any, int, Budget], Ext]:
 
 
 _dataclass_fields: WeakKeyDictionary[type, tuple[str, ...]] = WeakKeyDictionary()
-"""Field names by dataclass. A dataclass that is also a container, such as a list, is left out."""
+"""Field names by dataclass. A dataclass that is also a container, such as a list, is not included.
+"""
 
 _AUTHORS_CONTAINERS = (Mapping, list, tuple, AbstractSet, Sequence)
 

@@ -388,7 +388,7 @@ class Node:
         return TriggerRule.ALL_SUCCESS
 
     def surround(self, inside: Sequence[Node]) -> None:
-        """Make this task run after all tasks in ``inside``, and make those run after its setups."""
+        """Make this task run after all tasks in ``inside``, and those tasks after its setups."""
         nodes = self.dag.nodes
         setups = [task_index for task_index in sorted(self.parents) if nodes[task_index].is_setup]
         own = {node.task_index for node in inside}
@@ -429,7 +429,7 @@ class Placeholder:
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
-            # Python itself, dataclasses and copy look for such names.
+            # Python itself, dataclasses and copy probe for such names and expect an AttributeError.
             raise AttributeError(name)
         return self._refuse(f".{name}")
 

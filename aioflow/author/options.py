@@ -47,7 +47,7 @@ _default_tries = 3
 
 def set_default_tries(tries: int) -> None:
     """Set the daemon's setting ``default_tries`` in this process."""
-    global _default_tries  # noqa: PLW0603 - one setting of a process, set once before any user code
+    global _default_tries  # noqa: PLW0603 - a setting of the process, set before any user code
     _default_tries = tries
 
 
@@ -132,8 +132,8 @@ class OperatorOptions(TypedDict, total=False):
     """Options of every task.
 
     ``retries`` and ``retry_delay`` are Airflow's form of ``retry``. ``pool_slots`` and
-    ``priority_weight`` are its names for ``slots`` and ``priority``, and ``on_success_callback``
-    and the like are its names for ``on_success`` and the like.
+    ``priority_weight`` are Airflow's names for ``slots`` and ``priority``, and
+    ``on_success_callback`` and the like are its names for our ``on_success`` and the like.
     """
 
     retry: Retry
@@ -186,7 +186,7 @@ class TaskOptions(OperatorOptions, total=False):
 class SensorClassOptions(OperatorOptions, total=False):
     """Options of sensors. The last five are Airflow's names; ``mode`` has no effect here.
 
-    ``max_wait`` of a sensor is Airflow's name for ``max_interval``.
+    For a sensor, ``max_wait`` is Airflow's name for ``max_interval``.
     """
 
     interval: Duration
@@ -223,7 +223,7 @@ _AIRFLOW_SENSOR_NAMES = {**_AIRFLOW_NAMES, "max_wait": "max_interval"}
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """The complete options of a task. ``retry``, ``rule``, ``executor``: ``None`` if not set."""
+    """All options of a task. ``retry``, ``rule`` and ``executor`` are ``None`` if not set."""
 
     retry: Retry | None = None
     rule: TriggerRule | None = None
@@ -477,7 +477,7 @@ _default_executor = LOCAL
 
 def set_default_executor(name: str) -> None:
     """Set the daemon's setting ``executor`` in this process."""
-    global _default_executor  # noqa: PLW0603 - one setting of a process, set once before any user code
+    global _default_executor  # noqa: PLW0603 - a setting of the process, set before any user code
     _default_executor = name
 
 
@@ -556,7 +556,10 @@ def executor_of(
     is_sensor: bool,
     has_requirements: bool,
 ) -> str:
-    """Return the executor of a task: its own, or for a ``def`` task that of its DAG or the default.
+    """Return the executor of a task.
+
+    A task may name an executor. If a ``def`` task names none, it uses the executor of its DAG, or
+    else the default one. All other tasks run locally.
 
     Args:
         named: The executor that the task names.
@@ -565,7 +568,7 @@ def executor_of(
         has_requirements: Whether the task has resources or options for its executor.
 
     Raises:
-        BadExecutor: If the task cannot run where it says.
+        BadExecutor: If the task cannot run on that executor.
     """
     is_function = body is Body.FUNCTION
     if not is_function and (named not in {None, LOCAL} or has_requirements):

@@ -113,7 +113,7 @@ def _schema_violation(schema: Mapping[str, Any], value: Any) -> str | None:
     from jsonschema.exceptions import best_match
     from referencing import Registry
 
-    # The registry is empty, so that nothing is fetched, whatever a $ref says.
+    # The registry is empty, so that no $ref can make the validator fetch anything.
     validator = Draft202012Validator(schema, registry=Registry(), format_checker=FormatChecker())
     problem = best_match(validator.iter_errors(value))
     if problem is None:
@@ -184,13 +184,13 @@ _TYPE_NAMES = {cls: name for name, cls in _TYPES_BY_NAME.items()} | {type(None):
 _LISTS = (list, abc.Sequence, abc.Iterable, abc.Collection, abc.MutableSequence)
 _MAPS = (dict, abc.Mapping, abc.MutableMapping)
 ANY_TYPE = "Any"
-"""The text of a type that has no text of its own."""
+"""The text for types that have no text."""
 _CONSTANTS = (str, int, bool, type(None))
 _TEXT_LIMIT = 4_000
 
 
 def type_name(annotation: Any) -> str:
-    """Return the text of a type, with ``Any`` for a type, or a part of one, that has none."""
+    """Return the text of a type. A type, or a part of a type, that has no text becomes ``Any``."""
     text = _type_text(annotation)
     return text if len(text) <= _TEXT_LIMIT else ANY_TYPE
 
@@ -255,7 +255,7 @@ def _type_of_expression(node: ast.expr) -> Any:
         case ast.Name(id=name):
             return _TYPES_BY_NAME.get(name, Any)
         case ast.BinOp(left=left, right=right):
-            return Union[_type_of_expression(left), _type_of_expression(right)]  # noqa: UP007 - None | None is none
+            return Union[_type_of_expression(left), _type_of_expression(right)]  # noqa: UP007 - None | None is a TypeError
         case ast.Subscript(value=ast.Name(id="Literal"), slice=inner):
             values = inner.elts if isinstance(inner, ast.Tuple) else [inner]
             return Literal[tuple(map(ast.literal_eval, values))]

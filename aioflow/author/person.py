@@ -35,7 +35,7 @@ _UNSET: Any = msgspec.UNSET
 
 
 class PersonTrigger(Trigger[Any]):
-    """Waits until people have decided. It runs nowhere: the answer of a person is its event.
+    """Waits until people have decided. No process runs it: the answer of a person is its event.
 
     The payload is ``True`` or ``False``, or, with a form, a dict of plain JSON types. Restore it
     with ``msgspec.convert(event, Form)``. A coroutine uses ``ask_person`` instead.
@@ -46,7 +46,7 @@ class PersonTrigger(Trigger[Any]):
             answer is yes or no.
         details: Further text, shown below the question.
         assignees: Who may answer: names of users, of groups or of roles; by default operators.
-        approvals: How many people must approve. One who does not decides at once.
+        approvals: How many people must approve. A single rejection decides at once.
         not_by: ``"starter"`` excludes the person who started the run.
         default: The answer after the timeout of the wait.
         schema: The JSON Schema of the form, instead of ``form``.
@@ -103,7 +103,7 @@ class PersonTrigger(Trigger[Any]):
         return "aioflow.author.person.PersonTrigger", fields
 
     async def run(self) -> AsyncIterator[TriggerEvent[Any]]:
-        """Raise an error: no host runs this trigger."""
+        """Raise an error, because no process runs this trigger."""
         raise RuntimeError("a PersonTrigger is answered by people, and runs nowhere")
         yield
 
@@ -173,7 +173,7 @@ def ask_person(
             answer is ``True`` or ``False``.
         details: Further text, shown below the question.
         assignees: Who may answer: names of users, of groups or of roles; by default operators.
-        approvals: How many people must approve. One who does not decides at once.
+        approvals: How many people must approve. A single rejection decides at once.
         not_by: ``"starter"`` excludes the person who started the run.
         timeout: How long to wait.
         default: The answer after the timeout.
@@ -251,7 +251,7 @@ def _is_form(form: object) -> bool:
 
 
 def _schema_of(form: type[Any]) -> str:
-    """Return the JSON Schema of a form, with the schemas of its enums in their fields."""
+    """Return the JSON Schema of a form, with the schemas of enums moved into its fields."""
     if not _is_form(form):
         raise dag_error(f"a form is a dataclass or a msgspec.Struct, got {form!r}")
     try:
@@ -268,7 +268,7 @@ def _schema_of(form: type[Any]) -> str:
             rest = {key: value for key, value in field.items() if key != "$ref"}
             root["properties"][name] = {**named, **rest}
     if not str(root.get("description", "")).strip() or dataclasses.is_dataclass(form):
-        root.pop("description", None)  # a dataclass without a docstring has its signature as one
+        root.pop("description", None)  # without a docstring, a dataclass gets its signature as one
     root["additionalProperties"] = False
     text = json.dumps({**root, **({"$defs": known} if known else {})})
     if len(text) > SCHEMA_LENGTH:
@@ -295,7 +295,7 @@ def _plain(default: Any) -> Any:
 
 
 def _plain_default(default: Any, form: type[Any] | None) -> Any:
-    """Return a default in plain JSON types, as an answer is stored."""
+    """Return a default in plain JSON types, the form in which answers are stored."""
     if default is msgspec.UNSET or default is None:
         return default
     if form is None:

@@ -97,7 +97,7 @@ class _DerivedItems(Items):
 
     @property
     def binding(self) -> Any:
-        """Always raises: a task can expand over these items, but not take them as an argument."""
+        """Always raises: a task can expand over these items, but not take them as arguments."""
         raise dag_error(
             f"{self._called} can be given to expand() only; take the result itself here"
         )
@@ -188,7 +188,7 @@ def source_of(value: object, what: str) -> Source:
         DagError: If ``value`` is neither a list nor a reference to one.
     """
     if isinstance(value, Items):
-        return value._source()  # noqa: SLF001 - what the class is for
+        return value._source()  # noqa: SLF001 - the class is made for this
     if isinstance(value, Placeholder):
         raise dag_error(f"{what} {value!r}; let a task return the list")
     if isinstance(value, Mapping):
@@ -353,7 +353,7 @@ class Ref(Linked, Items, Any, Generic[R_co]):  # type: ignore[misc]
 
 
 def _heads_of(value: object) -> list[Node]:
-    """Return the tasks that run first in references, operators, groups or lists of them."""
+    """Return the tasks that run first in a reference, an operator, a group, or a list of these."""
     return [node for item in _linked_in(value) for node in item.heads]
 
 

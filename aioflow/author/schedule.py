@@ -1,8 +1,8 @@
 """Schedules: times, custom timetables, triggers and assets that start runs.
 
 A timetable is user code, so the daemon never calls it. Any object with a method
-``next_after(moment)`` is a timetable; its fields are stored like those of a trigger. It runs as a
-trigger that yields an event at each fire time.
+``next_after(moment)`` is a timetable; its fields are stored like the fields of a trigger. It runs
+as a trigger that yields an event at each fire time.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Every:
 
 @dataclass(frozen=True)
 class Dates:
-    """Starts runs at the given times. Times without a time zone are in that of the DAG.
+    """Starts runs at the given times. Times without a time zone are in the time zone of the DAG.
 
     Attributes:
         dates: At most 10,000, in any order; a date means midnight.
@@ -118,7 +118,7 @@ class Continuous:
     """Starts a new run as soon as the DAG has no active run. The same as ``@continuous``.
 
     Attributes:
-        gap: The minimum time from the start of one run to that of the next, at least 1 s. It
+        gap: The minimum time between the starts of two successive runs, at least 1 s. It
             prevents a tight loop of runs that fail immediately.
     """
 
@@ -217,12 +217,12 @@ def time_zone(name: str) -> ZoneInfo:
 
 
 def instant(value: datetime | date | None, timezone: str, what: str) -> Timestamp | None:
-    """Return the timestamp of an author's date. A date without a time zone is in that of the DAG.
+    """Return the timestamp of an author's date. A date without a zone is in the DAG's time zone.
 
     A local time that the clock skips becomes the first moment after the gap, as in a cron
     expression. A local time that occurs twice means the first occurrence, unless ``fold`` is set. A
     date that does not exist in every time zone, such as ``datetime.max``, becomes the earliest or
-    latest time that does.
+    latest time that exists in every zone.
     """
     if value is None:
         return None
@@ -407,7 +407,7 @@ class TimetableTrigger(Trigger[None]):
         return _now() if self.begin is None else max(_now(), to_datetime(self.begin - 1))
 
     async def _next(self, after: datetime) -> datetime | None:
-        """Return the next fire time: without ``catchup``, the latest of those that have passed."""
+        """Return the next fire time. Without ``catchup``, skip to the latest that has passed."""
         fire_time, asked = self._fire_time(after), 0
         while fire_time is not None and not self.catchup:
             following = self._fire_time(fire_time)
@@ -452,7 +452,7 @@ def _now() -> datetime:
 
 
 def _is_event_schedule(schedule: object) -> bool:
-    """Return whether events start the runs, rather than times."""
+    """Return whether runs are started by events rather than by times."""
     is_one = isinstance(schedule, Trigger | Asset | AssetExpression)
     return is_one or lists_assets(schedule) or is_timetable(schedule)
 

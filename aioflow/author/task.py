@@ -247,7 +247,7 @@ class TaskDecorator:
         """Make a task that returns which of its children run: a task id, several, or ``None``.
 
         The id of a group selects its first tasks. The other children are skipped, unless they also
-        come after a selected child. An id that is not that of a child fails the task.
+        come after a selected child. The task fails if an id does not select any child.
         """
         return _decorated(fn, options, is_sensor=False, part=Part.BRANCH)
 

@@ -1,4 +1,4 @@
-"""Templates in texts of a DAG file: detection, errors, the names they use, and where they are.
+"""Detection and checks of templates in the texts of a DAG file.
 
 The texts are in the arguments of tasks. Only texts in template fields are rendered.
 """
@@ -74,7 +74,7 @@ def mistake_in(text: str) -> Mistake | None:
     except TemplateSyntaxError as exc:
         text = re.sub(r"\r\n?", "\n", text)  # Jinja normalizes newlines
         at = _offset(text)
-        if at is None:  # it parses, so a filter or test is unknown
+        if at is None:  # the text parses, so a filter or test is unknown
             at = _offset_of_name(text, exc.lineno, exc.message or "")
         before = text[:at]
         line_start = before.rfind("\n") + 1
@@ -163,8 +163,9 @@ def wrong_templates(node: Node) -> Iterator[DagError]:
 def odd_templates(node: Node) -> Iterator[str]:
     """Yield warnings about the templates of a task that parse.
 
-    Reports braces in texts that are not rendered, and unknown names in templates. For a function,
-    reports only texts that use names of the context, because other braces may have another use.
+    Warns about braces in texts that are not rendered, and about unknown names in templates. For a
+    function, warns only about texts that use names of the context, because other braces may have
+    another use.
     """
     for found in _texts_of(node):
         if found.is_rendered:
@@ -220,7 +221,8 @@ def _texts_of(node: Node) -> list[FieldText]:
     )
     given = list(islice(filter(_has_braces, found), _TEXTS_LIMIT))
     rendered = [one.text for one in given if one.is_rendered]
-    # A text derived from an argument loses its braces when the argument is rendered.
+    # A text of __init__ that contains a rendered argument is not checked: when the argument is
+    # rendered, the braces disappear from the text as well.
     made = (
         one for one in _init_texts(node, fields) if not any(text in one.text for text in rendered)
     )
@@ -247,7 +249,8 @@ def _item_texts(node: Node, fields: frozenset[str]) -> Iterator[FieldText]:
     for source in node.sources:
         name = source.parameter
         is_start = name == TRIGGER_KWARGS and node.starts_from_trigger
-        # As in ``worker.task.arguments``: items from a function or another task are not rendered.
+        # Same condition as in ``worker.task.arguments``: items from a function or a task are not
+        # rendered.
         is_spread = SPREAD in node.arguments and not source.functions and not any(source.parents)
         by_name = SPREAD in node.arguments or (name == TRIGGER_KWARGS and name not in fields)
         named = fields if is_start or is_spread else frozenset[str]()

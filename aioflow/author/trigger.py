@@ -1,8 +1,8 @@
 """Triggers: stored as plain data, and run as coroutines in the triggerer.
 
 A trigger whose ``share()`` names a watch has neither a coroutine nor an instance of its own: the
-triggerer stores its key in that watch. One watch serves all triggers that name it. So one poller
-serves many triggers, and each trigger costs only its data.
+triggerer stores its key in that watch. One watch serves all triggers that name it. So a single
+poller serves many triggers, and each of them costs only its data.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Watch(Generic[Wanted, T]):
         """
 
     def left(self, wanted: Wanted) -> None:
-        """Handle the end of a key: it was found, or no trigger waits for it. Must not block."""
+        """Handle that a key was found, or that no trigger waits for it any more. Must not block."""
 
     def next_check(self) -> datetime | None:
         """Return the time of the next check, with a time zone; ``None`` if the watch does not poll.
@@ -167,7 +167,7 @@ async def watch_alone(share: Share) -> AsyncGenerator[TriggerEvent[Any], None]:
 
 
 _CHECK_STEPS = 100
-"""Maximum steps of the check when a trigger is created, which take a few milliseconds."""
+"""Maximum number of steps of the check of a new trigger's arguments: a few milliseconds of work."""
 
 
 @dataclass(frozen=True)
@@ -222,12 +222,12 @@ def _check_field(value: object, annotation: Any, where: str, *, is_public: bool)
     if is_protocol(annotation):
         return
     if isinstance(annotation, type) and isinstance(value, annotation):
-        return  # also a bool as an int, or a subclass of str
+        return  # this includes a bool as an int, and a subclass of str
     try:
         plain = codec.decode(codec.encode(value, where, codec.VALUE_LIMIT), where=where)
         restore(plain, annotation, where, strict=True)
     except Unserializable:
-        # The error is public, and a field that is not public may contain a password.
+        # The error is public, but a field that is not public may contain a password.
         is_shown = is_public or value is None or isinstance(value, int | float)
         raise WrongField(where, value, _type_text(annotation), is_shown=is_shown) from None
 
@@ -367,7 +367,7 @@ class Trigger(Generic[T]):
 
     @property
     def since(self) -> datetime:
-        """When the trigger's task began to wait, in UTC. A restart of the trigger keeps this time.
+        """The time at which the trigger's task began to wait, in UTC. Restarts do not change it.
 
         Raises:
             RuntimeError: If the trigger is not running.
@@ -378,7 +378,7 @@ class Trigger(Generic[T]):
 
     @property
     def since_monotonic(self) -> float:
-        """Like ``since``, on the clock of the event loop. Use it to measure durations.
+        """The time of ``since`` on the clock of the event loop. Use it to measure durations.
 
         ``loop.time() - self.since_monotonic`` is how many seconds the trigger's task has waited,
         even after a restart. Changes of the wall clock do not affect it.
@@ -392,7 +392,7 @@ class Trigger(Generic[T]):
 
     @property
     def last(self) -> TriggerEvent[T] | None:
-        """The last stored event of a stream, even from before a restart, else ``None``.
+        """The last stored event of a stream, even from before a restart; ``None`` if there is none.
 
         The payload is restored, except that dataclasses and the like remain dicts.
         """

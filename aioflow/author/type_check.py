@@ -1,4 +1,4 @@
-"""Type checks of task arguments, as far as annotations are known.
+"""Type checks of task arguments whose annotations are known.
 
 Arguments are results of other tasks, parameters of the DAG, and literal values. An error is
 reported only if it is certain: a value of the argument's type can never be used, or restored, as
@@ -89,7 +89,7 @@ def _unfit_parameter(
 
 
 def _unfit_values(node: Node, name: str, binding: object) -> Iterator[EdgeMisfit]:
-    """Yield an error for each type of literal value that never matches the annotation."""
+    """Yield an error for each type of literal value that can never match the annotation."""
     wanted, seen = node.annotations[name], set[type]()
     for value in _values(node, binding):
         if type(value) not in seen and not _value_fits(value, wanted, node, name):
@@ -119,7 +119,7 @@ def _value_fits(value: object, wanted: Any, node: Node, name: str) -> bool:
 
 
 def _without_items(node: Node, name: str, binding: object) -> Iterator[EdgeMisfit]:
-    """Yield an error for each parent whose result is expanded over, but can never be a list."""
+    """Yield an error for each parent whose result is expanded over but can never be a list."""
     if not isinstance(binding, FromSource | Spread):
         return
     wanted = "Mapping" if isinstance(binding, Spread) else _name(node.annotations.get(name, Any))

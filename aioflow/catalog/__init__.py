@@ -1,9 +1,10 @@
-"""DAG files -> versions: finds DAG files, has them parsed, and stores snapshots of their code.
+"""From DAG files to versions: finds DAG files, has them parsed, and stores snapshots of their code.
 
-The sweep, made every few seconds, is authoritative; inotify only makes it start earlier. A file is
-parsed when it changes, when a module it imports changes, or when something appears where one of its
-imports was not found. A file that fails is parsed again, because the cause may lie outside of its
-sources. These retries get less and less frequent, and unrelated changes do not cause any.
+A sweep of the DAG folders every few seconds is authoritative; inotify only triggers sweeps earlier.
+A file is parsed when it changes, when a module that it imports changes, or when something appears
+at a path where one of its imports was not found. A file that fails is parsed again, because the
+cause may lie outside of its sources. These retries become less and less frequent. Unrelated changes
+do not trigger any retry.
 """
 
 from __future__ import annotations
@@ -63,10 +64,10 @@ from aioflow.protocol.reports import DagFailure, Parsed
 __all__ = ("Catalog", "Limits", "ParsePace")
 
 SETTLE_SECONDS = 0.05
-"""Delay between a detected change and the sweep, because editors and git write several files."""
+"""Delay between a detected change and the sweep, because editors and git write multiple files."""
 
 _UNSTEADY = 5
-"""After a file read by the import has changed during this many parses, its content is accepted."""
+"""If a file that the import read changes during this many parses, its content is accepted as is."""
 
 _SHARE = 3
 """Minimum pause between two sweeps, as a multiple of the duration of the last sweep."""
@@ -80,15 +81,15 @@ ReportSink: TypeAlias = Callable[[Sequence[Input]], None]
 
 
 class Catalog:
-    """Keeps the engine informed of the DAG folders' contents.
+    """Keeps the engine informed of the contents of the DAG folders.
 
     Args:
         folders: Folders with DAG files. Earlier folders take precedence.
-        snapshots: Snapshots of versions; other components may use them, too.
+        snapshots: The stored snapshots of versions, which other components may share.
         known: The files in the database. Those that no longer exist are reported as deleted.
         limits: Limits for parsing one file.
-        check: Called with each parsed file. Returns it without the DAGs that this daemon cannot
-            run, and with a failure for each.
+        check: Called with each parsed file. Returns the file with a failure in place of each DAG
+            that this daemon cannot run.
         pace: How often files are checked and parsed.
         interpreters: The interpreters that files may choose.
     """
@@ -162,7 +163,7 @@ class Catalog:
                 await self._nap(changed, ended + _SHARE * (ended - began))
 
     async def _nap(self, changed: anyio.Event, rested_at_us: int) -> None:
-        """Wait for the next sweep, or for a change and the pause after the last sweep."""
+        """Wait for the next sweep, or for a change and the end of the minimum pause."""
         async with anyio.create_task_group() as waiting:
             waiting.start_soon(self._wake_in_time, waiting.cancel_scope)
             await changed.wait()
@@ -183,7 +184,7 @@ class Catalog:
         self._changed.set()
 
     def _recheck(self) -> None:
-        """Check soon which files were parsed in an interpreter that has changed since."""
+        """Schedule a check for files that were parsed in an interpreter that has changed since."""
         self._is_any_interpreter_other = True
         self._changed.set()
 
@@ -248,7 +249,7 @@ class Catalog:
                 self._queue.put(file, ParseRank.CHANGED)
 
     def _queue_affected(self, changed: set[str], come: set[str]) -> None:
-        """Check the files that a change may affect, or whose missing import may exist now."""
+        """Check the files that are affected by a change, or whose missing import may now exist."""
         for file in self._files:
             known = self._known.get(file)
             is_concerned = (
@@ -275,10 +276,10 @@ class Catalog:
             self._queue.put(file, ParseRank.AGAIN, is_slow=known.is_slow)
 
     def _is_too_soon(self, file: str) -> bool:
-        """Return whether the last parse of a file began too recently to parse it now.
+        """Return whether the last parse of a file began too recently to parse it again now.
 
-        If an import changed during the first parse of the file, return ``False``: the import may be
-        new.
+        If an import changed during the first parse of the file, return ``False``, because the
+        import may be new.
         """
         left_us = self._begun.left_us(file)
         if left_us <= 0 or self._unsettled.get(file) == 0 or file in self._queue.files:
@@ -311,7 +312,7 @@ class Catalog:
             self._followed &= {name for known in self._known.values() for name in known.digests}
 
     def _drop_file(self, file: str) -> None:
-        """Drop a file that defines nothing any more. Report it as deleted."""
+        """Drop a file that no longer defines anything. Report it as deleted."""
         self._forget(file)
         self._report_deletion(file)
 
@@ -322,7 +323,7 @@ class Catalog:
         self._begun.forget(file)
 
     def _report_deletion(self, file: str) -> None:
-        """Report a file without definitions as deleted, if it was reported; release its code."""
+        """Report a file without definitions as deleted, if it was reported. Release its code."""
         self._broken.pop(file, None)
         self._snapshots.forget_newest(file)
         if file in self._reported:
@@ -337,7 +338,7 @@ class Catalog:
         before, places = self._files, self._places
         seen, parsed = before.get(file), None
         choice = InterpreterChoice() if seen is None else seen.interpreter
-        # Read before the parse: a change during it causes another one.
+        # Read before the parse, so that a change during the parse causes another one.
         generation = self._interpreters.generation(choice.name)
         if seen is not None and seen.is_too_large and not seen.is_ignored:
             parsed = Parsed((), (too_large_failure(file),), (file,))
@@ -354,7 +355,7 @@ class Catalog:
     async def _refuse_writable(self, folder: Path, files: Sequence[str]) -> Parsed | None:
         """Return a failure if any of these files is world-writable, else ``None``.
 
-        The daemon refuses such files when it starts, but they may also appear, or change, later.
+        The daemon rejects such files when it starts, but files may also appear or change later.
         """
         paths = [folder / file for file in files]
         found = await in_thread(find_writable, paths, limiter=self._threads)
@@ -363,7 +364,7 @@ class Catalog:
         return Parsed((), (DagFailure(WRITABLE, how_to_mend(found)),), tuple(files))
 
     async def _conclude(self, file: str, looked: ParseOutcome, is_slow: bool) -> None:
-        """Process the result for a file, and schedule its next check if one is needed."""
+        """Process the result of parsing a file. Schedule the next check of the file, if needed."""
         before, parsed = looked.before, looked.parsed
         self._again.pop(file, None)
         found = None if parsed is None else await self._store_result(file, parsed, before)
@@ -381,7 +382,7 @@ class Catalog:
         digests = {name: before[name].digest for name in parsed.modules}
         asked = DataFileUse(before[file].folder, parsed.beside, frozenset(parsed.modules))
         choice = self._choices.pop(file, None)
-        # A place that existed already when the import failed is not new.
+        # A path that already existed when the import failed does not count as missing.
         wanted = tuple(sys.intern(place) for place in parsed.wanted if place not in looked.places)
         reason = found.reason if isinstance(found, FileBroken) else ""
         seconds = self._begun.seconds(file)
@@ -413,7 +414,7 @@ class Catalog:
         return found
 
     def _try_soon(self, file: str) -> None:
-        """Parse again soon, since the file changed during the parse, or its code was not stored."""
+        """Schedule another parse soon: the file changed meanwhile, or its code was not stored."""
         times = self._unsettled[file] = self._unsettled.get(file, -1) + 1
         delay = backoff_seconds(times, first=SETTLE_SECONDS, longest=RETRY_SECONDS)
         self._reparse_after(file, delay)
@@ -426,10 +427,10 @@ class Catalog:
     async def _store_result(
         self, file: str, parsed: Parsed, before: dict[str, ScannedFile]
     ) -> FileParsed | FileBroken | FileDeleted | None:
-        """Store the code and return the report; ``None`` if the file must be parsed again."""
+        """Store the code. Return the report, or ``None`` if the file must be parsed again."""
         unknown = set(parsed.modules) - before.keys()
         if unknown:
-            # These modules appeared after the scan, or lie where it does not search.
+            # These modules appeared after the scan, or are at paths that the scan does not search.
             self._followed |= unknown
             return None
         large = [name for name in parsed.modules if before[name].is_too_large]
@@ -441,7 +442,7 @@ class Catalog:
         try:
             return await self._store_code(file, parsed, before)
         except OSError as exc:
-            # The disk is full, for example, which is not the file's fault.
+            # For example, the disk is full. This is not the fault of the file.
             _logger.error("cannot save the code of %s now: %s", file, exc)  # noqa: TRY400
             return None
 
@@ -484,7 +485,7 @@ class Catalog:
                 _logger.warning("%s: %s", file, one.message)
 
     def _distrust(self, changed: Iterable[str]) -> None:
-        """Have the next sweep read these files even if their stamps are unchanged.
+        """Make the next sweep read these files even if their stamps are unchanged.
 
         If a file changes twice within one tick of the file system's clock, its stamp stays the
         same.
@@ -495,7 +496,7 @@ class Catalog:
         }
 
     def _may_pass(self, file: str, seen: ScannedFile, known: ParseResult) -> bool:
-        """Return whether a failure may be temporary: a half-written file, or a killed parser."""
+        """Return whether a failure may be temporary: a half-written file or a killed parser."""
         if file not in self._reported or file in self._broken:
             return False
         if known.reason == "killed" and known.times == 1:
@@ -504,7 +505,7 @@ class Catalog:
         return 0 <= age < WRITING_SECONDS
 
     def _report_result(self, file: str, found: FileParsed | FileBroken | FileDeleted) -> None:
-        """Report a result that differs from the last one."""
+        """Report a result if it differs from the last one."""
         match found:
             case FileBroken():
                 if self._broken.get(file) == found:
@@ -520,7 +521,7 @@ class Catalog:
         self._report([found])
 
     def _settings_text(self, parsed: Parsed) -> str:
-        """Return the unusual settings that, besides its code, affect a file's description.
+        """Return the non-default settings that affect the description of a file besides its code.
 
         A file can be isolated because of a library that it imports, whatever its own code is.
         """
@@ -536,12 +537,12 @@ class Catalog:
 
 
 def _unclear(file: str, seen: ScannedFile) -> Parsed | None:
-    """Return the failure of a file if it is unclear which interpreter it chooses, else ``None``."""
+    """Return a failure if it is unclear which interpreter a file chooses, else ``None``."""
     problem = seen.interpreter.problem
     return Parsed((), (DagFailure(UNCLEAR, problem),), (file,)) if problem else None
 
 
 def _differing(before: dict[str, ScannedFile], now: dict[str, ScannedFile]) -> set[str]:
-    """Return the names of files that changed. For a file not read again, the object is the same."""
+    """Return the names of changed files. A file that was not read again has the same object."""
     changed = {name for name, seen in now.items() if before.get(name) is not seen}
     return changed | (before.keys() - now.keys())

@@ -1,10 +1,10 @@
-"""The data files of a DAG file's version. The functions block: call them in a thread.
+"""The data files of a DAG file's version. The functions block, so they are called in threads.
 
 Data files are all files of a version except its modules. They are the files that the DAG file names
-or reads, see ``worker.code.data_files``, and those named by a comment in the DAG file
-(``# aioflow: files = [...]``) or by an ``aioflow.toml`` in its folder or one above. If there is
-neither comment nor table, all small text files in the DAG file's folder, and in folders that it
-names, belong to the version as well. They are called unnamed files.
+or reads (see ``worker.code.data_files``), and the files that are named by a comment in the DAG file
+(``# aioflow: files = [...]``) or by an ``aioflow.toml`` in its folder or a folder above. If there
+is neither a comment nor such a table, all small text files in the DAG file's folder, and in folders
+that it names, belong to the version as well. They are called unnamed files.
 """
 
 from __future__ import annotations
@@ -46,15 +46,17 @@ __all__ = (
 )
 
 _SNIFFED_BYTES = 8_000
-"""Number of bytes examined at the start of a file. As in git, a file with a zero byte among them is
-not text."""
+"""Number of bytes examined at the start of a file. A file with a zero byte among them is not text,
+as in git.
+"""
 
 
 class FileContent(msgspec.Struct, frozen=True):
     """The state of a file at the last read, without its content.
 
     Attributes:
-        stamp: Modification time, size and inode. As long as it is unchanged, so is the content.
+        stamp: Modification time, size and inode. While the stamp is unchanged, the content is taken
+            to be unchanged.
         digest: Digest of the content; empty if the file is too large.
     """
 
@@ -79,7 +81,7 @@ class FolderEntries(msgspec.Struct, frozen=True):
     Attributes:
         folders: Names of subfolders.
         files: Names of all other entries.
-        links: Those names in ``folders`` and ``files`` that are symbolic links.
+        links: The names in ``folders`` and ``files`` that are symbolic links.
     """
 
     folders: tuple[str, ...] = ()
@@ -98,12 +100,13 @@ def read_file(path: Path) -> bytes | None:
 
 
 def content_of(path: str, before: FileContent | None) -> FileContent | None:
-    """Return the state of a file; ``None`` if the file does not exist. Read it only if it changed.
+    """Return the state of a file; ``None`` if the file does not exist.
 
-    If the file cannot be examined or read, return ``before``, its state at the last read.
+    The file is read only if it has changed. If it cannot be examined or read, return ``before``,
+    its state at the last read.
     """
     try:
-        status = os.stat(path)  # noqa: PTH116 - a Path takes longer to make than to look at
+        status = os.stat(path)  # noqa: PTH116 - creating a Path takes longer than the stat
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError):
@@ -149,7 +152,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def is_link_inside(folder: Path, place: str, name: str) -> bool:
-    """Return whether a link leads into the DAG folder, or into the folder with the link."""
+    """Return whether a link leads into the DAG folder, or into the folder of the link."""
     target = os.path.realpath(folder / name)
     roots = (os.path.realpath(folder), os.path.realpath(folder / place))
     return any(target.startswith(f"{root}/") for root in roots)
@@ -159,7 +162,7 @@ FILES_AT_MOST = 500
 """Maximum number of data files in one version."""
 
 BYTES_AT_MOST = 8 * 1024 * 1024
-"""Maximum total size of the data files; each one has at most ``FILE_LIMIT_BYTES``."""
+"""Maximum total size of the data files. A single file is limited to ``FILE_LIMIT_BYTES``."""
 
 _ENTRIES_AT_MOST = 20_000
 
@@ -169,8 +172,9 @@ _NO_TEXT_ENDS = (
     "tar tgz tmp wal webp whl xls xlsx xz zip zst"
 )
 _NO_TEXT = frozenset(f".{end}" for end in _NO_TEXT_ENDS.split())
-"""Files with these endings are included only if they are named: modules are imported, and the other
-files are binary, or output."""
+"""Files with these endings are included only if they are named, because they are modules, which are
+imported instead, binary files, or output.
+"""
 
 
 _Place: TypeAlias = tuple[Path, str, tuple[str, ...], frozenset[str]]
@@ -193,7 +197,7 @@ class DataFileUse(msgspec.Struct, frozen=True):
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """The data files that the version of a DAG file has now.
+    """The data files that currently belong to the version of a DAG file.
 
     Attributes:
         named: Digests of the named files, by their paths relative to the DAG folder.
@@ -210,11 +214,11 @@ class Choice(msgspec.Struct, frozen=True):
 
     @property
     def digests(self) -> dict[str, bytes]:
-        """Digests of all files."""
+        """The digests of all files."""
         return self.unnamed | self.named
 
     def differs(self, before: Choice) -> bool:
-        """Return whether this choice leads to another version than ``before``."""
+        """Return whether this choice leads to a different version than ``before``."""
         is_same = self.unnamed is before.unnamed or self.digests == before.digests
         return not is_same or self.differs_in_named(before)
 
@@ -224,7 +228,7 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 class ChoiceContents(msgspec.Struct, frozen=True):
-    """A choice, and the contents of its files."""
+    """A choice with the contents of its files."""
 
     choice: Choice
     sources: dict[str, bytes]
@@ -239,7 +243,7 @@ class FilesBeside:
         self._unnamed: dict[_Place, dict[str, bytes]] = {}
 
     def is_named(self, path: str) -> bool:
-        """Return whether a DAG file named this path at the last ``look``, even if it is missing."""
+        """Return whether a DAG file named this path at the last ``look``, existing or not."""
         return path in self._named
 
     def look(self, files: Mapping[str, DataFileUse]) -> dict[str, Choice]:
@@ -248,7 +252,7 @@ class FilesBeside:
         found = {file: walk.choose(file, asked) for file, asked in files.items()}
         self._named = frozenset(walk.named)
         self._unnamed = {place: one.digests for place, one in walk.unnamed.items()}
-        # Drop the contents that no DAG file uses any more.
+        # Drops the contents that are no longer used by any DAG file.
         contents = self._contents.copy()
         self._contents = {path: one for path, one in contents.items() if path in walk.asked}
         return found
@@ -257,11 +261,12 @@ class FilesBeside:
         """Return the current choice for a DAG file, with the contents of its data files.
 
         Args:
-            as_it_is: Accept a file as it is, even if importing the DAG file has read another
-                content.
+            as_it_is: Whether to accept a file even if its content has changed since the import of
+                the DAG file read it.
 
         Returns:
-            ``None`` if a file has changed since the import read it: parse the DAG file again.
+            ``None`` if a file has changed since the import read it, so that the DAG file must be
+            parsed again.
         """
         walk = _Walk(self._contents, self._unnamed)
         choice = walk.choose(file, asked)
@@ -280,7 +285,7 @@ class FilesBeside:
     def _read(
         self, folder: Path, digests: Mapping[str, bytes], sources: dict[str, bytes]
     ) -> dict[str, bytes]:
-        """Read files. Return their current digests, without files that no longer exist."""
+        """Read files. Return their current digests, except for files that no longer exist."""
         found = {}
         for name, digest in digests.items():
             content = sources.get(name) or read_file(folder / name)
@@ -288,17 +293,17 @@ class FilesBeside:
                 continue
             sources[name], found[name] = content, hashlib.sha256(content).digest()
             if found[name] != digest:
-                # The stamp may be unchanged: make the next look read the file again.
+                # The stamp may be unchanged, so the next look must read the file again.
                 self._contents.pop(f"{folder}/{name}", None)
         return found
 
 
 class _TooMany(Exception):
-    """A folder has more entries than are examined."""
+    """Raised if a folder has more entries than are examined."""
 
 
 class _Unnamed(msgspec.Struct):
-    """The unnamed files in the folder of DAG files, and in folders that they name.
+    """The unnamed files in a DAG file's folder, and in the folders that the DAG file names.
 
     Attributes:
         names: Number of files; -1 if they were not counted.
@@ -311,11 +316,11 @@ class _Unnamed(msgspec.Struct):
 
 
 class _Walk:
-    """One pass over the disk, which reads a path only once even if several DAG files need it.
+    """One pass over the disk. It reads a path only once, even if several DAG files need it.
 
     Args:
         contents: Known states of files, by path.
-        unnamed: Unnamed files found by the last pass. If the result is equal, the object is reused.
+        unnamed: Unnamed files found by the last pass. If a result is equal, this object is reused.
     """
 
     def __init__(
@@ -361,7 +366,7 @@ class _Walk:
         return () if content is None else content.stamp
 
     def content(self, folder: Path, name: str, *, is_named: bool = True) -> FileContent | None:
-        """Return the state of a file, see ``content_of``; the same state in all later calls."""
+        """Return the state of a file; see ``content_of``. Later calls return the same state."""
         path = f"{folder}/{name}"
         if is_named:
             self.named.add(path)
@@ -385,14 +390,14 @@ class _Walk:
             place = posixpath.dirname(place)
 
     def _table(self, folder: Path, place: str) -> tuple[str, ...] | BadFiles | None:
-        """Return the patterns in the ``aioflow.toml`` of a folder; ``None`` if it has none."""
+        """Return the patterns in the ``aioflow.toml`` of a folder; ``None`` if there are none."""
         key = (folder, place)
         if key not in self._tables:
             self._tables[key] = read_table(folder / place / TABLE_FILE, place)
         return self._tables[key]
 
     def _name_all(self, pick: _Pick, file: str, beside: DataFiles) -> list[str]:
-        """Add the files that a DAG file names to its version. Return the folders that it names."""
+        """Add the files that a DAG file names to its version. Return the folders it names."""
         folders = []
         for name, line in (beside.paths | dict.fromkeys(beside.named, -1)).items():
             if name in (".", file) or file.startswith(f"{name}/") or name in beside.written:
@@ -443,7 +448,7 @@ class _Walk:
         return unnamed
 
     def _may_be(self, folder: Path, name: str) -> bool:
-        """Return whether a file may be included even if it is not named."""
+        """Return whether a file may be included without being named."""
         place, last = posixpath.split(name)
         if last[0] == "." or last[-1] == "~" or posixpath.splitext(last)[1].lower() in _NO_TEXT:
             return False
@@ -463,7 +468,7 @@ class _Walk:
         return self._ignored[key]
 
     def _match(self, folder: Path, pattern: str) -> Iterator[str]:
-        """Yield the files that a pattern matches; if it names a folder, all files in that."""
+        """Yield the files that match a pattern. For the name of a folder, yield all files in it."""
         if pattern == ".":
             yield from self._below(folder, "")
         elif not MAGIC.search(pattern):
@@ -525,7 +530,7 @@ class _Pick:
         return Choice(self._digests, self._unnamed, tuple(self._warned))
 
     def warn(self, line: int, message: str) -> None:
-        """Add a warning, unless the same warning was added for another line."""
+        """Add a warning, unless the same warning was already added, perhaps for another line."""
         if all(said.message != message for said in self._warned):
             self._warned.append(DagFailure("odd.file", message, max(line, 0)))
 
@@ -545,7 +550,7 @@ class _Pick:
             self.warn(0, f"no file is at {pattern}, which files names")
 
     def name(self, name: str, line: int, *, is_path: bool = False) -> None:
-        """Add a named file to the version, or add a warning if that is not possible."""
+        """Add a named file to the version. If that is not possible, add a warning."""
         if name in self._modules:
             return
         if self._walk.content(self.folder, name) is None:
@@ -559,7 +564,7 @@ class _Pick:
             )
 
     def add_unnamed(self, unnamed: _Unnamed) -> None:
-        """Add unnamed files to the version: either all of them, or none."""
+        """Add unnamed files to the version, either all of them or none."""
         if unnamed.names < 0:
             self.warn(0, _too_many_entries())
             return
@@ -591,7 +596,7 @@ class _Pick:
         )
 
     def _take(self, name: str) -> str:
-        """Add a file to the version. Return why it cannot be added, or an empty string."""
+        """Add a file to the version. Return why it cannot be added; empty if it was added."""
         if name in self._digests or name in self._modules:
             return ""
         content = self._walk.content(self.folder, name)

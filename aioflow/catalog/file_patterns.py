@@ -1,8 +1,8 @@
-"""Patterns of files in a DAG folder: those in ``.aioflowignore``, and those that name data files.
+"""Patterns for files in a DAG folder: those in ``.aioflowignore``, and those for data files.
 
 ``.aioflowignore`` has the same syntax as ``.gitignore``. An excluded file is not a DAG file, but
-other files may still import it. An excluded folder is not searched. Data files are named in the
-``aioflow.toml`` in the folder of DAG files, or in the DAG files themselves.
+other files may still import it. An excluded folder is not searched. Data files are named in an
+``aioflow.toml`` in a folder of DAG files, or in the DAG files themselves.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ from aioflow.worker.code.data_files import BadFiles, patterns_of
 __all__ = ("IGNORE_FILE", "MAGIC", "TABLE_FILE", "Ignored", "compile_pattern", "read_table")
 
 TABLE_FILE = "aioflow.toml"
-"""File that names data files for all DAG files in its folder and below, except for DAG files that
-name their own."""
+"""File that names data files for the DAG files in its folder and below, except for DAG files that
+name their own.
+"""
 
 MAGIC = re.compile(r"[*?\[]")
-"""Characters that make a text a pattern, and not a path."""
+"""Characters that make a text a pattern instead of a path."""
 
 _TABLE_BYTES = 1024 * 1024
 
 
 def read_table(path: Path, place: str) -> tuple[str, ...] | BadFiles | None:
-    """Return the patterns in an ``aioflow.toml``; ``None`` without patterns.
+    """Return the patterns in an ``aioflow.toml``; ``None`` if it has no patterns.
 
-    If they are invalid, return the error, so that the caller can cache it.
+    If they are invalid, return the error instead of raising it, so that the caller can cache it.
     """
     try:
         with path.open("rb") as file:
@@ -98,7 +99,7 @@ class Ignored:
         self._specs = specs
 
     def below(self, place: Path, prefix: str, on_error: Callable[[Path, OSError], None]) -> Ignored:
-        """Return the patterns for a folder that has an ``.aioflowignore`` of its own.
+        """Return the patterns for a folder below that has its own ``.aioflowignore``.
 
         Args:
             place: The folder.

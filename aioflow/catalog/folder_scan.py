@@ -1,10 +1,10 @@
 """The contents of the DAG folders, and immediate detection of their changes.
 
 A scan blocks and is called in a thread. It follows links, but reports the target under the name of
-the link, because mounted and released configuration consists of links. A file counts as deleted
-only if the file system says that it does not exist. If it cannot be examined for another reason, it
-stays as it was at the last scan. The scan looks only at the text of a Python file to find out if it
-may define DAGs; the parser decides.
+the link, because mounted configuration and releases consist of links. A file counts as deleted only
+if the file system says that it does not exist. If a file cannot be examined for another reason, its
+state from the last scan is retained. The scan only checks by the text of a Python file whether it
+may define DAGs. The parser decides.
 
 Changes are detected where the kernel reports them.
 """
@@ -59,14 +59,14 @@ _AIRFLOW_DAG = re.compile(
 
 
 def names_aioflow(content: bytes) -> bool:
-    """Return whether a file contains the word ``aioflow``. Without that word, it defines no DAG."""
+    """Return whether a file contains the word ``aioflow``. A file without it defines no DAG."""
     return any(word in content for word in _AIOFLOW_ENCODED)
 
 
 def may_define_dags(content: bytes) -> bool:
-    """Return whether to parse a file: it contains ``aioflow``, or uses the DAG of Airflow.
+    """Return whether to parse a file: it contains ``aioflow``, or uses Airflow's DAG class.
 
-    If the file uses Airflow's DAG, parsing it results in advice on what to write instead.
+    If the file uses Airflow's DAG class, parsing it results in advice on what to write instead.
     """
     return names_aioflow(content) or (
         b"airflow" in content and _AIRFLOW_DAG.search(content) is not None
@@ -74,7 +74,7 @@ def may_define_dags(content: bytes) -> bool:
 
 
 FILE_LIMIT_BYTES = 16 * 1024 * 1024
-"""Maximum bytes of a ``.py`` file that is read."""
+"""Maximum size of a ``.py`` file that is read, in bytes."""
 
 NO_STAMP = (-1, -1, -1)
 """A stamp that no file has."""
@@ -93,12 +93,13 @@ class ScannedFile(msgspec.Struct, frozen=True):
 
     Attributes:
         folder: The DAG folder that contains it.
-        stamp: Modification time, size and inode. As long as it is unchanged, so is the content.
-        digest: Digest of the content; of the stamp if the file is too large.
+        stamp: Modification time, size and inode. While the stamp is unchanged, the content is taken
+            to be unchanged.
+        digest: Digest of the content, or of the stamp if the file is too large.
         has_dags: Whether it may define DAGs, see ``may_define_dags``.
-        is_ignored: Whether a pattern excludes it as a DAG file, whatever it defines.
+        is_ignored: Whether a pattern excludes it from the DAG files, whatever it defines.
         named: Name of the interpreter in its comment; ``None`` if there is no such comment.
-        of_folder: The choice of an interpreter that its folder makes.
+        of_folder: The interpreter that its folder chooses.
     """
 
     folder: Path
@@ -125,7 +126,7 @@ class Scan(msgspec.Struct, frozen=True):
 
     Attributes:
         files: All Python files, by their path relative to their DAG folder.
-        unseen: Files and folders that could not be examined, by such paths.
+        unseen: Relative paths of files and folders that could not be examined.
         causes: The reasons, as text, each with the first place at which it occurred.
     """
 
@@ -187,7 +188,7 @@ def _scan_folder(
 
 
 def import_paths(files: Iterable[str]) -> set[str]:
-    """Return the paths at which imports may succeed: files without their suffix, and folders."""
+    """Return the paths at which imports may succeed: files without suffix, and folders."""
     places = set()
     for file in files:
         place = file.removesuffix(".py")
@@ -198,7 +199,7 @@ def import_paths(files: Iterable[str]) -> set[str]:
 
 
 class _Blind:
-    """Collects the paths that could not be examined in one DAG folder, and why."""
+    """Collects the paths in one DAG folder that could not be examined, with the reasons."""
 
     def __init__(self, folder: Path) -> None:
         self.names: set[str] = set()
@@ -216,7 +217,7 @@ def list_folders(folders: Sequence[Path]) -> list[Path]:
 
 
 def list_loaded(folders: Sequence[Path]) -> Iterator[Path]:
-    """Yield all paths that may be loaded from the DAG folders: folders, Python files, patterns."""
+    """Yield all paths that may be loaded from DAG folders: folders, Python and pattern files."""
     for folder in folders:
         for place in _walk(folder, lambda place, exc: None):
             yield place.path
@@ -286,8 +287,8 @@ class _ScannedFolder(msgspec.Struct, frozen=True):
     Attributes:
         prefix: Path of the folder below the DAG folder with a trailing slash; empty for the DAG
             folder itself.
-        has_patterns: Whether it has an ``.aioflowignore`` of its own.
-        interpreter: The interpreter of its files that name none.
+        has_patterns: Whether it has its own ``.aioflowignore``.
+        interpreter: The interpreter of files in it that name none.
     """
 
     path: Path
@@ -299,7 +300,7 @@ class _ScannedFolder(msgspec.Struct, frozen=True):
 
 
 def _walk(folder: Path, on_error: _OnError) -> Iterator[_ScannedFolder]:
-    """Yield each folder with its Python files. Follow links, but never in a cycle."""
+    """Yield each folder with its Python files. Follow links, but not in a cycle."""
     waiting: list[tuple[Path, str, frozenset[_Inode], Ignored, InterpreterChoice]] = []
     waiting.append((folder, "", frozenset(), Ignored(), OURS))
     while waiting:
@@ -328,7 +329,7 @@ def _walk(folder: Path, on_error: _OnError) -> Iterator[_ScannedFolder]:
 
 
 def _list(place: Path, on_error: _OnError) -> tuple[list[str], list[str], bool, bool]:
-    """Return the folders and Python files in a folder, and if it has patterns and a table."""
+    """Return the folders and Python files in a folder, and whether it has patterns and a table."""
     folders: list[str] = []
     files: list[str] = []
     has_patterns = has_table = False
@@ -376,8 +377,8 @@ async def watch_folders(
     """Call ``notice`` whenever something may have changed in the folders.
 
     Detection is not guaranteed: network file systems report nothing, and the kernel drops events if
-    there are too many. Whenever something other than a Python file changes, new folders are
-    searched for.
+    there are too many. Whenever something other than a Python file changes, the search for folders
+    is repeated.
 
     Args:
         folders: Returns the folders to watch now.
@@ -401,7 +402,7 @@ async def watch_folders(
         return is_one or (not event.mask & written and _may_be_link(event.path))
 
     def is_source(event: Event) -> bool:
-        """Return whether an event concerns DAGs. Data written in their folders does not."""
+        """Return whether an event concerns DAGs. Data files that are merely written do not."""
         name = "" if event.name is None else event.name.name
         if name.endswith(".py") or name in (IGNORE_FILE, TABLE_FILE):
             return True
@@ -431,5 +432,5 @@ async def watch_folders(
 
 
 def _may_be_link(path: Path | None) -> bool:
-    """Return whether a path is a link, or does not exist any more and may have been a link."""
+    """Return whether a path is a link, or no longer exists and may have been a link."""
     return path is None or path.is_symlink() or not path.exists()

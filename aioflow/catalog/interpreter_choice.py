@@ -1,7 +1,8 @@
-"""The interpreter that a DAG file chooses, found without running any of its code.
+"""The interpreter that a DAG file chooses, determined without running any of its code.
 
-A comment in one of the first lines of the file names it. Otherwise, the ``aioflow.toml`` in the
-nearest folder above that names one does. An empty name is the daemon's own interpreter.
+A comment in one of the first lines of the file names the interpreter. Without a comment, the
+nearest ``aioflow.toml`` in a folder above that names one applies. An empty name means the daemon's
+own interpreter.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ __all__ = (
 )
 
 UNCLEAR = "file.python_unclear"
-"""Reason for the failure of a file of which it is not known which interpreter it chooses."""
+"""Reason for the failure of a file if it is unclear which interpreter the file chooses."""
 
 HEADER_LINES = 20
-"""Number of lines at the top of a DAG file in which the comment counts."""
+"""Number of lines at the top of a DAG file in which the comment is recognized."""
 
 _COMMENT = re.compile(rb"^#\s*aioflow:\s*python\s*=\s*(.*?)\s*$", re.MULTILINE)
 _QUOTED = re.compile(r"""(["'])(.*)\1""")
@@ -41,7 +42,7 @@ class InterpreterChoice(msgspec.Struct, frozen=True):
 
     Attributes:
         name: Its name in the settings; empty for the daemon's own.
-        problem: Why it is not known which one is meant.
+        problem: Why it is unclear which interpreter is meant; empty if it is clear.
     """
 
     name: str = ""
@@ -68,7 +69,7 @@ def name_in_comment(content: bytes) -> str | None:
 
 
 def choice_of_folder(folder: Path, prefix: str, above: InterpreterChoice) -> InterpreterChoice:
-    """Return the choice that applies to the files of a folder that name no interpreter themselves.
+    """Return the choice that applies to files of a folder that do not name an interpreter.
 
     Args:
         prefix: Path of the folder below the DAG folder, for messages.
@@ -106,7 +107,7 @@ def choice_of_file(folder: Path, file: str) -> InterpreterChoice:
 
 @lru_cache(maxsize=1_024)
 def _read(path: str, name: str, _: tuple[int, int, int]) -> InterpreterChoice | None:
-    """Return the choice in a file, read once for each of its stamps; ``None`` if it has none."""
+    """Return the choice in a file; ``None`` if there is none. Cached for each stamp of the file."""
     try:
         with Path(path).open("rb") as file:
             value = tomllib.loads(file.read(_TABLE_BYTES).decode()).get("python")

@@ -1,8 +1,8 @@
-"""Parsing of DAG files and inspection of plug-ins, each in a process forked for it.
+"""Parsing of DAG files and inspection of plug-ins, each in a separate forked process.
 
-The forking process has imported all of aioflow that a DAG file imports, so parsing a file costs a
-fork and not a process start; see ``worker.parser``. A forking process serves one request at a time,
-and exits when it has been idle for a while.
+The forking process has already imported the parts of aioflow that DAG files import. So parsing a
+file costs a fork rather than the start of a process; see ``worker.parser``. A forking process
+serves one request at a time, and exits when it has been idle for a while.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ __all__ = ("DEFAULT_TRIES", "Limits", "Parser")
 DEFAULT_TRIES = 3
 
 IDLE_SECONDS = 2.0
-"""After this many idle seconds, a process that forks parsers exits."""
+"""Idle time in seconds after which a process that forks parsers exits."""
 
 GRACE_SECONDS = 15.0
-"""The forking process enforces the limits. If it takes longer by this much, it must be broken."""
+"""The forking process itself enforces the limits. If it exceeds one by this time, it is broken."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits for parsing one file, and settings for it.
+    """Limits and settings for parsing one file.
 
     Attributes:
         processes: Maximum number of processes that a file may start. If there are more, the parser
-            is killed, with all of them.
-        default_deferrable: Value that replaces ``deferrable=None`` of an operator, if set.
+            and all of them are killed.
+        default_deferrable: Value that replaces an operator's ``deferrable=None``, if set.
         default_tries: Number of tries of a task that does not set it.
         default_executor: Executor of a ``def`` task that does not name one.
     """
@@ -64,8 +64,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 UNUSABLE = "file.python_unusable"
-"""Reason for the failure of a file whose interpreter cannot be used. It depends on the interpreter
-alone, and the file is parsed again when that has changed."""
+"""Reason for the failure of a file whose interpreter cannot be used. The cause is the interpreter
+alone, so the file is parsed again when the interpreter has changed.
+"""
 
 
 class Parser:
@@ -101,7 +102,7 @@ class Parser:
         self._idle: list[_Forker] = []
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Run the forking processes, until cancelled."""
+        """Run the forking processes until cancelled."""
         async with anyio.create_task_group() as self._group:
             task_status.started()
             await anyio.sleep_forever()
@@ -109,7 +110,7 @@ class Parser:
     async def parse(self, folder: Path, file: str, interpreter: str = "") -> Parsed:
         """Return the DAGs that a file defines, or why they cannot be determined.
 
-        If this is cancelled, no process is left running.
+        If this call is cancelled, no process is left running.
 
         Args:
             interpreter: Name of the interpreter in which the file is imported; empty for ours.
@@ -143,8 +144,8 @@ class Parser:
         """Have a process handle a request.
 
         Raises:
-            InterpreterUnusable: If that process died before it answered, because its interpreter
-                has become unusable.
+            InterpreterUnusable: If the process died before it answered, because its interpreter has
+                become unusable.
         """
         async with self._forker(launch) as forker:
             answer = await forker.ask(order, self._limits.wall_seconds + GRACE_SECONDS)
@@ -161,7 +162,7 @@ class Parser:
     @asynccontextmanager
     async def _forker(self, launch: Launch | None) -> AsyncIterator[_Forker]:
         """Provide an idle forking process for the block, or a new one if there is none."""
-        assert self._group is not None, "run the parser first"  # noqa: S101 - a fault of ours
+        assert self._group is not None, "run the parser first"  # noqa: S101 - a bug of aioflow
         forker = next((one for one in reversed(self._idle) if one.launch == launch), None)
         if forker is None:
             forker = _Forker(self._clock, self._forget, launch)
@@ -229,8 +230,8 @@ class _Forker:
     async def ask(
         self, order: Parse | Inspect, limit_seconds: float
     ) -> Parsed | Inspected | ParserDied:
-        """Process one request. If this is cancelled, kill the process and all its children."""
-        assert self._child is not None  # noqa: S101 - it was started
+        """Process one request. If this call is cancelled, kill the process and all its children."""
+        assert self._child is not None  # noqa: S101 - set when the process was started
         if self._death is not None:
             return self._death
         self._asked += 1
@@ -244,13 +245,13 @@ class _Forker:
         finally:
             if self._answer is None:
                 self._child.kill()
-        assert self._answer is not None  # noqa: S101 - it was heard
+        assert self._answer is not None  # noqa: S101 - set by the event
         return self._answer
 
     async def _limit_time(self, seconds: float) -> None:
         await self._clock.sleep(seconds)
         message = f"parsing took longer than {seconds:g} s"
-        assert self._child is not None  # noqa: S101 - it was started
+        assert self._child is not None  # noqa: S101 - set when the process was started
         self._child.kill()
         self._end(ParserDied(-signal.SIGKILL, b"", "timeout", message))
 
@@ -276,11 +277,11 @@ class _Forker:
 
 
 async def _discard_output(data: bytes) -> None:
-    """Ignore output, because the forking process reads and limits the output of a file."""
+    """Ignore output. The forking process itself reads and limits the output of a file."""
 
 
 def _failure(answer: Parsed | Inspected | ParserDied) -> tuple[DagFailure, NamesFound]:
-    """Return the failure of a reply of the wrong kind, and the names found nevertheless."""
+    """Return the failure for an unexpected reply, and the names found nevertheless."""
     if not isinstance(answer, ParserDied):
         return DagFailure("killed", "the parser answered another question"), NamesFound()
     if answer.limit:

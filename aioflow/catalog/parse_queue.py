@@ -1,9 +1,9 @@
-"""Parse queues of DAG files, the results of parsing, and when a failed file is parsed again.
+"""Parse queues of DAG files, results of parsing, and retry delays for failed files.
 
-Files start in the quick queue, by rank. If the parse of a file does not end soon, it continues in a
-slot of the slow queue, and its slot in the quick queue is free for the next file. If the slow queue
-has no free slot, the parse is cancelled, and starts again later in the slow queue. So a file in the
-quick queue never waits for long, however many imports never end.
+Files start in the quick queue, in the order of their ranks. If the parse of a file takes long, it
+continues in a slot of the slow queue, so that its slot in the quick queue is free for the next
+file. If the slow queue has no free slot, the parse is cancelled, and starts again later in the slow
+queue. So a file in the quick queue never waits for long, however many imports never end.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ Outcome = TypeVar("Outcome")
 
 
 class ParseRank(IntEnum):
-    """Rank of a file in the quick queue; lower ranks are parsed first."""
+    """Rank of a file in the quick queue. Lower ranks are parsed first."""
 
     CHANGED = 0
     NEW = 1
@@ -77,7 +77,7 @@ class _ParseJob(msgspec.Struct):
 
 
 class ParseQueue(Generic[Outcome]):
-    """Files that wait to be parsed, and files that are being parsed.
+    """Files that are waiting to be parsed, and files that are being parsed.
 
     Args:
         parse: Parses a file; may be cancelled.
@@ -115,7 +115,7 @@ class ParseQueue(Generic[Outcome]):
             await anyio.sleep_forever()
 
     def put(self, file: str, rank: ParseRank, *, is_slow: bool = False) -> None:
-        """Queue a file. Does nothing if it is in ``files``: it waits or is being parsed."""
+        """Queue a file, unless it is in ``files``, so already waiting or being parsed."""
         if file in self.files:
             return
         self.files.add(file)
@@ -126,7 +126,7 @@ class ParseQueue(Generic[Outcome]):
         self._begin()
 
     def _begin(self) -> None:
-        assert self._group is not None  # noqa: S101 - it runs
+        assert self._group is not None  # noqa: S101 - set by ``run``
         while self._quick and self._has_capacity(is_slow=False):
             self._start(_ParseJob(heapq.heappop(self._quick)[2], is_slow=False))
         while self._slow and self._has_capacity(is_slow=True):
@@ -136,7 +136,7 @@ class ParseQueue(Generic[Outcome]):
         return self._running[is_slow] < self._most[is_slow] and self._concluding < _CONCLUDING_FILES
 
     def _start(self, job: _ParseJob) -> None:
-        assert self._group is not None  # noqa: S101 - it runs
+        assert self._group is not None  # noqa: S101 - set by ``run``
         self._running[job.is_slow] += 1
         self._group.start_soon(self._serve, job)
 
@@ -158,7 +158,7 @@ class ParseQueue(Generic[Outcome]):
             self._on_empty()
 
     async def _look(self, job: _ParseJob) -> Outcome | None:
-        """Parse a file. Return the result; ``None`` if it must start again in the slow queue."""
+        """Parse a file. Return the result, or ``None`` if it must start again in the slow queue."""
         outcome: Outcome | None = None
         async with anyio.create_task_group() as parsing:
             if not job.is_slow:
@@ -189,8 +189,9 @@ _REST_FACTOR = 10
 _FINAL_REASONS = frozenset(
     {"encoding", "files", "patched", "recursion", "syntax_error", "too_large"}
 )
-"""Failures that depend only on the file, or on its interpreter, whose changes are noticed, too. So
-they recur until the file changes."""
+"""Reasons for failures that recur until the file or its interpreter changes. Changes of the
+interpreter are detected as well.
+"""
 
 WRITABLE = "writable"
 """Reason for the failure of a world-writable file. Its mode can change without its content."""
@@ -200,7 +201,7 @@ class ParsePace(msgspec.Struct, frozen=True, kw_only=True):
     """How often DAG files are checked and parsed.
 
     Attributes:
-        look_seconds: Interval between two sweeps of the DAG folders while no change is detected.
+        look_seconds: Interval between two sweeps of the DAG folders if no change is detected.
         pause_seconds: Minimum time between the starts of two parses of the same file.
         processes: Maximum number of files parsed in parallel.
     """
@@ -223,7 +224,7 @@ class ParseStarts:
         self._begun: dict[str, int] = {}
 
     def note(self, file: str) -> None:
-        """Record that a parse of a file is beginning."""
+        """Record that a parse of a file begins now."""
         self._begun[file] = self._clock.monotonic_us()
 
     def forget(self, file: str) -> None:
@@ -235,7 +236,7 @@ class ParseStarts:
         return (self._clock.monotonic_us() - self._begun[file]) / 1e6
 
     def left_us(self, file: str) -> int:
-        """Return the time until a file may be parsed again, in µs; 0 or less if it may be now."""
+        """Return the time until a file may be parsed again, in µs; 0 or less if at once."""
         begun = self._begun.get(file)
         return 0 if begun is None else begun + self._pause_us - self._clock.monotonic_us()
 
@@ -245,14 +246,15 @@ class ParseResult(msgspec.Struct, frozen=True):
 
     Attributes:
         digests: Digests of the file and the modules it imported, as parsed.
-        wanted: Paths at which imports were not found.
+        wanted: Paths at which imports were looked for without success.
         reason: Reason for the failure; empty if there is none.
         times: Number of equal results in a row.
         is_slow: Whether the parse took long.
         seconds: Duration of the parse.
-        asked: The data files that the file uses; ``None`` if there was nothing to store.
-        choice: The data files that its version has.
-        interpreter: The interpreter in which it was parsed, and the generation of that.
+        asked: The data files that the file uses; ``None`` if nothing was stored.
+        choice: The data files in its version.
+        interpreter: The interpreter in which the file was parsed, and the generation of the
+            interpreter.
     """
 
     digests: dict[str, bytes]
@@ -271,7 +273,7 @@ class ParseResult(msgspec.Struct, frozen=True):
         return self.asked is not None and not self.reason
 
     def is_same(self, other: ParseResult) -> bool:
-        """Return whether both results are the same and come from the same files."""
+        """Return whether both results are equal and come from the same file contents."""
         is_same = (self.reason, self.digests, self.interpreter) == (
             other.reason,
             other.digests,
@@ -303,8 +305,8 @@ def is_final_reason(reason: str) -> bool:
 def retry_delay_seconds(known: ParseResult, pace: ParsePace) -> float:
     """Return the delay until a failed file is parsed again, in seconds.
 
-    The delay depends on the number of failures and on the duration of the parse. A file whose
-    import never ends must not use much processor time for as long as it exists.
+    The delay depends on the number of failures and on the duration of the parse, so that a file
+    whose import never ends does not use much processor time in the long run.
     """
     if known.reason == WRITABLE:
         return pace.look_seconds

@@ -1,7 +1,7 @@
 """Plug-ins: packages with triggers, found through the entry-point group ``aioflow.triggers``.
 
-Their code is imported in a child, never in this process. Their triggers are run by class path, like
-any other trigger. A broken plug-in is logged, and does not affect other plug-ins.
+Their code is imported in a child process, never in this process. Their triggers are run by class
+path, like any other trigger. A broken plug-in is logged and does not affect other plug-ins.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class PlugIn(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: Name of the entry point.
-        module: The module it names.
-        package: The distribution it came with.
+        module: The module that the entry point names.
+        package: The distribution that contains it.
         kinds: The triggers found in it.
         failure: Why no triggers were found; ``None`` if there is no failure.
     """
@@ -44,7 +44,7 @@ class PlugIn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plug_ins() -> list[PlugIn]:
-    """Return the installed plug-ins, ordered by name. Reads only metadata. May block."""
+    """Return the installed plug-ins, sorted by name. Reads only metadata. May block."""
     found = {
         (point.name, point.value): PlugIn(
             name=point.name,

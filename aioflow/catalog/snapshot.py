@@ -28,10 +28,10 @@ _logger = logging.getLogger(__name__)
 
 
 class Snapshots:
-    """The folder of versions. It is shared by code that stores versions and code that deletes them.
+    """The folder of versions, shared by code that stores versions and code that deletes them.
 
-    A version that is being stored, or is the newest version of a file, is never deleted. The
-    database may have no row that needs it, because the engine has not processed the version yet.
+    A version that is being stored, or is the newest version of a file, is never deleted. If the
+    engine has not processed it yet, no row in the database shows that the version is needed.
 
     Args:
         folder: Contains one folder for each version.
@@ -40,7 +40,7 @@ class Snapshots:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._newest: dict[str, str] = {}
-        # These threads wait for the disk, which can handle several writes at a time.
+        # These threads wait for the disk, which can handle several writes at the same time.
         self._threads = anyio.CapacityLimiter(4)
 
     async def keep(self, file: str, version: str, sources: Mapping[str, bytes]) -> None:
@@ -49,11 +49,11 @@ class Snapshots:
         await self.restore(version, sources)
 
     def forget_newest(self, file: str) -> None:
-        """Record that a file no longer has a newest version."""
+        """Record that a file has no newest version any more."""
         self._newest.pop(file, None)
 
     async def restore(self, version: str, sources: Mapping[str, bytes]) -> bool:
-        """Store the code of a version if any of it is missing. Return whether that was the case."""
+        """Store the code of a version if any of it is missing. Return whether any was missing."""
         write = partial(write_snapshot, self.folder, version, sources)
         return await in_thread(write, limiter=self._threads)
 
@@ -63,7 +63,7 @@ class Snapshots:
         return await in_thread(old, limiter=self._threads)
 
     async def discard(self, versions: Sequence[str], is_needed: Callable[[str], bool]) -> int:
-        """Delete the code of versions. Return the number of versions deleted.
+        """Delete the code of versions. Return the number of deleted versions.
 
         If a version cannot be deleted now, this is logged, and the next call may delete it.
         """
@@ -78,8 +78,9 @@ class Snapshots:
     async def _discard(self, version: str, is_needed: Callable[[str], bool]) -> bool:
         """Delete the code of a version. Return whether it was deleted.
 
-        Its folder is first renamed, and then checked again. If the version has come into use in
-        between, the folder is renamed back, unless the version has been written again.
+        First the folder is renamed, then the use of the version is checked again. If the version
+        has come into use in the meantime, the folder is renamed back, unless the version has been
+        written again.
         """
         if self._is_newest(version) or is_needed(version):
             return False
@@ -126,11 +127,11 @@ def _restore_folder(aside: Path, place: Path) -> None:
 
 
 def version_of(file: str, sources: Mapping[str, bytes], told: str = "") -> str:
-    """Return the version of a DAG file with the local modules it imports.
+    """Return the version of a DAG file with the local modules that it imports.
 
     Args:
-        told: Unusual settings on which the description of the file depends. A run keeps them along
-            with its version.
+        told: Non-default settings on which the description of the file depends. A run uses them as
+            long as it uses the version.
     """
     digest = hashlib.sha256()
     parts = [file.encode(), *([told.encode()] if told else [])]
@@ -145,8 +146,7 @@ def version_of(file: str, sources: Mapping[str, bytes], told: str = "") -> str:
 def write_snapshot(code: Path, version: str, sources: Mapping[str, bytes]) -> bool:
     """Write ``<code>/<version>/`` durably and atomically. A complete folder is not changed.
 
-    If a file is missing in the folder, the folder is replaced. It stays until its replacement is
-    complete.
+    If a file is missing in the folder, the folder is replaced once its replacement is complete.
 
     Returns:
         Whether anything was written.
@@ -173,7 +173,7 @@ def _is_whole(target: Path, sources: Mapping[str, bytes]) -> bool:
 
 
 def _replace(temporary: Path, target: Path, sources: Mapping[str, bytes]) -> None:
-    """Rename a new folder into place. Replace an incomplete one, but leave a complete one alone."""
+    """Rename a new folder into place. Replace an incomplete folder, but not a complete one."""
     aside = temporary.with_suffix(_GONE)
     if target.exists() and not _is_whole(target, sources):
         with contextlib.suppress(FileNotFoundError):  # another call set it aside
@@ -200,7 +200,7 @@ _HOUR_US = 3_600_000_000
 
 
 class VersionQuota:
-    """Limits the versions per hour that a DAG file gets because of changes to unnamed data files.
+    """Limits how many versions per hour a DAG file gets from changes to unnamed data files.
 
     A program may write to such a file all the time.
     """
@@ -211,7 +211,7 @@ class VersionQuota:
         self._reported: set[str] = set()
 
     def take(self, file: str) -> bool:
-        """Return whether a DAG file may have another version now. If so, count that version."""
+        """Return whether a DAG file may get another version now. If so, count that version."""
         now, saved = self._clock.monotonic_us(), self._saved.setdefault(file, deque())
         while saved and saved[0] <= now - _HOUR_US:
             saved.popleft()

@@ -60,12 +60,13 @@ _INTERRUPTED = 130
 
 FENCED = 75
 """The exit status of a daemon whose database another daemon has claimed. On this status, a
-supervisor must not restart it: the two daemons would fence each other forever."""
+supervisor must not restart the daemon: the two daemons would fence each other forever.
+"""
 
 _DEBUG = "AIOFLOW_DEBUG"
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FILES = ("home", "file", "files", "dags", "plot")
-"""Names of the arguments that are file names, and so may contain any bytes except NUL."""
+"""Names of the arguments that are file names, which may contain any bytes except NUL."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -91,7 +92,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:
-        # The reader has closed the pipe, as `head` does: a flush at exit would fail, too.
+        # The reader has closed the pipe, as `head` does. Without the redirection, a flush at exit
+        # would fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as exc:
@@ -105,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _defect(exc: Exception) -> int:
-    """Print an unexpected exception in one line. If this process has a log, log its traceback."""
+    """Print an unexpected exception in one line. If this process has a log, log the traceback."""
     if logging.getLogger().handlers:
         logging.getLogger(__name__).error("terminated by a defect", exc_info=exc)
     told = safe(_one_line(f"{type(exc).__name__}: {exc}"))
@@ -157,7 +159,7 @@ def _nothing() -> io.TextIOWrapper:
 
 
 def _no_text(arguments: argparse.Namespace) -> str | None:
-    """Return the first argument that is not valid UTF-8; ``None`` if none is. Ignore file names."""
+    """Return the first argument, except file names, that is not valid UTF-8, if any."""
     for name, value in vars(arguments).items():
         for word in value if isinstance(value, list) else [value]:
             if name not in _FILES and isinstance(word, str) and any(map(_is_half, word)):
@@ -196,7 +198,7 @@ def command_parser() -> argparse.ArgumentParser:
 
 
 class _Version(argparse.Action):
-    """The option ``--version``. Reads the version, which is on disk, only when it is used."""
+    """The option ``--version``. The version is on disk, and is read only if the option is used."""
 
     def __init__(self, option_strings: Sequence[str], dest: str) -> None:
         super().__init__(option_strings, dest, nargs=0, help="print the version and exit")

@@ -1,7 +1,7 @@
 """``aioflow users``, ``tokens`` and ``audit``: accounts, API tokens, and the log of changes.
 
-Users log in with a password; programs authenticate with a token instead. The audit log contains
-denied changes, too.
+Users log in with a password; programs authenticate with a token instead. The audit log also
+contains denied changes.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def complete_paths(argument: argparse.Action, kind: Literal["file", "directory"]
 
 
 def add_group(nouns: Nouns, name: str, *, text: str, example: str) -> Nouns:
-    """Declare a noun and return the group for its commands; ``example`` shows one of them."""
+    """Declare a noun and return the group for its commands. ``example`` is an example call."""
     return _add(nouns, name, text, example).add_subparsers(required=True, metavar="COMMAND")
 
 
@@ -105,7 +105,7 @@ def json_value(text: str) -> Any:
 
 
 def parsed_json(text: str) -> Any:
-    """Parse JSON, but reject ``NaN`` and the infinities.
+    """Parse JSON, but reject ``NaN`` and infinities.
 
     Raises:
         ValueError: If ``text`` is not JSON.
@@ -134,7 +134,7 @@ def moment(text: str) -> str:
 
 
 def index(text: str) -> int:
-    """Parse a map index; -1 means not mapped."""
+    """Parse a map index; -1 means that the task is not mapped."""
     return _at_least(text, -1)
 
 
@@ -195,7 +195,7 @@ def _print_completion(arguments: argparse.Namespace) -> int:
 
 
 def completion_script(shell: str, parser: argparse.ArgumentParser) -> str:
-    """Return the script for a shell."""
+    """Return the completion script for a shell."""
     import shtab  # slower to import than all of argparse
 
     text: str = shtab.complete(parser, shell=shell)

@@ -1,4 +1,4 @@
-"""Actions on all runs that match a filter: a preview, a confirmation, then slice by slice."""
+"""Actions on all runs that match a filter: a preview, a confirmation, then slice after slice."""
 
 from __future__ import annotations
 
@@ -78,10 +78,10 @@ def _nothing(action: str) -> dict[str, Any]:
 
 
 def _is_confirmed(action: str, expected: dict[str, Any]) -> bool:
-    """Show what would be changed, and ask.
+    """Show what would be changed, and ask for a confirmation.
 
     Raises:
-        SettingsError: If there is no terminal to ask on.
+        SettingsError: If there is no terminal on which to ask.
     """
     states = ", ".join(f"{count} {state}" for state, count in expected["states"].items())
     count = sum(expected["states"].values())

@@ -1,7 +1,7 @@
 """The HTTP client of the commands: connects to the home's Unix socket, or to a URL.
 
-It uses only the standard library: importing another client would delay each command by half a
-second.
+It uses only the standard library, because importing another client would delay each command by half
+a second.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PAGE = 1_000
 
 
 class Refused(AioflowError):
-    """The daemon answered with an error.
+    """Raised if the daemon answers with an error.
 
     Attributes:
         told_code: The stable error code of the response.
@@ -89,7 +89,7 @@ class Client:
         return self._ask("GET", _joined(path, query))
 
     def items(self, *path: str, limit: int | None = None, **query: object) -> list[Any]:
-        """Return the items of a list, which are fetched page by page; at most ``limit``."""
+        """Return the items of a list, at most ``limit``. They are fetched page by page."""
         found: list[Any] = []
         cursor: str | None = None
         while limit is None or len(found) < limit:
@@ -110,7 +110,7 @@ class Client:
         return self._change("POST", path, body)
 
     def act(self, *path: str, query: Mapping[str, object], key: str | None = None) -> Any:
-        """Send a POST request with a query, and an idempotency key."""
+        """Send a POST request with a query and an idempotency key."""
         headers = {} if key is None else {"Idempotency-Key": key}
         return json.loads(self._ask("POST", _joined(path, query), headers=headers))
 
@@ -197,7 +197,7 @@ def _joined(path: tuple[str, ...], query: Mapping[str, object] | None = None) ->
 
 
 def connect(arguments: argparse.Namespace) -> Client:
-    """Return a client of the daemon that the arguments select, which need not be running."""
+    """Return a client of the daemon that the arguments select. The daemon need not be running."""
     if arguments.url:
         return _connect_url(arguments.url)
     return connect_home(find_home(arguments.home))
@@ -227,9 +227,9 @@ def _token() -> str | None:
 def show_run_link(
     arguments: argparse.Namespace, run_id: str, task: str | None = None, map_index: int = -1
 ) -> None:
-    """Print the address of a run, or of a task of it, if standard output is a terminal.
+    """Print the URL of a run, or of a task of the run, if standard output is a terminal.
 
-    Nothing is printed without a daemon: there is no page then.
+    Print nothing if no daemon runs, because then there is no page.
     """
     if arguments.json or not on_terminal():
         return

@@ -1,4 +1,4 @@
-"""``aioflow connections``: set one by its fields, show it without secrets, and test it."""
+"""``aioflow connections``: set a connection by its fields, show it without secrets, and test it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def add_verbs(verbs: Nouns) -> None:
 
 
 def add_field_options(setting: argparse.ArgumentParser) -> None:
-    """Declare the options of ``connections set`` that are fields."""
+    """Declare the options of ``connections set`` for single fields."""
     setting.add_argument(
         "--type",
         metavar="TYPE",
@@ -75,10 +75,10 @@ def _port(text: str) -> int:
 
 
 def value_of_fields(arguments: argparse.Namespace) -> dict[str, Any] | None:
-    """Return the connection that the options describe; ``None`` if there are none.
+    """Return the connection that the options describe; ``None`` if no such option is given.
 
     Raises:
-        SettingsError: If they do not fit together.
+        SettingsError: If the options do not fit together.
     """
     found = {name: getattr(arguments, name) for name in _FIELDS}
     value = {name: given for name, given in found.items() if given is not None}
@@ -100,7 +100,7 @@ def value_of_fields(arguments: argparse.Namespace) -> dict[str, Any] | None:
 
 
 def _scheme(arguments: argparse.Namespace) -> str:
-    """Return the scheme for a type: the first one of a type, or the given scheme."""
+    """Return the scheme for the given type: the first scheme of that type, or the text itself."""
     found = connect(arguments).get("connection-types")["types"]
     schemes = {one["name"]: one["schemes"] for one in found}
     given = str(arguments.type)

@@ -1,7 +1,7 @@
 """``aioflow up``, ``demo``, ``config``, ``nodes`` and ``top``: run, configure and watch the daemon.
 
 This module declares the commands and runs the light ones. The code of the daemon, the demo and the
-live overview is imported when the command for it runs.
+live overview is imported only when its command runs.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ _GC_THRESHOLDS = (10_000, 20, 20)
 
 _SWITCH_SECONDS = 0.0005
 """Longest time for which a thread may hold the interpreter lock while others wait. The writer
-thread needs the lock for each row; with Python's default of 5 ms it would wait longer for the lock
-than for the disk."""
+thread needs the lock for each row. With Python's default of 5 ms it would wait longer for the lock
+than for the disk.
+"""
 
 
 def add_up(nouns: Nouns) -> None:
@@ -108,10 +109,10 @@ def _settings_of(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _freeze_startup_objects() -> None:
-    """Exclude all objects created at startup from garbage collection: they live until the end.
+    """Exclude all objects created at startup from garbage collection, because they are never freed.
 
-    Otherwise a collection, which happens whenever ten thousand tasks resume, would traverse all
-    modules and block the event loop for a tenth of a second.
+    Otherwise a collection would traverse all modules, and block the event loop for a tenth of a
+    second. That would happen whenever ten thousand tasks resume.
     """
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)

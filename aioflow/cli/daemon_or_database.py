@@ -1,6 +1,6 @@
-"""Queries of commands that only read: to a running daemon, else to the database itself.
+"""Queries of commands that only read: to a running daemon, or else to the database itself.
 
-Commands on a run accept the id of the run, or a unique prefix of that id.
+Commands on a run accept the id of the run, or a unique prefix of the id.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PAGE = 1_000
 class Source(Protocol):
     """Answers queries with JSON-compatible data.
 
-    The docstring of each method names the method of ``api.Api`` with the same result.
+    The docstring of each method names the method of ``api.Api`` that returns the same result.
     """
 
     def dags(self) -> Any:
@@ -104,7 +104,7 @@ class Source(Protocol):
         """``access.list_tokens``."""
 
     def audit(self, query: Mapping[str, Any], *, limit: int, before: int | None) -> Any:
-        """``access.list_audit``; the filter is that of the HTTP API."""
+        """``access.list_audit``, with the filter of the HTTP API."""
 
     def notes(self, run_id: str) -> Any:
         """``notes.page``, all pages."""
@@ -129,7 +129,7 @@ def read_run(arguments: argparse.Namespace, question: Callable[[Source], Any]) -
 
 
 def _read(arguments: argparse.Namespace, question: Callable[[Source], Any]) -> tuple[Any, bool]:
-    """Return the result, and whether it is from a daemon."""
+    """Return the result, and whether it came from a daemon."""
     try:
         return question(_Daemon(connect(arguments))), True
     except DaemonAway:
@@ -383,7 +383,7 @@ class _Database:
 
 _LISTED_IDS = 5
 _SHORTEST_PREFIX = 3
-"""Minimum length of a prefix of a run id. A shorter text is probably a typing error."""
+"""Minimum length of a prefix of a run id. A shorter text is probably a typo."""
 
 RunCommand = Callable[[argparse.Namespace], int]
 
@@ -391,8 +391,8 @@ RunCommand = Callable[[argparse.Namespace], int]
 def named_run(command: RunCommand) -> RunCommand:
     """Let a command accept a unique prefix of a run id.
 
-    If the command fails because the run is unknown, it is called again with the full id. Therefore
-    it must not change or print anything before that error.
+    If the command fails because the run is unknown, it is called again with the full id. So it must
+    not change or print anything before that error.
     """
 
     @wraps(command)
@@ -416,7 +416,7 @@ def _is_unknown_run(error: AioflowError) -> bool:
 
 
 def _full_run_id(arguments: argparse.Namespace) -> str | None:
-    """Return the id of the only run whose id has this prefix, or ``None``.
+    """Return the id of the only run whose id has the given prefix; ``None`` if there is none.
 
     Raises:
         RequestError: If several runs have this prefix.

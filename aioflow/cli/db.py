@@ -151,7 +151,7 @@ def _export(arguments: argparse.Namespace) -> int:
 
     async def export_all() -> None:
         settings = _settings(arguments)
-        async with opened(settings):  # checks that it exists and has our current schema
+        async with opened(settings):  # checks that the database exists and has the current schema
             await export(settings.db, put)
 
     failed: list[OSError] = []

@@ -145,7 +145,7 @@ def _given(arguments: argparse.Namespace, form: Any) -> Any:
 
 
 def _field(pair: str, fields: dict[str, Any]) -> tuple[str, Any]:
-    """Return the name and value of a field. A field of text takes the value as it is."""
+    """Return the name and value of a field. For a text field, the value is used unchanged."""
     name, has_value, value = pair.partition("=")
     if not has_value:
         raise SettingsError(f"--set takes FIELD=VALUE, got {pair!r}")

@@ -1,14 +1,14 @@
-"""Cost of a deferred trigger: bytes in all processes, and idle processor time; and a plot of it.
+"""The cost of a deferred trigger in bytes and in idle processor time, and a plot of it.
 
 A separate daemon on a temporary home defers many triggers of one kind. The bytes per trigger are
 the increase of the proportional set size (PSS) of all its processes, divided by the number of
 triggers. For comparison, each figure is reported with the cost of as many bare ``asyncio`` tasks in
-one process: a sleeping coroutine cannot cost less. Events are not measured, nor other resources of
-a real trigger, such as an open connection.
+one process, because a sleeping coroutine cannot cost less. Events are not measured, and neither are
+other resources of a real trigger, such as an open connection.
 
 Both ``aioflow bench density`` and ``benchmarks/density.py`` use this module. It is in the package
-because the wheel contains the command, but not the benchmarks. matplotlib, the extra ``plot``, is
-imported only for a plot.
+because the wheel contains the command, but not the benchmarks. matplotlib is imported only for a
+plot; the extra ``plot`` installs it.
 """
 
 from __future__ import annotations
@@ -48,11 +48,12 @@ __all__ = (
 Shape: TypeAlias = Literal["wide", "runs"]
 
 KINDS = ("time", "file", "run", "private", "mixed")
-"""Kinds of triggers. ``private`` is a class in the DAG file whose triggers have a coroutine each;
-``mixed`` alternates between all kinds."""
+"""Kinds of triggers. ``private`` is a class in the DAG file, each trigger of which has a coroutine;
+``mixed`` alternates between all kinds.
+"""
 
 SHAPES: tuple[Shape, ...] = ("wide", "runs")
-"""Shapes of the work: one run with one mapped task, or many runs with one task each."""
+"""Shapes of the workload: one run with one mapped task, or many runs with one task each."""
 
 _DAG = """
 from __future__ import annotations
@@ -157,7 +158,7 @@ class Density(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         bytes_each: Bytes per trigger, in all processes.
         bytes_by_role: ``bytes_each`` by process: ``daemon``, ``triggers``, ``async``, ``slot``.
-        idle_percent: Share of one core that all processes use while all triggers wait.
+        idle_percent: Share of one core that all processes together use while all triggers wait.
         idle_us_each: Microseconds of processor time per second and trigger, in addition to what
             the daemon used before it had the triggers.
         defer_seconds: Time from the request until the last trigger was deferred.
@@ -270,7 +271,7 @@ def write_density_plot(file: Path, found: Sequence[Density]) -> None:
 
 
 def write_svg(file: Path, figure: Any) -> None:
-    """Write a matplotlib figure as SVG, reproducibly and with its text as text."""
+    """Write a matplotlib figure as SVG. The output is reproducible, and texts remain texts."""
     with import_matplotlib().rc_context({"svg.fonttype": "none", "svg.hashsalt": "aioflow"}):
         figure.savefig(file, format="svg", metadata={"Date": None})
 
@@ -285,7 +286,7 @@ class _Node:
         self._deferred = 0
 
     def defer(self, kind: str, count: int, shape: Shape) -> None:
-        """Start runs that defer ``count`` more triggers. Wait until all of them are deferred."""
+        """Start runs that defer ``count`` more triggers. Wait until all of these are deferred."""
         if shape == "wide":
             self._start("wide", {"kind": kind, "count": count})
         else:

@@ -1,8 +1,8 @@
 """A temporary daemon in the process of a command: for ``aioflow dags test`` and ``aioflow demo``.
 
-The daemon runs as long as the command. ``dags test`` runs one DAG of a file to its end. The demo
-runs the settlement example on a temporary home: it creates the input file of one run, and checks
-the total.
+The daemon runs only as long as the command. ``dags test`` runs one DAG of a file to its end. The
+demo runs the settlement example on a temporary home: it creates the input file of one run, and
+checks the total.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class AsyncClient:
         return await anyio.to_thread.run_sync(partial(self._client.post, *path, body=body))
 
     async def whole_run(self, run_id: str) -> Any:
-        """Return a run with all of its tasks, which are fetched page by page."""
+        """Return a run with all of its tasks. They are fetched page by page."""
         run = await self.get("runs", run_id)
         while len(run["tasks"]) < sum(run["counts"].values()):
             page = await self.get("runs", run_id, offset=len(run["tasks"]))
@@ -90,7 +90,7 @@ class AsyncClient:
         return run
 
     async def watch(self, run_id: str, progress: RunProgress) -> Any:
-        """Show a run until it ends; return its final state with all of its tasks."""
+        """Show a run until it ends. Return its final state with all of its tasks."""
         while True:
             run = await self.get("runs", run_id)
             progress.show(run)
@@ -119,8 +119,8 @@ async def with_daemon(
 
     Args:
         settings: The daemon's settings.
-        visit: Called once the daemon answers requests. If the daemon is stopped, ``visit`` is
-            cancelled, and the exit status is that of an interrupted command.
+        visit: Called once the daemon answers requests. If the daemon is stopped meanwhile,
+            ``visit`` is cancelled, and the exit status is that of an interrupted command.
         stay: Whether the daemon continues to run after ``visit``, until it is stopped.
     """
     up = anyio.Event()
@@ -148,7 +148,7 @@ async def with_daemon(
 async def _visited(
     visit: Callable[[AsyncClient, Ready], Awaitable[int]], client: AsyncClient, facts: Ready
 ) -> int:
-    """Return the status of ``visit``, or that of an interrupted command if the daemon stopped."""
+    """Return the status of ``visit`` or, if the daemon stopped, that of an interrupted command."""
     status = _INTERRUPTED
     async with anyio.create_task_group() as group:
 
@@ -174,7 +174,7 @@ _LOG_BYTES = 64 * 1024
 
 
 def test_dag(arguments: argparse.Namespace) -> int:
-    """Run one DAG of a file. Return the same exit status as ``dags trigger --wait``."""
+    """Run one DAG of a file. Return an exit status like that of ``dags trigger --wait``."""
     log.configure(level="warning", style="auto")
     with tempfile.TemporaryDirectory(prefix="aioflow-test-") as folder:
         return anyio.run(_test_dag, arguments, Path(folder), backend_options={"use_uvloop": True})
@@ -228,7 +228,7 @@ def _chosen_dag(parsed: Parsed, wanted: str | None, file: str) -> str:
 
 
 def _copy_sources(names: Iterable[str], source: Path, target: Path) -> None:
-    """Copy the files of the DAG file's version, but no other DAG files with their schedules."""
+    """Copy the files of the DAG file's version, but no other DAG files, which have schedules."""
     for name in names:
         copy = target / name
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -250,7 +250,7 @@ def _print_results(run: dict[str, Any], *, is_json: bool) -> None:
 
 
 async def _print_logs(run: dict[str, Any], client: AsyncClient) -> None:
-    """Print the log of the last try of each failed task, which contains the traceback."""
+    """Print the log of the last try of each failed task. It contains the traceback."""
     failed = [task for task in run["tasks"] if task["state"] == "failed" and task["try_number"]]
     for task in failed[:_LOGS_SHOWN]:
         log, is_whole = await _log_of(run["run_id"], task, client)
@@ -262,7 +262,7 @@ async def _print_logs(run: dict[str, Any], client: AsyncClient) -> None:
 
 
 async def _log_of(run_id: str, task: dict[str, Any], client: AsyncClient) -> tuple[bytes, bool]:
-    """Return the end of the log of a task's last try, and whether that is the whole log."""
+    """Return the end of the log of a task's last try, and whether this is the whole log."""
     child = {"map": task["map_index"]} if task["map_index"] >= 0 else {}
     child |= {"round": task["round"]} if task["round"] else {}
     where: dict[str, object] = {**child, "try": task["try_number"]}
@@ -278,7 +278,7 @@ async def _log_of(run_id: str, task: dict[str, Any], client: AsyncClient) -> tup
 _IN_THE_PACKAGE = Path(__file__).parents[1] / "examples"
 _BESIDE_IT = Path(__file__).parents[2] / "examples"
 EXAMPLES = _IN_THE_PACKAGE if _IN_THE_PACKAGE.is_dir() else _BESIDE_IT
-"""The folder of the examples: inside the package in a wheel, beside it in a checkout."""
+"""The folder of the examples. In a wheel it is inside the package, in a checkout beside it."""
 
 DEMO_DAG = "settlements"
 DEMO_DAY = "2026-01-01"
@@ -299,8 +299,8 @@ print(generate(Path(folder), date.fromisoformat(day), **json.loads(sizes)))
 async def generate_file(folder: Path, day: str, **sizes: int) -> Decimal:
     """Write the bank's file of a day below a folder. Return its net total.
 
-    The generator is one of the examples. It runs in its own process, and in a session of its own,
-    so that a Ctrl-C in the terminal does not interrupt it.
+    The generator is one of the examples. It runs in a separate process and session, so that a
+    Ctrl-C in the terminal does not interrupt it.
     """
     command = [sys.executable, "-c", _GENERATE_FILE, str(EXAMPLES), str(folder), day]
     command.append(json.dumps(sizes))

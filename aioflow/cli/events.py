@@ -1,4 +1,4 @@
-"""``aioflow events`` and ``aioflow assets``: named events, and the assets that some update."""
+"""``aioflow events`` and ``aioflow assets``: named events, and assets, which some events update."""
 
 from __future__ import annotations
 

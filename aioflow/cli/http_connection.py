@@ -1,7 +1,7 @@
-"""HTTP connections to a daemon: over a Unix socket, or to a URL.
+"""HTTP connections to a daemon, over a Unix socket or to a URL.
 
-This module is imported when a command connects, because ``http.client`` and ``ssl`` are slow to
-import.
+This module is imported only when a command connects, because ``http.client`` and ``ssl`` are slow
+to import.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _UnixConnection(http.client.HTTPConnection):
         self._path = path
 
     def connect(self) -> None:
-        """Connect the socket; ``http.client`` calls this at the first request."""
+        """Connect the socket. Called by ``http.client`` at the first request."""
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(_TIMEOUT_SECONDS)
         try:
@@ -62,7 +62,7 @@ class _Http:
 
 
 def over_socket(path: Path) -> _Http:
-    """Return a connection over a Unix socket, which need not exist yet.
+    """Return a connection over a Unix socket. The socket need not exist yet.
 
     Raises:
         SettingsError: If the socket belongs to another user.
@@ -72,7 +72,7 @@ def over_socket(path: Path) -> _Http:
 
 
 def _check_owner(path: Path) -> None:
-    """Reject a socket of another user: in a shared folder, it may be an attack."""
+    """Reject a socket of another user. In a shared folder, such a socket may be an attack."""
     try:
         found = path.lstat()
     except OSError:

@@ -20,7 +20,7 @@ from aioflow.protocol.requests import OF_RUN
 __all__ = ("add_logs", "found_lines", "pieces_until")
 
 _LONGEST_LINE = 1024 * 1024
-"""Maximum length of a line, in bytes. The rest of a longer line counts as another line."""
+"""Maximum length of a line, in bytes. The rest of a longer line is treated as another line."""
 
 
 def add_logs(verbs: Nouns, add_index: Callable[[argparse.ArgumentParser], None]) -> None:
@@ -159,8 +159,8 @@ def pieces_until(
 ) -> Iterator[bytes]:
     """Yield the output of a task until the task has ended: each byte exactly once.
 
-    Output that a task prints just before its end may reach the log just after the end. Therefore
-    the log is complete when two reads in a row after the end have found nothing.
+    Output that a task prints just before its end may reach the log just after the end. So the log
+    is only considered complete when two successive reads after the end have found nothing.
 
     Args:
         is_over: Returns whether the task has ended; called before each round of reads.

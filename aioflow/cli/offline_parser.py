@@ -1,4 +1,4 @@
-"""A parser without a daemon: for ``aioflow dags check`` and ``aioflow triggers kinds``.
+"""A parser for use without a daemon: for ``aioflow dags check`` and ``aioflow triggers kinds``.
 
 It parses DAG files as the daemon would, each in a separate process, and reports their problems. It
 also inspects the triggers that installed packages provide. Its processes and files are removed when
@@ -59,7 +59,7 @@ async def temporary_parser(
     Args:
         prefix: Prefix of the name of the parser's temporary folder.
         allowed: See ``Children``.
-        limits: Limits for parsing one file, and settings for it.
+        limits: Limits and settings for parsing one file.
         pythons: The interpreters that files may choose, by name.
     """
     with tempfile.TemporaryDirectory(prefix=prefix) as home:
@@ -81,7 +81,7 @@ class CheckedFile(msgspec.Struct, kw_only=True):
 
     Attributes:
         warnings: Problems that do not prevent the DAGs from running.
-        isolated: For each isolated DAG, the reasons why it runs in hosts of its own.
+        isolated: For each isolated DAG, the reasons why it runs in separate hosts.
     """
 
     file: str
@@ -98,7 +98,8 @@ def check_dags(arguments: argparse.Namespace) -> int:
     files = list(dict.fromkeys(chain.from_iterable(map(_dag_files_in, named))))
     folders = (*dag_folders(arguments), *within)
     parsed = anyio.run(_check_files, files, folders, Settings.read(arguments.home))
-    # A file in a folder that has neither DAGs nor problems may be a module of other files.
+    # If a file was found in a folder and has neither DAGs nor problems, it may be a module of other
+    # files.
     found = [one for one in parsed if one.dags or one.problems or one.file in named]
     for checked in found:
         checked.problems += _why_not_loaded(checked)
@@ -119,7 +120,7 @@ def check_dags(arguments: argparse.Namespace) -> int:
 
 
 def _why_not_loaded(checked: CheckedFile) -> Iterator[DagFailure]:
-    """Yield the reason why a daemon finds no DAG in a file, if the file has no other problem."""
+    """Yield why a daemon would find no DAG in a file, if the file has no other problem."""
     if checked.problems:
         return
     if not checked.dags:
@@ -161,7 +162,7 @@ async def _check_files(
     for file, result in zip(files, parsed, strict=True):
         choice = data_files_of(Path(file), folders, result)
         unknown = [*_unknown_executors(result, backends)]
-        result = check_executors(result, backends)  # noqa: PLW2901 - without what never runs
+        result = check_executors(result, backends)  # noqa: PLW2901 - without DAGs that cannot run
         problems = list(result.failures)
         if choice.refusal is not None:
             problems.append(choice.refusal)
@@ -182,9 +183,10 @@ async def _check_files(
 def _unknown_executors(
     parsed: Parsed, backends: dict[str, ExecutorBackend]
 ) -> Iterator[DagFailure]:
-    """Yield a warning for each executor that the settings lack, and treat it as an unusable one.
+    """Yield a warning for each executor that the settings lack. Treat it as an unusable executor.
 
-    The machine on which a file is checked may have other settings than its daemon.
+    This is no error, because the machine that checks a file may have other settings than its
+    daemon.
     """
     for dag in parsed.dags:
         for task in dag.tasks:
@@ -248,7 +250,7 @@ async def _parse_file(parser: Parser, file: Path, folders: Sequence[Path]) -> Pa
 
 
 def dag_folders(arguments: argparse.Namespace) -> tuple[Path, ...]:
-    """Return the DAG folder given by ``--dags``, else those in the settings of the home."""
+    """Return the DAG folder given by ``--dags``, or else those in the settings of the home."""
     if arguments.dags is not None:
         return (Path(arguments.dags).absolute(),)
     return tuple(folder.absolute() for folder in Settings.read(arguments.home).dags)
@@ -257,8 +259,9 @@ def dag_folders(arguments: argparse.Namespace) -> tuple[Path, ...]:
 def path_in_folder(file: Path, folders: Sequence[Path]) -> tuple[Path, str]:
     """Return the DAG folder of a file, and the file's path within that folder.
 
-    If the file is in no DAG folder, use the folder that contains it. Links within a DAG folder are
-    not resolved, as in a daemon. The DAG folder itself is recognized through links.
+    If the file is in no DAG folder, use the folder that contains it. As in a daemon, links within a
+    DAG folder are not resolved. The DAG folder itself is also recognized if the path of the file
+    leads to it through links.
     """
     path = Path(os.path.normpath(file.absolute()))
     for folder in folders:

@@ -1,4 +1,4 @@
-"""Output of commands: tables for people, JSON for machines, colours on a terminal only."""
+"""Output of commands: tables for people, JSON for machines, and colours on a terminal."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ __all__ = (
 
 
 class _Escapes(dict[int, str]):
-    """A table for ``str.translate`` that says how to show each character; filled lazily.
+    """A table for ``str.translate`` that maps each character to its displayed form. Filled lazily.
 
     Args:
-        known: The fixed replacements of some characters, by their code.
-        escape: Returns the escape of a character that could control a terminal.
+        known: The fixed replacements of some characters, by code point.
+        escape: Returns the escaped form of a character that could control a terminal.
     """
 
     def __init__(self, known: dict[str, str], escape: Callable[[int], str]) -> None:
@@ -78,7 +78,7 @@ _ENDED = ("success", "failed", "upstream_failed", "skipped", "cancelled", "remov
 
 
 def print_json(value: object, *, line: bool = False) -> None:
-    """Print one JSON document. With ``line``, print it on one line, for streams."""
+    """Print one JSON document. With ``line``, print it on a single line, as streams need it."""
     text = json.dumps(value, ensure_ascii=False, indent=None if line else 2)
     print(text.translate(_IN_JSON), flush=line)
 
@@ -115,7 +115,7 @@ def state(name: str) -> str:
 
 
 def print_table(heads: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
-    """Print rows in columns. Without rows, print ``empty`` to standard error.
+    """Print rows in columns. If there are no rows, print ``empty`` to standard error.
 
     A column named ``STATE`` is coloured.
     """
@@ -147,7 +147,7 @@ def wait_text(wait: dict[str, Any] | None) -> str:
 
 
 def checks_text(wait: Mapping[str, Any]) -> str:
-    """Return how long ago the last check was and when the next one is; empty if unknown."""
+    """Return how long ago the last check was, and when the next one will be; empty if unknown."""
     now = None
     parts = []
     for name, text in (("last_check_at", "checked {} ago"), ("next_check_at", "next in {}")):
@@ -202,7 +202,7 @@ def progress_text(counts: dict[str, int]) -> str:
 
 
 def say(arguments: argparse.Namespace, answer: object, text: str) -> int:
-    """Report success: print the JSON answer for machines or a text for people. Return 0."""
+    """Report success: print the JSON answer if JSON is wanted, else the text. Return 0."""
     if arguments.json:
         print_json(answer)
     else:

@@ -36,7 +36,7 @@ class Look(msgspec.Struct, kw_only=True):
     """One sample of a daemon's metrics, active runs and pools.
 
     Attributes:
-        at: When it was taken, in monotonic seconds.
+        at: The time at which the sample was taken, in monotonic seconds.
         events_per_second: Rate since the previous sample; ``None`` in the first.
         tasks_per_second: Like ``events_per_second``.
     """
@@ -50,7 +50,7 @@ class Look(msgspec.Struct, kw_only=True):
 
 
 def show_overview(arguments: argparse.Namespace) -> int:
-    """Take and show samples: as a table on a terminal, else as a line or JSON object each."""
+    """Take and show samples: as a table on a terminal, else as one line or JSON object each."""
     client = connect(arguments)
     console = Console(highlight=False)
     live = None
@@ -94,7 +94,7 @@ def look_at(client: Client, at: float) -> Look:
 
 
 def samples(text: str) -> Samples:
-    """Parse metrics. Keep those with at most one label, without the buckets of histograms."""
+    """Parse metrics with at most one label. Skip the buckets of histograms."""
     found: Samples = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -112,7 +112,7 @@ def rates(look: Look, before: Look | None) -> Look:
     seconds = look.at - before.at
     fired = _sum(look, "trigger_events_total") - _sum(before, "trigger_events_total")
     ended = _ended(look) - _ended(before)
-    # The counters of a restarted daemon begin at 0, so the differences may be negative.
+    # The counters of a restarted daemon start from 0, so the differences may be negative.
     return msgspec.structs.replace(
         look,
         events_per_second=max(fired / seconds, 0.0),

@@ -13,7 +13,7 @@ _PROPERTIES = ("dag", "tag", "cause", "from", "to", "search", "prefix", "params"
 
 
 def add_filters(parser: argparse.ArgumentParser, *, state: str = "--state") -> None:
-    """Declare the options of a filter. Of those that may be repeated, a run matches any one.
+    """Declare the options of a filter. If an option is repeated, a run must match any one value.
 
     Args:
         state: The option for the state of the runs.

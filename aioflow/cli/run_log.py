@@ -1,4 +1,4 @@
-"""``aioflow runs logs RUN``: the output of all tasks of a run, in the order of time."""
+"""``aioflow runs logs RUN``: the output of all tasks of a run, in chronological order."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ def _follow(arguments: argparse.Namespace) -> Iterator[list[dict[str, Any]]]:
             silent, cursor = 0, page["resume"]
             yield page["items"]
             page = over_restarts(partial(more, cursor))
-        # Output may arrive just after the end of the run.
+        # Output may still arrive just after the end of the run.
         silent = 0 if page["is_live"] else silent + 1
         if silent == 2:
             return
 
 
 def _whole_lines(pages: Iterator[list[dict[str, Any]]]) -> Iterator[dict[str, Any]]:
-    """Yield the lines of all pages. A line that is divided between two pages is joined."""
+    """Yield the lines of all pages. A line that is split between two pages is joined."""
     begun: dict[tuple[str, int, int], dict[str, Any]] = {}
     for page in pages:
         for part in page:

@@ -56,7 +56,7 @@ class LiveDisplay:
     """Base class of displays that are updated in place within a block.
 
     Args:
-        is_live: Whether to update in place; otherwise the subclass prints lines.
+        is_live: Whether to update in place. If not, the subclass prints lines.
     """
 
     def __init__(self, console: Console, *, is_live: bool) -> None:
@@ -138,10 +138,10 @@ def _task_table(tasks: list[dict[str, Any]]) -> Table:
 T = TypeVar("T")
 
 _RESTARTING = frozenset({0, 502, 503, 504})
-"""HTTP statuses while a daemon, or a proxy in front of it, restarts; 0 means no response."""
+"""HTTP statuses that occur while a daemon restarts, or a proxy in front of it; 0 is no response."""
 
 _AWAY_SECONDS = 120.0
-"""Longest wait for a daemon to restart. If it is away for longer, nothing will restart it."""
+"""Longest wait for a daemon to restart. If it takes longer, nothing will restart the daemon."""
 
 RUN_ENDED = frozenset({"success", "failed", "partial", "cancelled"})
 
@@ -165,7 +165,7 @@ def wait_for_run(arguments: argparse.Namespace, run_id: str) -> str:
 
 
 def watch_run(arguments: argparse.Namespace, run_id: str) -> int:
-    """Show a run until it ends. Without a daemon, show it once, because nothing changes."""
+    """Show a run until it ends. Without a daemon, show it only once: nothing changes."""
     show_run_link(arguments, run_id)
     with RunProgress(is_json=arguments.json) as progress:
         client = connect(arguments)
@@ -180,9 +180,9 @@ def watch_run(arguments: argparse.Namespace, run_id: str) -> int:
 
 
 def over_restarts(ask: Callable[[], T]) -> T:
-    """Return the daemon's response, waiting while the daemon restarts.
+    """Return the daemon's response. If the daemon is restarting, wait for it.
 
-    Call this only after the daemon has answered once: otherwise it may not be running at all.
+    Call this only after the daemon has answered once. Otherwise it may not be running at all.
 
     Raises:
         DaemonAway: If the daemon does not answer again within two minutes.

@@ -39,7 +39,7 @@ _UTC_NAMES = frozenset({"UTC", "Etc/UTC", "GMT"})
 _COMMANDS_SHOWN = 3
 """Maximum number of suggested commands."""
 _FEW = 10
-"""Up to this many children of one task in one state get a row each; more share one row."""
+"""Maximum number of children of one task in one state that get a row each; more share one row."""
 
 
 def add_parser(nouns: Nouns) -> None:
@@ -210,7 +210,7 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def _show_notes(arguments: argparse.Namespace) -> None:
-    """Print the notes on a run and its tasks, with their authors."""
+    """Print the notes on a run and on its tasks, with their authors."""
     for note in read(arguments, lambda source: source.notes(arguments.run_id)):
         where = "" if note["task_id"] is None else f" on {task_name(note)}"
         text = safe(" ".join(note["text"].split()))
@@ -256,7 +256,7 @@ def _show_workers(arguments: argparse.Namespace, tasks: list[dict[str, Any]]) ->
 
 
 def _worker_text(one: dict[str, Any]) -> str:
-    """Return where a try ran: its executor, machine and process, and the page of its worker."""
+    """Return where a try ran: its executor, machine, process, and the page of the worker."""
     where = (one["host"], one["worker"], one["worker_url"])
     return ", ".join((one["executor"], *filter(None, where)))
 
@@ -269,7 +269,7 @@ def _range_of(task_id: str, children: list[dict[str, Any]]) -> str:
 
 
 def _run_pages(source: Source, arguments: argparse.Namespace) -> Any:
-    """Return a run with the requested number of tasks, which are fetched page by page."""
+    """Return a run with the requested number of tasks. They are fetched page by page."""
     limit, offset = arguments.limit, arguments.offset
     if arguments.state or arguments.task:
         return {**source.run(arguments.run_id, limit=1), "tasks": _narrowed(source, arguments)}
@@ -305,7 +305,7 @@ def _narrowed(source: Source, arguments: argparse.Namespace) -> list[Any]:
 
 
 def _note(task: dict[str, Any]) -> str:
-    """Return what the table says about a task: its wait, its error, or its result."""
+    """Return the text of a table about a task: its wait, its error, or its result."""
     if task["waiting_on"] is not None:
         return wait_text(task["waiting_on"])
     if task["error"] is not None:
@@ -343,7 +343,7 @@ def _why(arguments: argparse.Namespace) -> int:
 
 
 def _show_chain(found: Mapping[str, Any]) -> None:
-    """Print a chain of causes: one line per cause, indented by depth, and what can be done."""
+    """Print a chain of causes, one line each, indented by depth, and what can be done."""
     if not found["causes"]:
         print(f"{found['run_id']} is {state(found['state'])}; it waits for nothing")
     for cause in found["causes"]:
@@ -359,7 +359,7 @@ def _show_chain(found: Mapping[str, Any]) -> None:
 
 
 def _times_text(wait: Mapping[str, Any] | None, timezone: str) -> str:
-    """Return since when and until when something waits, and its checks; empty if unknown."""
+    """Return since when and until when a task waits, and its checks; empty if unknown."""
     if wait is None:
         return ""
     fires = wait.get("fires_at")
@@ -377,7 +377,7 @@ def _times_text(wait: Mapping[str, Any] | None, timezone: str) -> str:
 
 
 def _time_text(text: str, timezone: str) -> str:
-    """Return a timestamp of JSON in UTC and, if it is another one, in the DAG's time zone."""
+    """Return a timestamp from JSON in UTC and, if that differs, in the DAG's time zone."""
     at = datetime.fromisoformat(text).astimezone(UTC)
     shown = f"{at:%Y-%m-%d %H:%M:%S} UTC"
     if timezone in _UTC_NAMES:
@@ -388,7 +388,7 @@ def _time_text(text: str, timezone: str) -> str:
 
 
 def _chain_commands(cause: Mapping[str, Any]) -> Iterator[str]:
-    """Yield commands with which a person may end the wait, the most specific one first."""
+    """Yield commands with which a user can end the wait, the most specific one first."""
     wait, target = cause["waiting_on"], cause["target"]
     for action in cause["actions"]:
         if action == "set_pool" and target is not None:

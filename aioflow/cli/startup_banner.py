@@ -1,7 +1,7 @@
 """The banner that a daemon prints when it is ready.
 
 The token is printed on terminals only. Other outputs, such as a journal or the log of a container,
-may be stored and read by other users; there the banner names the file that contains the token.
+may be stored and read by other users. There the banner names the file that contains the token.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def banner_facts(ready: Ready, stream: TextIO) -> dict[str, Any]:
 
 
 def banner_lines(ready: Ready, stream: TextIO) -> str:
-    """Return the banner as text: the page's URL, what the daemon serves, how to stop it.
+    """Return the banner as text: the page's URL, what the daemon serves, and how to stop it.
 
     Args:
         stream: Where the banner will be printed.
@@ -49,7 +49,7 @@ def banner_lines(ready: Ready, stream: TextIO) -> str:
 
 
 def shown_url(ready: Ready, stream: TextIO) -> str:
-    """Return the URL of the page. If ``stream`` is a terminal, it contains the token."""
+    """Return the URL of the page. It contains the token only if ``stream`` is a terminal."""
     return ready.url if stream.isatty() else ready.url.partition("?")[0]
 
 

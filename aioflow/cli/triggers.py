@@ -1,4 +1,4 @@
-"""``aioflow triggers``: list, show and fire triggers, and find those that block their loop."""
+"""``aioflow triggers``: list, show and fire triggers, and find those that block an event loop."""
 
 from __future__ import annotations
 
@@ -167,6 +167,6 @@ def _unquarantine(arguments: argparse.Namespace) -> int:
 
 
 def _what(trigger: dict[str, Any]) -> str:
-    """Return what a trigger waits for, led by the label that its author gave."""
+    """Return what a trigger waits for, starting with the author's label, if any."""
     label = trigger.get("label")
     return f"{label}: {trigger['detail']}" if label else str(trigger["detail"])

@@ -162,7 +162,7 @@ def _delete(kind: str, arguments: argparse.Namespace) -> int:
 def _text(kind: str, arguments: argparse.Namespace) -> str:
     """Return the value from the argument, or read it from a file, a prompt or standard input.
 
-    From a file or standard input, one trailing newline is removed, because it only ends the text.
+    A trailing newline from a file or standard input is removed, because it only ends the text.
     """
     if arguments.value is not None:
         if arguments.file is not None:
@@ -190,7 +190,7 @@ def _value_of(kind: str, text: str) -> Any:
     except (ValueError, RecursionError):
         if kind == "variable":
             return text
-        # The value is not part of the message: it may contain a password.
+        # The message does not contain the value, because that may be a password.
         raise SettingsError(
             "the connection begins like a JSON object, but is not valid JSON"
         ) from None

@@ -1,4 +1,4 @@
-"""Accounts, tokens and sessions: requests to create, change and end them, and their limits."""
+"""Accounts, tokens and sessions: requests to create, change and revoke them, and their limits."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ __all__ = (
 
 ACCOUNTS = 1_000
 TOKENS = 1_000
-"""Maximum number of tokens. At the limit, revoked and expired tokens are deleted, oldest first."""
+"""Maximum number of tokens. At the limit, the oldest revoked and expired tokens are deleted."""
 
 SESSIONS = 100
-"""Maximum number of sessions of one account. Beyond it, a new session replaces the oldest."""
+"""Maximum number of sessions per account. Beyond it, a new session replaces the oldest one."""
 
 
 def answer_of_access(
@@ -117,7 +117,7 @@ def _create_account(request: CreateAccount, tx: Transaction) -> AccountRow:
 
 
 def _set_account(request: SetAccount, tx: Transaction) -> AccountRow:
-    """Change an account and end its sessions, except the one that ``keeps`` names.
+    """Change an account, and end its sessions except the session that ``keeps`` names.
 
     If the account is disabled, its tokens are revoked. If its new role is lower, its tokens are
     limited to that role.
@@ -162,7 +162,7 @@ def _answer_of_sessions(
 
 
 def _end_sessions(name: str, tx: Transaction, *, but: int | None = None) -> int:
-    """End the sessions of a name, except one. Return how many."""
+    """End the sessions of an account except session ``but``. Return how many have ended."""
     sessions = tx.memory.accounts.sessions.values()
     ended = [row for row in sessions if row.name == name and row.session_no != but]
     for session in ended:
@@ -201,7 +201,7 @@ def _open_session(request: OpenSession, tx: Transaction) -> SessionRow:
 
 
 def _is_replaced(row: SessionRow, request: OpenSession) -> bool:
-    """Return whether a new session ends an earlier one of the same browser."""
+    """Return whether a new session replaces this earlier session of the same browser."""
     if row.digest == request.replaces:
         return True
     if request.replaces_unused_since is None or not request.agent:
@@ -218,7 +218,7 @@ def _is_over(row: TokenRow, tx: Transaction) -> bool:
 
 
 def _cap_tokens(name: str, role: Role | None, tx: Transaction) -> int:
-    """Limit the tokens that an account has created to this role. Revoke them if it is ``None``.
+    """Limit the tokens that an account has created to this role, or revoke them if it is ``None``.
 
     Returns:
         The number of changed tokens.
@@ -236,11 +236,11 @@ def _cap_tokens(name: str, role: Role | None, tx: Transaction) -> int:
 
 
 def _tokens_made_by(name: str, tokens: Mapping[int, TokenRow]) -> Iterator[TokenRow]:
-    """Yield the tokens that an account has created, itself or with a token that it had created."""
+    """Yield the tokens that an account has created, directly or through tokens that it created."""
     is_his = {name: True}
     for _, row in sorted(tokens.items()):
-        # A name may be used again once its token has ended. Tokens are visited in the order of
-        # their creation, so ``created_by`` means the latest earlier token with that name.
+        # The name of an ended token may be used again. Tokens are visited in the order of their
+        # creation, so ``created_by`` refers to the latest earlier token with that name.
         is_his[caller_name(row.name, "token")] = found = is_his.get(row.created_by, False)
         if found:
             yield row

@@ -68,7 +68,7 @@ class _AuditFields(msgspec.Struct, frozen=True):
 
 
 def audited_value(request: Request, memory: Memory, slots: Slots) -> str | None:
-    """Return the value before the change, as the audit entry of a request records it.
+    """Return the value before the change, to be recorded in the audit entry of a request.
 
     Must be called before the request is executed.
     """
@@ -94,7 +94,7 @@ def audited_value(request: Request, memory: Memory, slots: Slots) -> str | None:
 def audit_entry_of(
     asked: RequestReceived, by: Actor, was: str | None, said: Any
 ) -> AuditEntry | None:
-    """Return the audit entry of an executed request; ``None`` for one that changes nothing.
+    """Return the audit entry of an executed request; ``None`` if the request changes nothing.
 
     Args:
         was: The result of ``audited_value``.
@@ -203,7 +203,7 @@ def _state_text(said: Any) -> str | None:
 
 
 def _vote_text(said: Answered) -> str:
-    """Describe a vote. The values of a form are not part of the audit."""
+    """Describe a vote. The values entered in the form are not audited."""
     vote = "form" if said.has_form else ("yes" if said.is_yes else "no")
     count = f", {said.votes} of {said.approvals}" if said.approvals > 1 else ""
     link = f", by signed link for {said.link}" if said.link else ""

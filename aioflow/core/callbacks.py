@@ -1,7 +1,7 @@
-"""Choice of the callback for a state change, or a missed deadline, of a task or run.
+"""Selection of the callback for a state change or a missed deadline of a task or run.
 
-No callback is called for a task that a trigger rule or a branch skipped before it started, or that
-a person cancelled or marked.
+No callback is called for a task that a trigger rule or a branch skipped before it started, or for a
+task that a person cancelled or marked.
 """
 
 from __future__ import annotations

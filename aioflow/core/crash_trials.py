@@ -1,23 +1,23 @@
 """Search for the task or trigger that kills its process, without charging the others a try.
 
-A process may die by a kill from outside, for which no task is responsible, or because of code that
-ran in it. After the first death everything restarts immediately. After the second death the tasks
-that were running restart in *groups*, one group after the other. Until the last group has been
-cleared, nothing else starts in that process. Groups are halves of the suspects, and each further
-death halves them again. A group is cleared once its tasks have ended, or have run for longer than
-they had run when the process died.
+A process may die because it is killed from outside, for which no task is responsible, or because of
+code that ran in it. After the first death everything restarts immediately. After the second death
+the tasks that were running restart in *groups*, one group after the other. Until the last group has
+been cleared, nothing else starts in that process. The groups are halves of the suspects, and each
+further death halves them again. A group is cleared once its tasks have ended, or have run for
+longer than they had run when the process died.
 
-Triggers are suspects of the daemon's death as well, because their host is a child of the daemon.
-Triggers may wait for months and a trial delays them, so they are suspected only from the third
-death in a row on. A death is forgotten once the daemon has lived for an hour, or once none of the
-triggers of that death is left. While triggers are in groups, no other trigger is assigned to a
-host.
+The triggers are suspects as well when the daemon dies, because their host is a child of the daemon.
+Triggers may wait for months and a trial delays them, so they become suspects only at the third
+consecutive death. A death is forgotten once the daemon has lived for an hour, or once none of the
+triggers that existed at that death is left. While triggers are in groups, no other trigger is
+assigned to a host.
 
-A task or trigger that is alone in its group is charged when the process has died with it more
-often than a task in its own worker may be interrupted: the task fails without a further try. Before
-it restarts, a *control* runs, which is an empty group. If the process dies during the control,
-something else kills it, and nothing is suspected any longer. The trigger of a DAG has no task to
-charge. It is not assigned to a host again until the file of its DAG changes.
+A task or trigger that is alone in its group is charged if the process has died with it more often
+than a task in its own worker may be interrupted. A charged task fails without a further try. Before
+the suspect restarts alone, a *control* runs, which is an empty group. If the process dies during
+the control, something else kills it, and all suspects are cleared. The trigger of a DAG has no task
+to charge, so it is not assigned to a host again until the file of its DAG changes.
 
 The trial is stored as an outbox row, because the daemon itself may be the process that dies.
 """
@@ -61,15 +61,15 @@ __all__ = (
 
 
 TRIGGER_DEATHS = 3
-"""Deaths of the daemon in a row after which triggers are suspected."""
+"""Number of consecutive deaths of the daemon after which triggers are suspected."""
 
 _MARGIN_US = 1_000_000
-"""Time added to a proof, because a task may start later in its process than before the death."""
+"""Time added to a proof, because a task may start later in its new process than in the old one."""
 
 _FIRST_PROOF_US = 1_000_000
 _LONGEST_PROOF_US = 3_600_000_000
 _GROWTH = 4
-"""Factor by which each interruption multiplies the longest time that a group must run.
+"""Factor by which each interruption multiplies the upper limit of the proof time.
 
 This limit is ``_FIRST_PROOF_US`` without interruptions, and never above ``_LONGEST_PROOF_US``.
 """
@@ -81,7 +81,7 @@ A trigger that takes longer than this to kill the daemon could not be found anyw
 """
 
 _PATIENCE_US = 600_000_000
-"""If limits or pools delay a suspect for this long, it starts with everything else."""
+"""Time after which a suspect that limits or pools delay starts together with everything else."""
 
 _LOOKED_AT = 1_000
 
@@ -98,9 +98,10 @@ def crashed(
 ) -> None:
     """Decide which tasks and triggers restart first after the death of a process.
 
-    Must be called before the tasks are interrupted. While the tasks of one host restart in groups,
-    the death of another host is no evidence about them, so nothing changes. The tasks of that other
-    host restart after this trial, and are suspected if their host dies again.
+    Must be called before the tasks are interrupted. If another host dies while the tasks of one
+    host restart in groups, nothing changes, because that death is no evidence about these tasks.
+    The tasks of the other host restart after the current trial, and are suspected if their host
+    dies again.
 
     Args:
         running: The tasks that ran in the process.
@@ -141,10 +142,10 @@ def crashed(
 def _counted(
     before: Trial, hosted: Iterable[TriggerNo], tx: Transaction
 ) -> tuple[Trial, list[TriggerNo]]:
-    """Count a death of the daemon. Return the trial, and the triggers that are suspected now.
+    """Count a death of the daemon. Return the updated trial and the triggers that are suspects now.
 
-    A death counts only if triggers were assigned to hosts. Deaths count as consecutive while a
-    trigger exists that existed at the first of them.
+    A death counts only if triggers were assigned to hosts. Deaths count as consecutive as long as a
+    trigger still exists that existed at the first of them.
     """
     triggers: list[TriggerNo] = []
     is_row = False
@@ -152,7 +153,7 @@ def _counted(
         triggers.append(number)
         is_row = is_row or number < before.row_end
         if before.deaths + 1 < TRIGGER_DEATHS and is_row == (before.deaths > 0):
-            break  # more suspects make no difference
+            break  # further suspects make no difference
     if not triggers:
         return before, []
     if not is_row:
@@ -177,8 +178,8 @@ def _acquit(after: Trial, tx: Transaction, *, is_of_triggers: bool) -> None:
     """Clear all suspects, because the process died while none of them ran.
 
     Args:
-        is_of_triggers: Whether triggers were among the suspects. If not, a trigger may be
-            responsible.
+        is_of_triggers: Whether triggers were among the suspects. If not, a trigger may still be
+            responsible for the death.
     """
     facts: dict[str, str | int] = {"process": after.process}
     tx.effects.append(
@@ -197,7 +198,7 @@ def _divided(
 ) -> Trial:
     """Return the trial with these suspects in groups, or without groups if one of them is charged.
 
-    Suspects that were already alone come first, one at a time, then halves of the other suspects.
+    Suspects that were already alone come first, one at a time. The others follow in two halves.
 
     Args:
         are_held: Whether only triggers of a group may be assigned to hosts during the trial.
@@ -245,11 +246,12 @@ def _span(trial: Trial) -> Span:
 def _proof_us(
     running: Iterable[TaskInstance], before: Trial, tx: Transaction, *, times: int
 ) -> int:
-    """Return how long a group must run until it is cleared.
+    """Return how long a group must run before it is cleared.
 
-    This is the longest time that any task had run, or triggers had been hosted, when the process
-    died this time or earlier, because a suspect that was cleared too soon may have killed it. The
-    limit is how long the other tasks may be delayed, which is shorter after few deaths.
+    This is the longest time that any task had run, or triggers had been hosted, at this death or an
+    earlier one. Earlier deaths count because a suspect that was cleared too soon may have caused
+    this one. The time is limited because the other tasks are delayed meanwhile; the limit is lower
+    after few deaths.
 
     Args:
         times: How often the daemon has died while triggers were suspected.
@@ -269,14 +271,14 @@ def _began(task: TaskInstance, tx: Transaction) -> Timestamp:
 
 
 def bar(number: TriggerNo, version: str, tx: Transaction) -> None:
-    """Bar the trigger of a DAG from hosts as long as the DAG has this version."""
+    """Exclude the trigger of a DAG from hosts while the DAG has this version."""
     trial = tx.memory.trial or Trial(DAEMON)
     alone = tuple(pair for pair in trial.alone if pair[0] != number)
     _put(replace(trial, alone=alone, barred=(*trial.barred, (number, version))), tx)
 
 
 def crash_failure(number: TaskNo | TriggerNo, memory: Memory) -> Failure | None:
-    """Return the failure of a task or trigger that killed its process; ``None`` if not charged."""
+    """Return the failure of a task or trigger charged with a crash; ``None`` if not charged."""
     trial = memory.trial
     count = 0 if trial is None else dict(trial.alone).get(number, 0)
     if trial is None or count <= INTERRUPTION_LIMIT_OWN:
@@ -287,14 +289,14 @@ def crash_failure(number: TaskNo | TriggerNo, memory: Memory) -> Failure | None:
 
 
 def crashing_triggers(memory: Memory) -> list[tuple[TriggerNo, Failure]]:
-    """Return the triggers that killed the daemon and have not been charged yet."""
+    """Return the triggers that killed the daemon but have not been failed, with their failures."""
     numbers = [] if memory.trial is None else [number for number, _ in memory.trial.alone]
     found = [(n, crash_failure(n, memory)) for n in numbers if n not in memory.active_tasks]
     return [(number, failure) for number, failure in found if failure is not None]
 
 
 def advance_trial(tx: Transaction, *, is_open: bool) -> None:
-    """Start the next group once the current one is cleared. After the last group, start the rest.
+    """Start the next group if the current one is cleared. After the last group, start the rest.
 
     Args:
         is_open: Whether anything may start now.
@@ -322,7 +324,7 @@ def advance_trial(tx: Transaction, *, is_open: bool) -> None:
 
 
 def _note_whether_it_may_begin(trial: Trial, tx: Transaction, *, is_open: bool) -> None:
-    """Start to measure the delay of the first group only once its process accepts work."""
+    """Start measuring the delay of the first group once its process accepts work."""
     memory = tx.memory
     if not (is_open and (trial.process == DAEMON or trial.process in memory.hosts_up)):
         memory.group_may_begin_since = None
@@ -333,13 +335,16 @@ def _note_whether_it_may_begin(trial: Trial, tx: Transaction, *, is_open: bool) 
 def _first_poke_us(group: Collection[int], trial: Trial) -> int:
     """Return the time from when a group becomes the first one to its first evaluation.
 
-    If tasks of the group run by then, it is evaluated again when they have run long enough.
+    If tasks of the group are running then, it is evaluated again when they have run long enough.
     """
     return min(trial.proof_us, _PATIENCE_US) if group else trial.proof_us
 
 
 def _evaluated(trial: Trial, tx: Transaction) -> Trial:
-    """Evaluate the first group. Return the trial, unchanged if this group must continue."""
+    """Evaluate the first group. Return the updated trial.
+
+    If the group is done, the next group comes first.
+    """
     memory, (first, *others), now = tx.memory, trial.groups, tx.steady
     has_triggers = _has_triggers(_span(trial), memory)
     if has_triggers and not trial.has_begun:
@@ -370,7 +375,7 @@ def _evaluated(trial: Trial, tx: Transaction) -> Trial:
 def _has_triggers(span: Span, memory: Memory) -> bool:
     """Return whether a trigger of the span may still exist.
 
-    A span of more than 1,000 numbers is not searched, because this is called each turn.
+    A span of more than 1,000 numbers is not searched, because this is called in every turn.
     """
     if span.end - span.first > _LOOKED_AT:
         return True
@@ -378,7 +383,7 @@ def _has_triggers(span: Span, memory: Memory) -> bool:
 
 
 def _is_suspect(memory: Memory, number: TaskNo | TriggerNo) -> bool:
-    """Return whether a suspect has not ended and, if it is a task, still counts interruptions."""
+    """Return whether a suspect still exists and, if it is a task, has been interrupted."""
     task = memory.active_tasks.get(number)
     return _is_trigger(memory, number) if task is None else task.interruptions > 0
 
@@ -395,13 +400,13 @@ def _is_trigger(memory: Memory, number: TriggerNo) -> bool:
 
 
 def stop(tx: Transaction) -> None:
-    """End the groups, because a daemon that is stopped on purpose proves nothing about any task."""
+    """Drop the groups: a daemon that is stopped on purpose is no evidence about any task."""
     if tx.memory.trial is not None:
         _put(_without_groups(tx.memory.trial, tx), tx)
 
 
 def _put(trial: Trial | None, tx: Transaction) -> None:
-    """Store the trial and set its timer. Delete it if it contains no evidence any more."""
+    """Store the trial and set its timer. Delete the trial if it contains no evidence any more."""
     memory = tx.memory
     if trial is not None and not (trial.groups or trial.alone or trial.deaths or trial.barred):
         trial = None
@@ -417,8 +422,8 @@ def _put(trial: Trial | None, tx: Transaction) -> None:
 
 
 def wake(tx: Transaction) -> None:
-    """Set the timer at which the trial is evaluated, or its deaths are forgotten."""
+    """Set the timer at which the trial is evaluated, or at which its deaths are forgotten."""
     trial = tx.memory.trial
     if trial is not None and (trial.groups or trial.deaths):
-        # No task has this number, so the timer only causes a turn.
+        # No task has this number, so the timer does nothing except start a turn.
         tx.effects.append(WakeAt(TimerFired(trial.until, tx.memory.trial_no)))

@@ -1,12 +1,12 @@
-"""The registry of DAGs: newest versions, the files that define them, start of their schedules.
+"""The registry of DAGs: their newest versions, their files, and the start of their schedules.
 
-A DAG name belongs to the first file that defined it. Another file that defines the same name gets
-an error, and takes over the name when the first file drops it. A report about a file changes the
-versions first, and then moves the affected triggers.
+A DAG name belongs to the first file that defined it. If another file defines the same name, that
+file gets an error; it takes over the name when the first file drops it. The report about a parsed
+file changes the versions first, and then moves the affected triggers.
 
-If a task can never start because it needs more slots than its pool has, this is reported as an
-error of the DAG file when the file is parsed and whenever a pool changes. The DAG stays active,
-because its other tasks may run and the pool can be resized.
+A task that needs more slots than its pool has can never start. This is reported as an error of the
+DAG file when the file is parsed and whenever a pool changes. The DAG stays active, because its
+other tasks may run and the pool can be resized.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ __all__ = (
 
 
 def task_too_wide(specs: Iterable[DagSpec], pools: Mapping[str, PoolRow]) -> PoolTooNarrow | None:
-    """Return the error for the first task that never fits into its pool; ``None`` if all fit."""
+    """Return an error for the first task that does not fit into its pool; ``None`` if all fit."""
     for spec in specs:
         for task in spec.tasks:
             pool = pools.get(task.pool)
@@ -62,7 +62,7 @@ def task_too_wide(specs: Iterable[DagSpec], pools: Mapping[str, PoolRow]) -> Poo
 
 
 def recheck_pool_fit(tx: Transaction, pools: Mapping[str, PoolRow]) -> None:
-    """Update the error of each file for tasks that never fit into their pool.
+    """Update the error of each file about tasks that do not fit into their pool.
 
     Any other error of the file takes precedence.
     """
@@ -85,7 +85,7 @@ def recheck_pool_fit(tx: Transaction, pools: Mapping[str, PoolRow]) -> None:
 
 
 def file_parsed(parsed: FileParsed, tx: Transaction, pools: Mapping[str, PoolRow]) -> None:
-    """Adopt the DAGs of a parsed file. DAGs that it no longer defines start no more runs."""
+    """Apply the DAGs of a parsed file. DAGs that it no longer defines get no more runs."""
     failures = [(failure.reason, failure.message) for failure in parsed.failures]
     mine = []
     _forget_refused(parsed.file, tx)
@@ -120,7 +120,7 @@ def file_parsed(parsed: FileParsed, tx: Transaction, pools: Mapping[str, PoolRow
 
 
 def file_broken(broken: FileBroken, tx: Transaction) -> None:
-    """Record that a file could not be parsed; its last good version stays active."""
+    """Record that a file could not be parsed. Its last good version stays active."""
     known = tx.memory.files.get(broken.file)
     if known is not None and known.version is not None and known.reason is None:
         message = f"{broken.file} cannot be parsed, its DAGs keep their last good version"
@@ -146,14 +146,14 @@ def file_gone(gone: FileDeleted, tx: Transaction) -> None:
 
 
 def arm_schedule(row: DagRow, tx: Transaction) -> None:
-    """Arm the timer of the next fire time, unless the schedule is paused or has ended."""
+    """Arm the timer for the next fire time, unless the schedule is paused or has ended."""
     at = next_run_starts_at(row, tx.memory, tx.now)
     if at is not None and row.next_run_at is not None:
         tx.wake_dag(row.dag_id, row.next_run_at, at)
 
 
 def next_run_starts_at(row: DagRow, memory: Memory, now: Timestamp) -> Timestamp | None:
-    """Return when the next scheduled run starts; ``None`` if the schedule is paused or over."""
+    """Return when the next scheduled run starts; ``None`` if the schedule is paused or ended."""
     dag_version, fire_time = memory.dag_versions.get((row.version, row.dag_id)), row.next_run_at
     if row.gone or row.paused or fire_time is None or dag_version is None:
         return None
@@ -161,14 +161,15 @@ def next_run_starts_at(row: DagRow, memory: Memory, now: Timestamp) -> Timestamp
     if spec.schedule is None or (spec.end_date is not None and fire_time > spec.end_date):
         return None
     if spec.schedule.gap_us is not None:
-        # The fire time depends on an earlier run. The clock may have been set back since then.
+        # The fire time was computed from the end of an earlier run. The clock may have been set
+        # back since.
         soon = min(fire_time, now + spec.schedule.gap_us)
         return soon if spec.start_date is None else max(soon, spec.start_date)
     return timetable.starts_at(spec.schedule, spec.timezone, fire_time, salt=spec.dag_id)
 
 
 def put_dag(row: DagRow, tx: Transaction) -> None:
-    """Write a DAG's row, and pause or resume its triggers if that has changed."""
+    """Write the row of a DAG. If the DAG was paused or resumed, pause or resume its triggers."""
     was = is_stopped(row.dag_id, tx.memory)
     tx.memory.dags[row.dag_id] = row
     tx.batch.dags.append(row)
@@ -204,7 +205,7 @@ def _keep_version(parsed: FileParsed, tx: Transaction) -> None:
 
 
 def _without_fields(spec: DagSpec) -> DagSpec:
-    """Return a DAG without the fields of its trigger. The fields are stored encrypted in a row."""
+    """Return a DAG without its trigger's fields, which are stored encrypted in a separate row."""
     if spec.trigger is None:
         return spec
     return msgspec.structs.replace(spec, trigger=msgspec.structs.replace(spec.trigger, kwargs=None))
@@ -232,7 +233,7 @@ def _adopt(spec: DagSpec, file: str, version: str, tx: Transaction) -> None:
 
 
 def _log_isolated(spec: DagSpec, tx: Transaction) -> None:
-    """Log why a DAG gets dedicated hosts, unless its author requested them."""
+    """Log why a DAG gets a dedicated host, unless its author requested one."""
     reasons = tuple(reason for reason in spec.isolated if reason != ASKED_FOR)
     known = tx.memory.newest(spec.dag_id)
     if reasons and (known is None or known.isolated != spec.isolated):
@@ -241,7 +242,7 @@ def _log_isolated(spec: DagSpec, tx: Transaction) -> None:
 
 
 def _begin_schedule(spec: DagSpec, schedule: ScheduleSpec, row: DagRow, now: Timestamp) -> DagRow:
-    """Set the first fire time of a new schedule. It is always after all processed fire times."""
+    """Set the first fire time of a new schedule, which is always after all processed fire times."""
     dealt = row.last_fire_time
     if dealt is None and row.next_run_at is not None:
         dealt = row.next_run_at - 1
@@ -268,7 +269,7 @@ def _begin_schedule(spec: DagSpec, schedule: ScheduleSpec, row: DagRow, now: Tim
 def _first_after(
     spec: DagSpec, schedule: ScheduleSpec, now: Timestamp, *, is_new: bool
 ) -> Timestamp:
-    """Return the timestamp after which the first fire time of a schedule is searched for."""
+    """Return the timestamp after which to search for the first fire time of a schedule."""
     start = spec.start_date
     if spec.catchup:
         if start is not None:
@@ -277,7 +278,7 @@ def _first_after(
     if start is None:
         return now
     if is_new and spec.missed == "latest":
-        # As in Airflow, run the latest fire time that was missed before the DAG was known.
+        # As in Airflow, run the latest fire time that passed before the DAG was known.
         latest = timetable.latest_fire_time(schedule, spec.timezone, after=start - 1, until=now)
         if latest is not None:
             return latest - 1
@@ -298,9 +299,9 @@ def _is_unchanged(spec: DagSpec, known: DagRow, tx: Transaction) -> bool:
 
 
 def _retire(file: str, defined: set[str], tx: Transaction) -> None:
-    """Mark DAGs that a file no longer defines.
+    """Mark the DAGs that a file no longer defines.
 
-    Their cursors are retained in case the DAGs return.
+    Their schedule cursors are retained in case the DAGs return.
     """
     for row in list(tx.memory.dags.values()):
         if row.file == file and row.dag_id not in defined and not row.gone:
@@ -309,7 +310,7 @@ def _retire(file: str, defined: set[str], tx: Transaction) -> None:
 
 
 def _inherit(dag_id: str, tx: Transaction) -> None:
-    """Give a DAG name that is free again to the first file whose definition of it was refused."""
+    """Give a DAG name that is free again to the first file that was refused the name."""
     heirs = tx.refused.pop(dag_id, {})
     if not heirs:
         return
@@ -330,7 +331,7 @@ def _forget_refused(file: str, tx: Transaction) -> None:
 
 
 def _prune_plans(tx: Transaction) -> None:
-    """Drop DAG versions that neither a live run nor a new run can need."""
+    """Drop DAG versions that no live run uses and no new run will use."""
     memory = tx.memory
     needed = {(row.version, row.dag_id) for row in memory.dags.values()}
     needed |= {(run.row.version, run.row.dag_id) for run in memory.runs.objects.values()}
@@ -343,6 +344,6 @@ def _prune_plans(tx: Transaction) -> None:
 
 
 def apply_parsed_file(entry: FileParsed, tx: Transaction) -> None:
-    """Apply the report of a file that has a good version."""
+    """Apply the report of a file that was parsed successfully."""
     file_parsed(entry, tx, tx.slots.pools)
     migration.file_parsed(entry, tx)

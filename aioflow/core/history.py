@@ -1,8 +1,8 @@
-"""The history that a turn adds: which runs and tasks ended in which state, and how long they took.
+"""History updates of a turn: which runs and tasks ended in which state, and how long they took.
 
-Each end counts once, in the hour in which it happened. A run that is cleared and ends again counts
-again, and so do its tasks: a failure stays in the history after it was repaired. The counts are
-part of the batch that contains the ends, so they are exact after a crash.
+Each end counts once, in the hour in which it happened. If a cleared run ends again, it counts
+again, and so do its tasks. So a failure stays in the history after it was repaired. The counts are
+written in the same batch as the ends, so they are exact even after a crash.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _Bucket: TypeAlias = tuple[str, str, int, Timestamp, int]
 
 _Counts: TypeAlias = defaultdict[int, int]
 _Tasks: TypeAlias = tuple[_Counts, _Counts, _Counts]
-"""How many tasks ended, by state, by duration and by time in the queue, both in milliseconds."""
+"""Number of ended tasks by state, by duration, and by queue time; both times in milliseconds."""
 
 _SHORT_MS = 4_096
 _BUCKETS = bytes(bucket_of(milliseconds) for milliseconds in range(_SHORT_MS))
-"""Buckets of short durations: looking them up is much faster than computing them."""
+"""Buckets of short durations. A lookup is much faster than computing the bucket."""
 
 
 def _tasks() -> _Tasks:
@@ -46,7 +46,7 @@ def _tasks() -> _Tasks:
 
 
 class HistoryUpdates:
-    """The additions of a turn to the history, one entry for each bucket."""
+    """The history updates of a turn, one entry per bucket."""
 
     def __init__(self) -> None:
         self._sums: dict[_Bucket, tuple[int, int]] = {}
@@ -58,7 +58,7 @@ class HistoryUpdates:
         return bool(self._ended or self._sums)
 
     def run_changed(self, row: RunRow, before: RunRow | None) -> None:
-        """Count the first start or an end of a run.
+        """Count the first start of a run, or its end.
 
         Args:
             before: The row as stored; ``None`` for a new run.
@@ -74,36 +74,36 @@ class HistoryUpdates:
             self._add_spent(row.dag_id, OF_RUN, _DURATION, hour, row.ended_at - row.started_at)
 
     def task_ended(self, task: TaskInstance) -> None:
-        """Count the end of a task, whose row now gets a final state and had none."""
+        """Count the end of a task whose row changes to a final state in this turn."""
         if task.state is not _REMOVED:
             self._ended.append(task)
 
     def trigger_fired(self, wait: TriggerInstance, now: Timestamp) -> None:
-        """Count a wait that ends with its event. The events of a stream are no waits."""
+        """Record the duration of a wait that ended. Events of a stream do not count as waits."""
         task = wait.task
         if task is not None and not wait.row.window:
             dag_id, task_id = wait.run.row.dag_id, task.spec.task_id
             self._add_spent(dag_id, task_id, _WAIT, hour_of(now), now - wait.row.since)
 
     def add(self, row: HistoryRow) -> None:
-        """Add the count of a row, such as that of an hour to its day."""
+        """Add the counts of an existing row, for example to merge hourly rows into daily ones."""
         bucket = (row.dag_id, row.task_id, row.measure, row.start, row.bucket)
         self._add(bucket, row.occurrences, row.total_ms)
 
     def rows(self, now: Timestamp) -> list[HistoryRow]:
-        """Return what to add, each bucket once.
+        """Return the rows to add, one per bucket.
 
         Args:
-            now: The end of tasks that have none.
+            now: The end time for tasks without one.
         """
         self._count_tasks(now)
         return [HistoryRow(*bucket, *sums) for bucket, sums in self._sums.items()]
 
     def _count_tasks(self, now: Timestamp) -> None:
-        """Count the tasks that ended, equal values of one task in one hour together.
+        """Count the ended tasks. Equal values of a task within an hour are counted together.
 
-        The tasks of one fan-out follow each other. For one of them nothing is called: this is on
-        the path of each task.
+        The children of one mapped task follow each other in the list. The loop makes no function
+        call per child, because it runs for every task that ends.
         """
         found: dict[tuple[str, str, Timestamp], _Tasks] = {}
         run, spec, hour, next_hour = None, None, 0, 0

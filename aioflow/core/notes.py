@@ -1,4 +1,4 @@
-"""Notes of people on runs and tasks: write, replace and remove them."""
+"""Notes that people write on runs and tasks: set, replace and delete them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ __all__ = ("asks", "current_note", "set_note")
 
 
 def asks(inputs: Iterable[Input]) -> list[SetNote]:
-    """Return the requests to write or remove notes. Their runs and present notes are loaded."""
+    """Return the requests to set or delete notes.
+
+    The caller loads the runs and the present notes of these requests before the turn.
+    """
     return [
         entry.request
         for entry in inputs
@@ -25,19 +28,19 @@ def asks(inputs: Iterable[Input]) -> list[SetNote]:
 
 
 def current_note(request: SetNote, memory: Memory) -> NoteRow | None:
-    """Return the note that a request replaces or removes, if there is one."""
+    """Return the note that a request replaces or deletes, if there is one."""
     run = _run(request, memory)
     return None if run is None else memory.notes.get(_key(request, run))
 
 
 def set_note(request: SetNote, tx: Transaction) -> NoteRow | None:
-    """Write, replace or remove a note. Return the note that there is now.
+    """Set, replace or delete a note. Return the new note, or ``None`` if there is none any more.
 
-    A run may have a note in any state, also after it has ended.
+    A run may get a note in any state, even after it has ended.
 
     Raises:
         UnknownRun: If there is no such run.
-        RequestError: If the text cannot be a note.
+        RequestError: If the text is not valid for a note.
     """
     run = _run(request, tx.memory)
     if run is None:

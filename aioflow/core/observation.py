@@ -1,8 +1,9 @@
-"""Observation of the active node by a standby: whether it is dead.
+"""Observation of the active node by a standby, to decide whether the active node is dead.
 
-Each poll reads the counters of the active node. They change with each of its commits and
-heartbeats. Only the monotonic clock of the observer counts, and only while it polls in time, so
-that an observer that slept, or a database that was away, declares no living node dead.
+Each poll reads the counters of the active node, which change with each of its commits and
+heartbeats. Silence is measured with the monotonic clock of the observer, and only while the
+observer polls in time. So an observer that slept, or a database that was unavailable, does not
+cause a living node to be declared dead.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of an observer, in microseconds.
 
     Attributes:
-        heartbeat_us: Interval of its heartbeats. It polls twice as often.
+        heartbeat_us: Interval of its heartbeats. It polls twice per interval.
         lease_us: Silence after which a node is dead.
-        quick_lease_us: The same for a node whose database sessions are gone.
+        quick_lease_us: Silence after which a node without database sessions is dead.
     """
 
     heartbeat_us: int
@@ -29,12 +30,12 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Poll(msgspec.Struct, frozen=True, kw_only=True):
-    """What one poll read about the active node.
+    """The result of one poll of the active node.
 
     Attributes:
         at: When the poll began, in microseconds of the monotonic clock.
-        answered_at: When its answer had arrived. What it says was true at some time in between.
-        heartbeat_us: The interval of the heartbeats of that node, as it says itself.
+        answered_at: When the response arrived. The values were read between ``at`` and this time.
+        heartbeat_us: The heartbeat interval that the active node has stored.
         has_sessions: Whether the server has a session in which this node writes.
         is_working: Whether the server executes a statement for such a session.
     """
@@ -48,14 +49,15 @@ class Poll(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Watch(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known about the active node since its counters last changed.
+    """State of the observation of the active node.
 
     Attributes:
-        since: When the silence began to count.
+        since: Start of the current silence.
         polled_at: Time of the last poll.
-        has_shown_sessions: A session of this node was seen at some time, so its absence is a sign.
-        due: When it will have been silent for too long, as far as is known.
-        absences: Number of polls in a row without a session.
+        has_shown_sessions: Whether a session of this node was ever seen. Only then is the absence
+            of sessions evidence of its death.
+        due: When the silence will have lasted too long, if it continues.
+        absences: Number of consecutive polls without a session.
     """
 
     mark: NodeMark
@@ -67,7 +69,7 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_dead(self) -> bool:
-        """Whether it has been silent for too long."""
+        """Whether the active node has been silent for too long."""
         return self.polled_at >= self.due
 
 
@@ -78,10 +80,10 @@ _LEASES_OF_WORK = 3
 
 
 def observed(watch: Watch | None, poll: Poll | None, timing: Timing) -> Watch | None:
-    """Return what is known after a poll.
+    """Return the state of the observation after a poll.
 
     Args:
-        watch: What was known; ``None`` at the beginning.
+        watch: The state before the poll; ``None`` at the start.
         poll: The poll; ``None`` if it failed, or if no node is active.
     """
     if poll is None:
@@ -90,7 +92,7 @@ def observed(watch: Watch | None, poll: Poll | None, timing: Timing) -> Watch | 
     has_shown = poll.has_sessions or (watch is not None and is_same and watch.has_shown_sessions)
     is_late = watch is None or poll.at - watch.polled_at > 2 * timing.heartbeat_us
     if watch is None or watch.mark != poll.mark or is_late:
-        since, absences = poll.answered_at, 0  # the mark may have been read only then
+        since, absences = poll.answered_at, 0  # the mark may have been read as late as this
     else:
         since, absences = watch.since, 0 if poll.has_sessions else watch.absences + 1
     is_gone = has_shown and absences >= _POLLS_WITHOUT_SESSIONS
@@ -105,7 +107,7 @@ def observed(watch: Watch | None, poll: Poll | None, timing: Timing) -> Watch | 
 
 
 def pause_us(watch: Watch | None, at: int, timing: Timing) -> int:
-    """Return how long to wait for the next poll: half a heartbeat, or until the node may be dead.
+    """Return the time to the next poll: half a heartbeat, or less if the node may be dead sooner.
 
     Args:
         at: When the last poll began.
@@ -117,18 +119,18 @@ def pause_us(watch: Watch | None, at: int, timing: Timing) -> int:
 
 
 def is_silent(watch: Watch, timing: Timing) -> bool:
-    """Return whether the active node gives reason to expect a takeover.
+    """Return whether the active node is silent for long enough that a takeover is to be expected.
 
-    That is earlier than it is dead, and decides nothing: it is shown to people, and reads are no
-    longer passed on.
+    This is the case before the node counts as dead. It is shown to users, and reads are no longer
+    forwarded to the node, but it does not cause a takeover.
     """
     is_gone = watch.has_shown_sessions and watch.absences > 0
     return is_gone or watch.polled_at - watch.since >= timing.lease_us // 2
 
 
 def _patience_us(poll: Poll, timing: Timing, *, is_gone: bool) -> int:
-    """Return the silence after which the node is dead."""
-    if poll.is_working:  # slow is not dead: the server works for it
+    """Return how long the node may be silent before it counts as dead."""
+    if poll.is_working:  # slow is not dead: the server is working on a query
         return max(_LEASES_OF_WORK * timing.lease_us, _HEARTBEATS_IN_LEASE * poll.heartbeat_us)
     if is_gone:
         return min(timing.quick_lease_us, timing.lease_us)

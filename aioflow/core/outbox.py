@@ -1,4 +1,4 @@
-"""Outbox of a turn: rows that it adds, hands out for delivery and deletes."""
+"""Outbox changes of a turn: rows that it adds, hands out for delivery, and deletes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class OutboxUpdates:
 
     @property
     def new(self) -> Iterable[OutboxRow]:
-        """Rows that the turn adds and does not delete again."""
+        """Rows that the turn adds, except rows that it has deleted again."""
         return self._new.values()
 
     @property
@@ -66,9 +66,10 @@ class OutboxUpdates:
             self.add(callback_kind(dag_id), msgspec.msgpack.encode(entry))
 
     def add(self, kind: str, body: bytes) -> int:
-        """Add a row to the outbox with this batch, and return its number.
+        """Add a row to the outbox in this turn's batch. Return its number.
 
-        The row is handed out right after the commit, unless the quota of its kind is exhausted.
+        The row is handed out for delivery right after the commit, unless the quota of its kind is
+        exhausted.
         """
         number = self._take_number()
         self._new[number] = OutboxRow(outbox_no=number, kind=kind, body=body)
@@ -96,14 +97,14 @@ class OutboxUpdates:
             self.read_more(kind)
 
     def read_more(self, kind: str) -> None:
-        """Read more rows of a kind, if more are stored and its quota has capacity."""
+        """Request more rows of a kind, if more are stored and its quota has capacity."""
         quota = self._memory.outbox_quotas.get(kind, EMPTY)
         if quota.wants_more:
             self._set(kind, replace(quota, is_reading=True))
             self._effects.append(OutboxLoaded(kind))
 
     def add_loaded(self, entry: OutboxLoaded) -> None:
-        """Hand out the rows that were loaded for this turn."""
+        """Hand out for delivery the rows that were loaded for this turn."""
         kind = entry.kind
         rows, quota = (
             self._memory.loaded_outbox.pop(kind, None),
@@ -120,7 +121,7 @@ class OutboxUpdates:
         self.read_more(kind)
 
     def roll_back(self) -> None:
-        """Roll back: restore the outbox as it was before the turn."""
+        """Restore the outbox in memory as it was before the turn."""
         memory = self._memory
         for number in (*self._new, *self._delivered):
             memory.outbox.pop(number, None)
@@ -151,8 +152,8 @@ def begin(memory: Memory, rows: Iterable[OutboxRow], others: Mapping[str, tuple[
 
     Args:
         rows: Rows that the engine processes itself.
-        others: The count and the lowest number of each other kind. Their rows are read after the
-            turn of the restart.
+        others: The row count and the lowest row number of each other kind. Their rows are read
+            after the turn of the restart.
     """
     memory.outbox = {row.outbox_no: (row.kind, row.body) for row in rows}
     memory.index_outbox()

@@ -1,8 +1,8 @@
-"""Reports about processes: hosts and workers up or lost, shutdown; draining and demand of a node.
+"""Reports about hosts and workers, shutdown, draining of a node, and demand for workers.
 
-A drained node starts no further task and assigns no further trigger. Running tasks continue to
-their end, and hosted triggers stay hosted. The node stays drained until it is undrained, even after
-a restart.
+A drained node starts no further task and assigns no further trigger. Running tasks run to their
+end, and hosted triggers stay hosted. The node stays drained, even across restarts, until it is
+undrained.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ __all__ = (
 
 
 def set_drained(request: DrainNode, tx: Transaction) -> bool:
-    """Drain or undrain a node. Return whether that changes its state.
+    """Drain or undrain a node. Return whether its state has changed.
 
-    A standby is drained by its row alone: it takes over only if no other standby can.
+    To drain a standby, only its row is changed: it takes over only if no other standby can.
     """
     memory = tx.memory
     if request.node_no != memory.node_no:
@@ -88,7 +88,7 @@ def set_drained(request: DrainNode, tx: Transaction) -> bool:
 
 
 def recall_claims(tx: Transaction) -> None:
-    """Recall tries that were prefetched to workers and have not started."""
+    """Recall the tries that were prefetched to workers but have not started."""
     for worker in tx.slots.all_workers:
         if worker.claims:
             tries = tuple((task.task_no, task.start_no) for task in worker.claims)
@@ -96,7 +96,7 @@ def recall_claims(tx: Transaction) -> None:
 
 
 def host_up(report: HostUp, tx: Transaction) -> None:
-    """Assign triggers to a host that is ready for commands."""
+    """Assign triggers to a host that is ready to receive commands."""
     role = report.role
     tx.memory.hosts_up.add(role)
     tx.memory.host_processes[role] = report.process_no
@@ -108,7 +108,7 @@ def host_up(report: HostUp, tx: Transaction) -> None:
 
 
 def host_lost(lost: HostLost, tx: Transaction) -> None:
-    """Interrupt what ran in a shared host that died, and assign its triggers again."""
+    """Interrupt the tasks that ran in a shared host that died, and reassign its triggers."""
     memory = tx.memory
     memory.hosts_up.discard(lost.role)
     memory.host_processes.pop(lost.role, None)
@@ -120,7 +120,8 @@ def host_lost(lost: HostLost, tx: Transaction) -> None:
         reassign(lost.role, tx)
         event_runs.lose_host(lost, tx)
         if lost.was_dismissed and is_on_demand(lost.role):
-            # This host does not restart by itself, and triggers may have been assigned to it.
+            # A host on demand does not restart by itself, but triggers may have been assigned to it
+            # meanwhile.
             request_own_hosts(tx)
             dag_triggers.update_assignments(tx)
         return
@@ -140,8 +141,8 @@ def host_lost(lost: HostLost, tx: Transaction) -> None:
         running = [task for task in hosted if task.state is TaskState.RUNNING]
         crash_trials.crashed(lost.role, running, tx)
     for task in hosted:
-        # A command sent after the death was executed by the next process: stop the task there as
-        # well.
+        # The next process may have executed a command that was sent after the death of this one, so
+        # stop the task there as well.
         tx.effects.append(stop_of(task, task.start_no, REASSIGNED))
         if task.task_no == lost.culprit and charge is not None:
             fail_or_retry(task, charge, tx)
@@ -156,7 +157,7 @@ def host_lost(lost: HostLost, tx: Transaction) -> None:
 
 
 def _requeue(task: TaskInstance, tx: Transaction) -> None:
-    """Queue a try again that never reached its process because the process had already ended."""
+    """Requeue a try that never reached its process, because the process had already ended."""
     tx.slots.release(task)
     tx.slots.unblock(task)
     task.started_at = task.ends_at = None
@@ -164,7 +165,7 @@ def _requeue(task: TaskInstance, tx: Transaction) -> None:
 
 
 def shut_down(drain: Drain, tx: Transaction) -> None:
-    """Start nothing more. After the grace period, interrupt the tasks that still run."""
+    """Start no more tasks. If the grace period is over, interrupt the tasks that still run."""
     tx.slots.is_open = False
     recall_claims(tx)
     if not drain.is_over:
@@ -178,26 +179,26 @@ def shut_down(drain: Drain, tx: Transaction) -> None:
 
 
 def worker_unresponsive(report: WorkerUnresponsive, tx: Transaction) -> None:
-    """Record whether a slot worker answers."""
+    """Record whether a slot worker responds."""
     tx.slots.note_silence(report)
 
 
 def worker_up(report: WorkerUp, tx: Transaction) -> None:
-    """Grant tries to a worker from now on."""
+    """Register a worker, so that it is granted tries from now on."""
     tx.slots.remote.add(report.worker, report.spec, report.location)
 
 
 def worker_gone(report: WorkerGone, tx: Transaction) -> None:
     """Grant no more tries to a worker.
 
-    A try that was granted before this report, and sent after the end of the process, is returned by
-    the executor. Until then the worker is known, and its try holds its pool slots.
+    A try that was granted before this report may be sent after the process has ended; the executor
+    then returns it. Until it does, the worker stays registered, and the try holds its pool slots.
     """
     tx.slots.remove_worker(report.worker)
 
 
 def worker_idle(report: WorkerIdle, tx: Transaction) -> None:
-    """Retire a worker that still has no try, or that is not known any more."""
+    """Retire a worker that is still idle, or that is no longer known."""
     worker = tx.slots.remote.find(report.worker)
     if worker is None or (worker.is_idle and not worker.is_held):
         tx.slots.remove_worker(report.worker)
@@ -205,7 +206,7 @@ def worker_idle(report: WorkerIdle, tx: Transaction) -> None:
 
 
 def executor_unavailable(report: ExecutorUnavailable, tx: Transaction) -> None:
-    """Record why tasks wait for workers of a spec, or that they no longer do."""
+    """Record why tasks must wait for workers of a spec, or that workers are available again."""
     if report.why:
         tx.slots.remote.unavailable[report.spec] = report.why[:1_000]
     else:
@@ -213,7 +214,7 @@ def executor_unavailable(report: ExecutorUnavailable, tx: Transaction) -> None:
 
 
 def demand_workers(tx: Transaction) -> None:
-    """End the workers that this turn retired, and demand as many as have work, if that changed."""
+    """End the workers that this turn retired. Update the demand for workers if it has changed."""
     tx.effects.extend(RetireWorker(worker.number) for worker in tx.slots.take_retired())
     demands = tx.slots.demand(tx.runs.values(), granting=not tx.memory.is_drained)
     if demands is not None:
@@ -221,5 +222,5 @@ def demand_workers(tx: Transaction) -> None:
 
 
 def alert_raised(alert: AlertRaised, tx: Transaction) -> None:
-    """Alert of a problem of the whole node."""
+    """Alert about a problem of the whole node."""
     tx.outbox.alert(alert.reason, alert.message[:1_000], run_id="")

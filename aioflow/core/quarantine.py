@@ -1,10 +1,11 @@
-"""Consequences of an input that cannot be processed, and quarantine of the runs to blame.
+"""Handling of inputs that cannot be processed, and quarantine of the runs that cause this.
 
-The engine decides such an input alone. If it fails again, ``consequence`` returns what to do with
-it.
+The engine processes a failed input again in a separate turn. If it fails again, ``consequence``
+returns what to do with it.
 
-An error is attributed by the traceback of its exception. A turn that concerns all runs processes
-them one after the other. So the innermost frame that refers to a run was processing that run.
+An error is attributed to a run by the traceback of its exception. A turn that concerns all runs
+processes them one after the other. So the innermost frame that refers to a run was processing that
+run.
 """
 
 from __future__ import annotations
@@ -60,9 +61,9 @@ Culprit: TypeAlias = Run | DagTrigger
 
 
 def culprits(exc: BaseException | None) -> list[Culprit]:
-    """Return the runs and DAG triggers that an exception concerns, usually one.
+    """Return the runs and DAG triggers that caused an exception, usually one.
 
-    They are found in the local variables of the innermost frame that refers to any.
+    They are found in the local variables of the innermost frame that refers to any of them.
     """
     frames = [] if exc is None else list(_frame_locals(exc.__traceback__))
     for known in reversed(frames):
@@ -95,11 +96,11 @@ def _culprit_of(value: object) -> Culprit | None:
 
 
 def quarantine_run(run: Run, reason: str, tx: Transaction) -> None:
-    """Quarantine a run: none of its tasks starts. Users see why, and may cancel it.
+    """Quarantine a run, so that none of its tasks starts. Users see why and may cancel the run.
 
-    The run no longer counts as active or queued, and its resumed tasks lose the slots that they
-    hold in their pools. Tasks that run or are deferred hold theirs until they end. The engine then
-    sends ``ContinueRun``, so that other runs start instead.
+    The run no longer counts as active or queued, and its resumed tasks release the pool slots that
+    they hold. Its running and deferred tasks hold their slots until they end. The engine then sends
+    ``ContinueRun``, so that other runs start instead.
     """
     failure = Failure(type="Quarantined", message=reason[:1000], reason="quarantined")
     run_queue.withdraw(run, run.state, tx)
@@ -112,16 +113,13 @@ _RETRY_US = 60_000_000
 
 
 class RefuseRequest(msgspec.Struct, frozen=True):
-    """Answer a request with the error."""
+    """Respond to a request with the error."""
 
     answer: Acknowledge
 
 
 class RetryTimer(msgspec.Struct, frozen=True):
-    """Repeat a timer of a DAG after a minute.
-
-    If it is a timer of the DAG's schedule, alert as well.
-    """
+    """Repeat a timer of a DAG after a minute. If it is the timer of its schedule, also alert."""
 
     timer: WakeAt
     dag_id: str
@@ -141,13 +139,13 @@ class RepeatInput(msgspec.Struct, frozen=True):
 
 
 class QuarantineRuns(msgspec.Struct, frozen=True):
-    """Quarantine the run that the input concerns, if it is in memory."""
+    """Quarantine the run that the input is about, if it is in memory."""
 
     runs: list[Run]
 
 
 class DecideWithout(msgspec.Struct, frozen=True):
-    """Decide an input that concerns all runs without the runs on which it fails."""
+    """Process an input that concerns all runs again, without the runs that make it fail."""
 
 
 Consequence: TypeAlias = (
@@ -156,7 +154,7 @@ Consequence: TypeAlias = (
 
 
 def consequence(entry: Input, exc: Exception, at: Moment, memory: Memory) -> Consequence:
-    """Return what to do with an input that fails even when it is decided alone.
+    """Return what to do with an input that fails even in a separate turn.
 
     Args:
         at: The current time.
@@ -176,7 +174,7 @@ def consequence(entry: Input, exc: Exception, at: Moment, memory: Memory) -> Con
         case ContinueBackfill():
             return FailBackfill(entry.backfill_no)
         case TriggerFired() if entry.trigger_no in memory.dag_triggers:
-            # The trigger is assigned again, and yields the event again.
+            # After the failure, the trigger is assigned again, and yields the event again.
             failure = Failure(type="Refused", message=str(exc)[:1000], reason=REFUSED)
             ended = TriggerEnded(entry.trigger_no, entry.assignment_id, entry.at, failure)
             return RepeatInput(ended)
@@ -197,9 +195,10 @@ def _is_of_one_run(entry: Input) -> bool:
 
 
 def blamed(entry: Input, memory: Memory) -> list[Run]:
-    """Return the run that an input is about, if known: it is quarantined if the input fails again.
+    """Return the run that an input is about, if known. It is quarantined if the input fails again.
 
-    The run is returned even if the input failed before touching it, or touched other runs as well.
+    The run is returned even if processing failed before it reached the run, or changed other runs
+    as well.
     """
     run: Run | None
     match entry:
@@ -229,7 +228,7 @@ def _named(numbers: Mapping[str, int], memory: Memory) -> list[RunNo]:
     """Return the number of the run to which a row belongs, as a list; empty if it is unknown.
 
     Args:
-        numbers: The numbers in the row, by column: of its run, task or trigger.
+        numbers: The run, task or trigger number in the row, by column name.
     """
     if "run_no" in numbers:
         return [numbers["run_no"]]
@@ -240,7 +239,7 @@ def _named(numbers: Mapping[str, int], memory: Memory) -> list[RunNo]:
 
 
 class Excluded(msgspec.Struct, frozen=True):
-    """Runs and triggers that are excluded when an input is decided again."""
+    """Runs and triggers to exclude when an input is processed again."""
 
     runs: list[Run]
     triggers: list[TriggerNo] = []
@@ -253,11 +252,11 @@ def excluded(
     *,
     else_touched: Mapping[RunNo, Run],
 ) -> Excluded:
-    """Return the runs and triggers on which a turn failed.
+    """Return the runs and triggers that made a turn fail.
 
     Args:
         exc: The error of the turn.
-        refused: Numbers of the row that the store refused, if it refused one.
+        refused: If the store refused a row, the numbers in that row, by column name.
         else_touched: The runs to exclude if it is not known which run failed. May be empty.
     """
     found = [] if isinstance(exc, Refused) else culprits(exc.__cause__)

@@ -1,8 +1,8 @@
 """Requests of the API to the engine: execution, refusal and response.
 
-Secrets, connections and variables are rows on which no decision depends. After a change of the key
-of the home, stored values are encrypted again, one page per turn. A row that another change of the
-same turn writes is skipped, because it is encrypted with the new key anyway.
+Secrets, connections and variables are rows that no decision depends on. After the encryption key of
+the home changes, stored values are re-encrypted, one page per turn. A row that another change
+writes in the same turn is skipped, because that change already encrypts it with the new key.
 """
 
 from __future__ import annotations
@@ -98,18 +98,18 @@ __all__ = (
 
 
 def pool_holders(pool: str, memory: Memory, slots: Slots, *, limit: int) -> list[Holder]:
-    """Return the tasks that use a pool, running ones first; at most ``limit``."""
+    """Return the tasks that hold slots of a pool, running ones first; at most ``limit``."""
     return [
         _pool_holder(task, memory) for task in islice(_tasks_in_pool(pool, memory, slots), limit)
     ]
 
 
 SHARES_SAMPLED = 1_000
-"""Maximum number of tasks that are counted to find which runs use a pool."""
+"""Maximum number of tasks that are examined to find out which runs use a pool."""
 
 
 def pool_shares(pool: str, memory: Memory, slots: Slots) -> list[Share]:
-    """Return the slots of a pool that each run uses, the largest number first.
+    """Return how many slots of a pool each run uses, largest number first.
 
     At most ``SHARES_SAMPLED`` tasks are counted, running ones first, so the cost is bounded.
     """
@@ -135,15 +135,15 @@ def _tasks_in_pool(pool: str, memory: Memory, slots: Slots) -> Iterator[TaskInst
 
 
 _EXAMINED = 2_000
-"""Maximum number of queue entries that are examined for one answer."""
+"""Maximum number of queue entries that are examined for one response."""
 
 
 def pool_waiters(pool: str, ready: Ready, *, limit: int) -> list[Waiter]:
-    """Return the entries that wait for slots of a pool, the next one first; at most ``limit``.
+    """Return the entries that wait for slots of a pool, in queue order; at most ``limit``.
 
-    A mapped task is one entry for all children that have not been queued. Entries that a limit of
-    their run or DAG holds back are left out. The order may still change: a resumed task, or one of
-    a DAG that had fewer turns, may come first.
+    A mapped task is a single entry for all of its children that have not been queued. Entries that
+    a limit of their run or DAG holds back are omitted. The order may still change, because a
+    resumed task, or a task of a DAG that has been served less, may overtake others.
     """
     found: list[Waiter] = []
     for entry in _in_order(ready.queues_of(pool)):
@@ -155,7 +155,7 @@ def pool_waiters(pool: str, ready: Ready, *, limit: int) -> list[Waiter]:
 
 
 def _in_order(queues: Iterable[Queue]) -> Iterable[TaskInstance | MappedTask]:
-    """Yield the entries of heaps by rank, without changing the heaps."""
+    """Yield the entries of several heaps by rank, without changing the heaps."""
     heaps = [queue for queue in queues if queue]
     next_ones = [(heap[0][:3], at, 0) for at, heap in enumerate(heaps)]
     heapq.heapify(next_ones)
@@ -197,7 +197,7 @@ def _pool_holder(task: TaskInstance, memory: Memory) -> Holder:
 
 
 def set_value(request: SetValue, tx: Transaction) -> None:
-    """Set or delete a value. If a turn has several requests for a value, the last one counts."""
+    """Set or delete a value. If several requests of a turn change a value, the last one wins."""
     row = ValueRow(
         kind=request.kind,
         name=request.name,
@@ -212,13 +212,14 @@ KEY_ROTATION_PAGE = 1_000
 """Number of triggers or decisions that are re-encrypted in one turn."""
 
 MOST_POOLS = 200
-"""Maximum number of pools with a sample in one minute, so that the table is bounded."""
+"""Maximum number of pools that are sampled per minute, so that the table is bounded."""
 
 
 def reencrypt_page(request: Reencrypt, tx: Transaction) -> Reencrypted:
     """Re-encrypt the rows that were loaded for this request.
 
-    A second request of the turn writes no rows: those of the first are in memory.
+    A second request in the same turn writes no rows, because the first one has consumed the loaded
+    rows.
     """
     rows, tx.memory.encrypted = tx.memory.encrypted, []
     if request.of == "value":
@@ -245,7 +246,7 @@ def reencrypt_page(request: Reencrypt, tx: Transaction) -> Reencrypted:
 
 
 def _reencrypt_values(rows: Sequence[ValueRow], tx: Transaction) -> int:
-    """Re-encrypt values, and the end of the audit. Return how many values can be decrypted."""
+    """Re-encrypt values and the end of the audit chain. Return how many values can be decrypted."""
     changed = {(row.kind, row.name) for row in tx.batch.values}
     opened = [row for row in rows if row.value is not None]
     tx.batch.values += [row for row in opened if (row.kind, row.name) not in changed]
@@ -254,10 +255,10 @@ def _reencrypt_values(rows: Sequence[ValueRow], tx: Transaction) -> int:
 
 
 def _reencrypt_dag_triggers(tx: Transaction) -> tuple[int, int]:
-    """Re-encrypt the triggers that start runs together with the first page, because they are few.
+    """Re-encrypt all triggers that start runs. They are few, so the first page includes them.
 
     Returns:
-        How many triggers were written, and how many were not because no key decrypts them.
+        How many triggers were written, and how many were skipped because no key decrypts them.
     """
     known = list(tx.memory.dag_triggers)
     readable = [one for one in known if one.row.kwargs is not None]
@@ -269,7 +270,7 @@ def _reencrypt_dag_triggers(tx: Transaction) -> tuple[int, int]:
 def answer(asked: RequestReceived, tx: Transaction) -> Acknowledge:
     """Execute a request and return its response. A refused request changes nothing.
 
-    If a change has an author, its audit entry is stored in the same commit.
+    If the request is a change by a known actor, its audit entry is stored in the same commit.
     """
     by = asked.by
     was = None if by is None else audit.audited_value(asked.request, tx.memory, tx.slots)
@@ -480,7 +481,7 @@ def _explain(request: Explain, memory: Memory, slots: Slots) -> dict[tuple[int, 
 def _record_pool_usage(request: RecordPoolUsage, tx: Transaction) -> None:
     """Store a sample of each pool that is used or waited for, and delete expired samples.
 
-    Of too many pools those stay without a sample that fewest tasks wait for.
+    If there are too many pools, those with the fewest waiting tasks are not sampled.
     """
     busy = [one for one in request.pools if one.used or one.queued]
     if len(busy) > MOST_POOLS:

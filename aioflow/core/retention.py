@@ -50,7 +50,7 @@ __all__ = (
 
 
 class Aged(msgspec.Struct, frozen=True):
-    """A run that ended long ago.
+    """An old ended run.
 
     Attributes:
         after: The next run of its DAG by logical date; ``None`` if the run has no date or no run
@@ -62,11 +62,12 @@ class Aged(msgspec.Struct, frozen=True):
 
 
 def deletable_runs(found: Iterable[Aged], *, before: Timestamp, newest: RunNo) -> Iterator[RunRow]:
-    """Yield the runs of a DAG that may be deleted: those that ended before a timestamp.
+    """Yield the runs of a DAG that may be deleted because they ended before a timestamp.
 
     The run that ended last is retained, so that the last result of the DAG stays visible. The runs
-    that ``depends_on_past`` and ``wait_for_downstream`` refer to are also retained: the run right
-    before a live run, and the latest by date, which will be right before the next run.
+    that ``depends_on_past`` and ``wait_for_downstream`` refer to are also retained. These are the
+    predecessor of each live run, and the latest run by date, which will be the predecessor of the
+    next run.
 
     Args:
         newest: The run of the DAG that ended last.
@@ -89,7 +90,7 @@ def old_numbers(
 
     Args:
         rows: Row numbers and timestamps, ordered by number.
-        below: Rows from this number on are retained.
+        below: Rows with this number or a higher one are retained.
     """
     is_old = takewhile(lambda row: row[1] < before and (below is None or row[0] < below), rows)
     return [number for number, _ in is_old]
@@ -113,7 +114,7 @@ def erase_old(request: EraseOld, tx: Transaction) -> None:
 
 
 def erase_history(request: EraseHistory, tx: Transaction) -> None:
-    """Delete rows of the history, or merge them into the rows of their days."""
+    """Delete rows of the history, or merge hourly rows into daily ones."""
     keys = [(row.dag_id, row.task_id, row.measure, row.start, row.bucket) for row in request.rows]
     tx.batch.erased.setdefault(HISTORY, []).extend(keys)
     if request.is_merged:
@@ -124,7 +125,7 @@ def erase_history(request: EraseHistory, tx: Transaction) -> None:
 def erase_versions(request: EraseVersions, tx: Transaction) -> int:
     """Delete versions except those that a file, a DAG or a live run uses. Return the count.
 
-    A parse that needs one of them again finds it missing, and stores it again.
+    If a later parse needs a deleted version again, it finds the version missing and stores it.
     """
     memory, needed = tx.memory, needed_versions(tx.memory)
     gone = [version for version in request.versions if version not in needed]
@@ -134,14 +135,14 @@ def erase_versions(request: EraseVersions, tx: Transaction) -> int:
 
 
 def needed_versions(memory: Memory) -> set[str]:
-    """Return the versions that memory uses, including those that no row refers to any more."""
+    """Return the versions that are used in memory, including versions no row refers to any more."""
     needed = memory.hosted_versions()
     needed |= {row.version for row in memory.files.values() if row.version is not None}
     return needed | {version for version, _ in memory.dag_versions}
 
 
 def retain_version(version: str, tx: Transaction) -> None:
-    """Retain a version that is used again in the turn that was to delete it."""
+    """Retain a version that was about to be deleted in this turn, because it is used again."""
     going = tx.batch.erased.get("version", [])
     if (version,) in going:
         going.remove((version,))
@@ -160,7 +161,7 @@ def _drop_pending_events(numbers: set[int], tx: Transaction) -> None:
 
 
 def _forget_requests(numbers: set[int], tx: Transaction) -> None:
-    """Forget the idempotency keys of deleted events. A repeated request creates a new event."""
+    """Forget idempotency keys of deleted events. A repeated request then creates a new event."""
     known = tx.memory.event_requests
     for key in [key for key, number in known.items() if number in numbers]:
         del known[key]
@@ -170,7 +171,7 @@ _NO_FIELDS = b"\x80"
 
 
 def delete_run(request: DeleteRun, tx: Transaction) -> None:
-    """Hide a run and record its deletion.
+    """Hide a run, and record that it is to be deleted.
 
     Raises:
         RequestError: If there is no run with this id, or it has not ended.
@@ -221,7 +222,7 @@ def delete_dag(request: DeleteDag, tx: Transaction) -> None:
 
 
 def _reset_dag_trigger(dag_id: str, tx: Transaction) -> None:
-    """Reset the trigger of a DAG for the next DAG with the same name. Its known keys remain."""
+    """Reset the trigger of a DAG for the next DAG of that name. Its known keys are retained."""
     one = tx.memory.dag_triggers.of(dag_id)
     if one is not None:
         tx.dag_triggers.note(one)
@@ -237,7 +238,7 @@ def _reset_dag_trigger(dag_id: str, tx: Transaction) -> None:
 
 
 def erase_rows(request: EraseRows, tx: Transaction) -> None:
-    """Delete some of the rows that are left of a deleted run.
+    """Delete some of the remaining rows of a deleted run.
 
     Raises:
         RequestError: If the run has not ended.

@@ -1,8 +1,8 @@
-"""Rollback of a turn: undoes changes in memory that a transaction could not commit.
+"""Rollback of a turn: undo the changes in memory of a transaction that could not be committed.
 
 This module drops the runs that the transaction touched, and the engine reads them from their rows
-again. The processes are not involved: they still have the work of the last commit. So a task that
-is read again gets back the slot that it had at the last commit.
+again. Child processes are not involved, because they still have the work of the last commit. For
+the same reason, a task that is read again gets back the slot that it had at the last commit.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = (
 )
 
 SlotsBefore: TypeAlias = dict[TaskNo, tuple[StartNo, tuple[int, bool, bool]]]
-"""The last committed slot of each task, with the start number to which the slot belongs."""
+"""Each task's slot at the last commit, with the start number to which the slot belongs."""
 
 
 class Refused(AioflowError):
@@ -68,13 +68,13 @@ def forget(memory: Memory, tx: Transaction) -> SlotsBefore:
 
 
 def recall_catalog(memory: Memory, dags: list[DagRow], files: list[DagFileRow]) -> None:
-    """Replace the DAGs and files in memory by their rows."""
+    """Replace the DAGs and DAG files in memory with their stored rows."""
     memory.dags = {row.dag_id: row for row in dags}
     memory.files = {row.file: row for row in files}
 
 
 def restore_pools(tx: Transaction) -> None:
-    """Restore the pools that a transaction changed, and whether the node is drained."""
+    """Restore the pools, and whether the node is drained, if a transaction changed them."""
     for name, before in tx.pools_before.items():
         tx.slots.put_pool(name, before, tx.memory)
     if tx.was_drained is not None:
@@ -84,10 +84,10 @@ def restore_pools(tx: Transaction) -> None:
 def restore_slots(
     runs: list[Run], slots_before: SlotsBefore, memory: Memory, tx: Transaction
 ) -> list[Input]:
-    """Give restored tasks the slots that they had, and queue those that wait for a slot.
+    """Give restored tasks the slots that they had, and queue tasks that wait for a slot.
 
     Returns:
-        Inputs of a later turn: queries to repeat, and runs to evaluate again.
+        Inputs for a later turn: queries to repeat, and runs to evaluate again.
     """
     for run in runs:
         for task in run.active_tasks.objects.values():  # packed tasks have no slot
@@ -108,7 +108,7 @@ def restore_slots(
 
 
 def free_slot(entry: Input, memory: Memory, slots: Slots) -> None:
-    """Free the slot of a try that has ended, although its report cannot be processed."""
+    """Free the slot of a try that has ended but whose report cannot be processed."""
     if isinstance(entry, Ended):
         task = memory.active_tasks.get(entry.task_no)
         if task is not None and task.start_no == entry.start_no:

@@ -1,8 +1,8 @@
-"""The decision of one turn of the engine loop: inputs in, one net batch and effects out.
+"""The decision of one turn of the engine loop: from its inputs to one net batch and its effects.
 
-``decide`` changes the memory as it proceeds. If it raises, or the store refuses its batch, the
+``decide`` changes the memory as it proceeds. If it raises, or if the store refuses its batch, the
 memory no longer matches the rows. Then the engine rolls the transaction back (``core.rollback``),
-restores the runs it touched from their rows, and repeats the inputs one by one.
+restores the runs that it touched from their rows, and processes the inputs again one by one.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ from aioflow.protocol.requests import ClearTasks, Mark
 __all__ = ("HANDLERS", "TURN_INPUTS", "TurnFailed", "decide", "runs_beyond")
 
 Handler: TypeAlias = Callable[[Any, Transaction], None]
-"""Processes an input of one type within a transaction."""
+"""Function that processes an input of one type within a transaction."""
 
 TriggerReport: TypeAlias = TriggerFired | TriggerEnded | TriggerCapacityChanged
 
@@ -122,7 +122,7 @@ TURN_INPUTS = 1_000
 
 
 class TurnFailed(AioflowError):
-    """Deciding a turn raised.
+    """An error was raised while a turn was decided.
 
     The parts of the memory that the transaction touched are not reliable.
     """
@@ -147,7 +147,7 @@ def decide(
     """Decide one turn.
 
     Args:
-        at: The moment at which the whole turn happens.
+        at: The time at which the whole turn happens.
         granting: Whether ready work is started. If not, only the inputs are processed.
         numbers: Must have ``memory.numbers_needed`` left for each input.
 
@@ -156,7 +156,7 @@ def decide(
             what the turn touched.
 
     Raises:
-        TurnFailed: If a step raised, which is a defect.
+        TurnFailed: If a step raised an error, which is a defect.
     """
     tx = Transaction(memory, slots, at=at, random=random, numbers=numbers)
     try:
@@ -202,7 +202,7 @@ def _process_ended_runs(tx: Transaction) -> None:
 
 
 def _grant(tx: Transaction) -> None:
-    """Start what may start. Work that does not fit into the batch follows in the next turn."""
+    """Start ready work. Work that does not fit into the batch follows in the next turn."""
     crash_trials.advance_trial(tx, is_open=tx.slots.is_open and not tx.slots.is_suspended)
     if tx.memory.may_host_more and tx.slots.is_open:
         tx.memory.may_host_more = False
@@ -220,7 +220,7 @@ def _grant(tx: Transaction) -> None:
 
 
 def _release_backpressured(tx: Transaction) -> bool:
-    """Resume backpressured tasks that have capacity now. Return whether one needs a slot."""
+    """Resume backpressured tasks that have capacity now. Return whether any needs a slot."""
     for task in (waiting := streams.release_backpressure(tx)):
         streams.resume_with_events(task, tx)
     return bool(waiting)
@@ -230,7 +230,7 @@ def _release_backpressured(tx: Transaction) -> bool:
 
 
 def _request_received(entry: RequestReceived, tx: Transaction) -> None:
-    """Answer a request, or repeat it as an input if rows must be loaded first."""
+    """Answer a request, or return it to the inbox if it must wait for an earlier clear or mark."""
     match entry.request:
         case ClearTasks() | Mark() as request if has_to_wait(request, tx.memory):
             tx.effects.append(entry)
@@ -249,7 +249,8 @@ def _timer_fired(due: TimerFired, tx: Transaction) -> None:
     elif task is None:
         return  # the task has ended
     elif task.spec.sensor is not None and task.deadline_at == due.at:
-        # Apply it in any state: a poke that hangs gets no more time than one that returns.
+        # Apply the timeout in any state, because a poke that hangs gets no more time than one that
+        # returns.
         lifecycle.stop(task, "timeout", tx)
         time_out_sensor(task, tx)
     elif task.state is TaskState.DEFERRED:
@@ -259,7 +260,7 @@ def _timer_fired(due: TimerFired, tx: Transaction) -> None:
 
 
 def _continue_run(entry: ContinueRun, tx: Transaction) -> None:
-    """Continue a run's clear, cancel or rule evaluation. Postponed starts need no call.
+    """Continue a run's clear, cancellation or rule evaluation. Postponed starts continue anyway.
 
     If the run was quarantined, start the runs that waited for it.
     """
@@ -294,16 +295,16 @@ def _clock_stepped(_: ClockStepped, tx: Transaction) -> None:
 
 
 def _current_task(task_no: TaskNo, start_no: StartNo, tx: Transaction) -> TaskInstance | None:
-    """Return the task of a report about this start; ``None`` if the report is late.
+    """Return the task that a report is about; ``None`` if the report is outdated.
 
-    A report is late if its try has ended, was cancelled, or has been started again since.
+    A report is outdated if its try has ended, was cancelled, or was started again since.
     """
     task = tx.memory.active_tasks.get(task_no)
     return None if task is None or task.start_no != start_no else task
 
 
 def _of_try(handle: Callable[[TaskInstance, Any, Transaction], object]) -> Handler:
-    """Return the handler of a report that a try sends while it runs. Late reports are dropped."""
+    """Return the handler of a report from a running try. Outdated reports are dropped."""
 
     def handler(report: TaskReport, tx: Transaction) -> None:
         task = _current_task(report.task_no, report.start_no, tx)
@@ -314,7 +315,7 @@ def _of_try(handle: Callable[[TaskInstance, Any, Transaction], object]) -> Handl
 
 
 def _of_end(handle: Callable[[TaskInstance, Any, Transaction], object]) -> Handler:
-    """Return the handler of a report that ends a try, or its part in a process."""
+    """Return the handler of a report that a try has ended, or has left its process."""
 
     def handler(report: Ended, tx: Transaction) -> None:
         task = _current_task(report.task_no, report.start_no, tx)
@@ -369,7 +370,7 @@ def _of_trigger(
     of_task: Callable[[TriggerInstance, Any, Transaction], None],
     of_dag: Callable[[DagTrigger, Any, Transaction], None],
 ) -> Handler:
-    """Return the handler of a report about a trigger of a task or a DAG that still exists."""
+    """Return the handler of a report about a task's or DAG's trigger, if it still exists."""
 
     def handler(report: TriggerReport, tx: Transaction) -> None:
         one = tx.memory.dag_triggers.get(report.trigger_no)
@@ -394,7 +395,7 @@ def _code_restored(entry: CodeRestored, tx: Transaction) -> None:
 # ── the table ───────────────────────────────────────────────────────────────────────────
 
 HANDLERS: dict[type[Input], Handler] = {
-    # a try starts, ends, or leaves its process
+    # A try starts, ends, or leaves its process.
     TaskStarted: _task_started,
     Succeeded: _of_end(succeed),
     Failed: _of_end(failed),
@@ -404,7 +405,7 @@ HANDLERS: dict[type[Input], Handler] = {
     Awaiting: _of_end(lifecycle.await_triggers),
     EventsHandled: _of_end(streams.events_handled),
     Recalled: _recalled,
-    # a try reports while it runs
+    # A try reports while it runs.
     ItemYielded: _of_try(streams.store_item),
     CallAnswered: _of_try(durable_calls.answered),
     StreamOpened: _of_try(lifecycle.open_stream),
@@ -429,7 +430,7 @@ HANDLERS: dict[type[Input], Handler] = {
     FileParsed: dag_registry.apply_parsed_file,
     FileBroken: dag_registry.file_broken,
     FileDeleted: dag_registry.file_gone,
-    # processes and the node
+    # Processes and the node.
     HostUp: processes.host_up,
     HostLost: processes.host_lost,
     LoopBlocked: migration.loop_blocked,
@@ -443,7 +444,7 @@ HANDLERS: dict[type[Input], Handler] = {
     AlertRaised: processes.alert_raised,
     DamageFound: restore.alert_damage,
     ClockStepped: _clock_stepped,
-    # requests, timers and work that continues
+    # Requests, timers, and work that continues.
     RequestReceived: _request_received,
     TimerFired: _timer_fired,
     ContinueRun: _continue_run,

@@ -1,6 +1,6 @@
-"""The net change of a turn, collected while the turn is decided.
+"""The net changes of a turn, collected while the turn is decided.
 
-The journal contains every step. Each row is written once, with the last state that was decided.
+The journal contains every step. Each row is written only once, in the last state that was decided.
 """
 
 from __future__ import annotations
@@ -71,12 +71,12 @@ class Transaction:
 
     Attributes:
         slots: Worker slots and pools of the node.
-        at: The moment at which the whole turn happens.
-        now, steady: The wall time of the turn, for what people read and schedule; its steady time,
-            for durations.
+        at: The time at which the whole turn happens.
+        now, steady: The wall time of the turn, for everything that people read and schedule, and
+            its steady time, for durations.
         step: How far the wall clock has stepped since the previous turn.
-        random: The engine's random numbers, drawn from [0, 1).
-        runs: Every run that the turn touched, to be read again if the batch is refused.
+        random: Returns a random number from [0, 1).
+        runs: Every run that the turn touched. They are read again if the batch is refused.
         ended_runs: Runs that ended in this turn.
         outbox: Changes of the outbox.
         dag_triggers: Changes of the triggers that start runs.
@@ -90,12 +90,12 @@ class Transaction:
         recheck_dags: DAGs whose next queued run must be re-checked because its predecessor ended or
             was deleted.
         fires: Trigger events that the turn consumes.
-        noted_runs: Runs that got a note, or lost one.
+        noted_runs: Runs whose notes were written or deleted.
         actor: The author of the request that is being executed, if any.
         pools_before: The previous state of the pools that the turn changed.
         was_drained: Whether the node was drained before the turn; ``None`` if the turn does not
             change that.
-        evaluated: Children evaluated in this turn for the first time since they expanded.
+        evaluated: Number of children evaluated in this turn for the first time since they expanded.
         strays: Trigger rows of ended runs that the turn deletes.
         pruned: DAG versions that are unused once the batch is durable.
     """
@@ -174,7 +174,7 @@ class Transaction:
         self.runs[task.run.run_no] = task.run
 
     def move(self, task: TaskInstance, state: TaskState) -> None:
-        """Move a task by one step of the transition table.
+        """Move a task to another state.
 
         Raises:
             IllegalMove: If the transition table does not contain the step.
@@ -209,10 +209,10 @@ class Transaction:
         quarantine: str | None = None,
         is_reported: bool = True,
     ) -> None:
-        """Change a run's row. Columns that are not given keep their values.
+        """Change a run's row. Columns for which no value is passed do not change.
 
         Args:
-            is_reported: Whether the callback of the run for the new state is called.
+            is_reported: Whether the run's callback for the new state is called.
 
         Raises:
             IllegalMove: If the transition table does not contain the step.
@@ -250,7 +250,7 @@ class Transaction:
         return row
 
     def put_backfill(self, row: BackfillRow) -> None:
-        """Store a backfill that starts, advances or ends. Only active backfills stay in memory."""
+        """Store a backfill that starts, advances or ends. Only active ones remain in memory."""
         backfills, number = self.memory.backfills, row.backfill_no
         self._backfills.setdefault(number, backfills.pop(number, None))
         if row.state == "running":
@@ -282,9 +282,9 @@ class Transaction:
         )
 
     def record_assignment(self, wait: TriggerInstance) -> None:
-        """Record the old assignment of a trigger that gets a new one. A rollback restores it.
+        """Record the previous assignment of a trigger that is being reassigned.
 
-        The effects of a turn that is rolled back reach no host.
+        A rollback restores it, because the effects of a turn that is rolled back reach no host.
         """
         was = (wait.assignment_id, wait.role, wait.version, wait.has_capacity)
         number = wait.row.trigger_no
@@ -293,7 +293,7 @@ class Transaction:
             self._streams.setdefault(number, (wait, wait.stream.index, wait.stream.confirmed))
 
     def record_packed_assignment(self, was: PackedTask, form: TaskShape) -> None:
-        """Record the old assignment of a trigger that stays packed, like ``record_assignment``."""
+        """Record the previous assignment of a packed trigger, like ``record_assignment``."""
         self._packed_assignments.setdefault(was.trigger_no, (was, form))
 
     def change_stream(self, wait: TriggerInstance) -> None:
@@ -303,9 +303,9 @@ class Transaction:
             self._streams[wait.row.trigger_no] = (wait, wait.stream.index, wait.stream.confirmed)
 
     def confirm_events(self, confirmed: EventsStored) -> None:
-        """Confirm the events of a trigger, so that it continues.
+        """Confirm the stored events to a trigger, so that it continues.
 
-        Only the last call of a turn counts.
+        Only the last call of a turn for the same trigger has an effect.
         """
         self._confirmations[confirmed.trigger_no] = confirmed
 
@@ -326,7 +326,7 @@ class Transaction:
         self.memory.waits.pop(number, None)
 
     def put_note(self, key: NoteKey, row: NoteRow | None, run: RunRow) -> None:
-        """Write a note, or remove it if ``row`` is ``None``. Only the last one in a turn counts."""
+        """Write a note, or delete it if ``row`` is ``None``. The last call in a turn wins."""
         self._notes[key] = row
         self.noted_runs[run.run_no] = run
         self.memory.notes.pop(key, None)
@@ -334,7 +334,7 @@ class Transaction:
             self.memory.notes[key] = row
 
     def new_decision(self, row: DecisionRow) -> None:
-        """Record a decision that a task begins to wait for."""
+        """Record a decision for which a task starts to wait."""
         self._new_decisions[row.decision_no] = row
 
     def vote(self, change: DecisionVotes) -> None:
@@ -345,14 +345,14 @@ class Transaction:
     def end_decision(
         self, decision_no: int, outcome: DecisionOutcome, answer: bytes | None
     ) -> None:
-        """Record the end of a decision. Only the first end in a turn counts."""
+        """Record the end of a decision. Only the first end in a turn has an effect."""
         end = DecisionEnd(decision_no, outcome, answer, self.now)
         self._decision_ends.setdefault(decision_no, end)
 
     def _withdraw(self, trigger_no: int) -> None:
-        """Cancel the assignment of a trigger that is both created and deleted in this turn.
+        """Cancel the assignment of a trigger that was both created and deleted in this turn.
 
-        If it were sent, a host would run a trigger that has no row.
+        If the assignment were sent, a host would run a trigger that has no row.
         """
         if self._assignments.pop(trigger_no, None) is not None:
             self._withdrawn.add(trigger_no)
@@ -367,7 +367,10 @@ class Transaction:
                 return False
 
     def change_group(self, group: MappedTask, was: int) -> None:
-        """Record that an open mapped task is created (previous width -1), grows, or is closed."""
+        """Record that an open mapped task is created, grows or is closed.
+
+        ``was`` is its previous width, or -1 if it is created.
+        """
         self.runs[group.run.run_no] = group.run
         self.expansions.change(group, was)
 
@@ -387,7 +390,7 @@ class Transaction:
     def answer_record(
         self, task: TaskInstance, answer: bytes | None, failure: Failure | None = None
     ) -> None:
-        """Store the answer, or the failure, of the open record of a task, which is its last one."""
+        """Store the answer or the failure of a task's open record, which is its last record."""
         state = RecordState.ANSWERED if failure is None else RecordState.FAILED
         change = RecordChange(task.task_no, task.recorded - 1, state, answer, failure)
         self._record_changes[change.task_no, change.ordinal] = change
@@ -411,7 +414,7 @@ class Transaction:
             self.effects.append(WakeAt(TimerFired(at, task.task_no)))
 
     def wake_dag(self, dag_id: str, fire_time: Timestamp, at: Timestamp) -> None:
-        """Set a timer at ``at`` for a scheduled time of a DAG."""
+        """Set a timer at ``at`` for a fire time of a DAG."""
         self.effects.append(WakeAt(TimerFired(fire_time, dag_id=dag_id), at))
 
     def wake_run(self, run_no: RunNo, at: Timestamp) -> None:
@@ -419,7 +422,7 @@ class Transaction:
         self.effects.append(WakeAt(TimerFired(at, run_no=run_no)))
 
     def task_ended(self, run: Run, task_index: int) -> None:
-        """Record that a task ended with all its children. The next run may have waited for it."""
+        """Record that a task and all its children have ended. The next run may have waited."""
         if run.row.dag_id in self.memory.run_sequences:
             self.ended_tasks.append((run, task_index))
 
@@ -431,7 +434,7 @@ class Transaction:
 
     @property
     def refused(self) -> dict[str, dict[str, tuple[DagSpec, str]]]:
-        """The value of ``memory.refused``, for a change. It is copied first, for a rollback."""
+        """``memory.refused``, to be changed. A copy is made first, for a rollback."""
         if self._refused is None:
             self._refused = {name: dict(files) for name, files in self.memory.refused.items()}
         return self.memory.refused
@@ -447,7 +450,7 @@ class Transaction:
         return [row for _, row in (*self._waits.values(), *self._dropped) if row is not None]
 
     def close(self) -> Batch:
-        """Return the completed batch. Call ``mark_durable`` once the batch is durable."""
+        """Return the complete batch. Call ``mark_durable`` once the batch is durable."""
         for task in self._tasks.values():
             self._close_task(task)
         for run in self._new_runs.values():
@@ -468,7 +471,8 @@ class Transaction:
         self.batch.done_outbox.extend(self.outbox.done)
         self.batch.new_records.extend(self._new_records.values())
         self.batch.record_changes.extend(self._record_changes.values())
-        # Most turns have nothing for these steps, and some have little else to do.
+        # Most turns have no such changes, and some turns have little else to do, so skip these
+        # steps.
         if self._new_decisions or self._votes or self._decision_ends:
             self._close_decisions()
         if self._notes:
@@ -478,7 +482,7 @@ class Transaction:
         return self.batch
 
     def mark_durable(self) -> None:
-        """Record that the batch is durable: the decided state is now the stored one."""
+        """Record that the batch is durable, so that the decided state is now the stored state."""
         self.accounts.mark_durable()
         self.memory.shift += self.step
         waits, pending = TaskState.DEFERRED, TaskState.PENDING
@@ -530,14 +534,14 @@ class Transaction:
             self.memory.packing.change_back(packed, form)
 
     def _close_decisions(self) -> None:
-        """Add the changes of decisions. One that begins and ends in this turn has no row."""
+        """Add the changes of decisions. A decision that starts and ends in a turn gets no row."""
         batch, new, ends = self.batch, self._new_decisions, self._decision_ends
         batch.new_decisions.extend(row for number, row in new.items() if number not in ends)
         batch.decision_votes.extend(self._votes.values())
         batch.decision_ends.extend(end for number, end in ends.items() if number not in new)
 
     def _close_notes(self) -> None:
-        """Add the notes that were written and removed."""
+        """Add the notes that were written and deleted."""
         self.batch.notes.extend(row for row in self._notes.values() if row is not None)
         self.batch.gone_notes.extend(key for key, row in self._notes.items() if row is None)
 

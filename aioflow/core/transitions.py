@@ -1,8 +1,9 @@
 """The legal state transitions, and the causes that permit each of them.
 
-The two tables below are closed. A step that they do not contain is a defect, whether it comes from
-a turn or from a manual change of the database. Ended states are final unless a person clears them.
-A task that a person marks is cleared before it ends in that state.
+The two tables below are complete. A step that they do not contain is a defect, whether it comes
+from a turn or from a manual change of the database. Ended states are final unless a person clears
+the task or run. If a person marks a task, it is first cleared, and then ends in the requested
+state.
 """
 
 from __future__ import annotations
@@ -24,36 +25,37 @@ __all__ = (
 
 
 class IllegalMove(AioflowError):
-    """A defect of aioflow: a task or run was to make a step that the tables do not contain."""
+    """An attempted step of a task or run that the tables do not contain: a defect of aioflow."""
 
     code = "defect.illegal_move"
 
 
 class Cause(Enum):
-    """The event that causes a step of a task, which is called "it" in the descriptions."""
+    """The cause of a step of a task. In the descriptions, "it" is the task."""
 
     READY = "ready"
-    """Its trigger rule, evaluated over its parents, decided that it runs."""
+    """Its trigger rule was evaluated over its parents and decided that it runs."""
     UPSTREAM = "upstream"
     """Its trigger rule decided that it will never run."""
     EXPAND = "expand"
-    """Its expansion is empty, too wide, or narrower than before."""
+    """It is a mapped task or child, and the expansion is empty, too wide, or narrower than before.
+    """
     GRANTED = "granted"
-    """It got a slot, or a host runs it."""
+    """It got a slot, or was assigned to a host."""
     BEGAN = "began"
-    """A worker started a try that it had received while it ran an earlier one."""
+    """A worker started a try that it had received while it ran an earlier try."""
     RECALLED = "recalled"
-    """A worker returned it before it had started."""
+    """A worker returned it without starting it."""
     INTERRUPTED = "interrupted"
     """Its process died."""
     SUCCEEDED = "succeeded"
     """It returned."""
     FAILED = "failed"
-    """It raised, timed out, or left a result that cannot be stored."""
+    """It raised, timed out, or returned a result that cannot be stored."""
     SKIPPED = "skipped"
-    """It asked to be skipped."""
+    """It requested to be skipped."""
     SENSE = "sense"
-    """It is a sensor that is not satisfied yet, or ignores the error of its check."""
+    """It is a sensor that is not satisfied yet, or that ignores the error of its poke."""
     DEFERRED = "deferred"
     """It waits for a trigger."""
     EVENT = "event"
@@ -65,7 +67,7 @@ class Cause(Enum):
     RETRY_DUE = "retry_due"
     """Its next try is due."""
     DEADLINE = "deadline"
-    """A sensor, a wait or a try has timed out, or it has not begun within its ``max_wait``."""
+    """A sensor, a wait or a try timed out, or the task did not start within its ``max_wait``."""
     CANCELLED = "cancelled"
     """A person cancelled it, or its run."""
     CLEARED = "cleared"
@@ -81,7 +83,7 @@ _MOVES: Mapping[TaskState, Mapping[TaskState, frozenset[Cause]]] = {
     _S.PENDING: {
         _S.QUEUED: frozenset({_C.READY}),
         _S.RUNNING: frozenset({_C.GRANTED}),
-        # Deferred directly from the start, without a worker.
+        # Deferred from its start, without a worker.
         _S.DEFERRED: frozenset({_C.READY}),
         _S.SUCCESS: frozenset({_C.MARKED}),
         _S.FAILED: frozenset({_C.EXPAND, _C.MARKED, _C.DEADLINE}),
@@ -94,9 +96,9 @@ _MOVES: Mapping[TaskState, Mapping[TaskState, frozenset[Cause]]] = {
         _S.RUNNING: frozenset({_C.GRANTED, _C.BEGAN}),
         # A hosted sensor alternates between running and being suspended; both count as sensing.
         _S.SENSING: frozenset({_C.GRANTED}),
-        # Deferred directly from the start, for a later try as well.
+        # Deferred from its start, without a worker; this also happens at later tries.
         _S.DEFERRED: frozenset({_C.GRANTED}),
-        # A sensor, or a try that resumes, can time out while no slot is free.
+        # A sensor, or a try that resumes, can time out while it waits for a slot.
         _S.RETRYING: frozenset({_C.DEADLINE}),
         _S.FAILED: frozenset({_C.DEADLINE}),
         _S.SKIPPED: frozenset({_C.DEADLINE}),
@@ -123,7 +125,7 @@ _MOVES: Mapping[TaskState, Mapping[TaskState, frozenset[Cause]]] = {
         _S.CANCELLED: frozenset({_C.CANCELLED}),
     },
     _S.DEFERRED: {
-        # A wait that timed out may also have a method to resume with.
+        # After a timeout, the task may resume in its timeout method.
         _S.QUEUED: frozenset({_C.EVENT, _C.DEADLINE}),
         # A sensor may ignore the error of its trigger.
         _S.SENSING: frozenset({_C.TRIGGER_FAILED}),
@@ -135,7 +137,7 @@ _MOVES: Mapping[TaskState, Mapping[TaskState, frozenset[Cause]]] = {
     },
     _S.RETRYING: {
         _S.QUEUED: frozenset({_C.RETRY_DUE}),
-        # A sensor has one deadline for all its tries together.
+        # A sensor has a single deadline for all of its tries.
         _S.FAILED: frozenset({_C.DEADLINE}),
         _S.SKIPPED: frozenset({_C.DEADLINE}),
         _S.CANCELLED: frozenset({_C.CANCELLED}),
@@ -158,8 +160,10 @@ _CLEARING: dict[tuple[TaskState, TaskState], frozenset[Cause]] = {
 TASK_MOVES: Mapping[tuple[TaskState, TaskState], frozenset[Cause]] = _CLEARING | {
     (was, state): _MOVES[was][state] for was in TaskState for state in sorted(_MOVES.get(was, ()))
 }
-"""Every legal step of a task as ``(was, state)``, in order, with its causes. The states are
-integers, so that SQL can use them."""
+"""Every legal step of a task as ``(was, state)``, in order, with its causes.
+
+The states are integers, so that SQL can use them.
+"""
 
 RUN_MOVES: tuple[tuple[RunState, RunState], ...] = tuple(
     (was, state) for was in RunState for state in sorted(_RUN_MOVES.get(was, ()))
@@ -178,7 +182,7 @@ def is_legal_run(was: RunState, state: RunState) -> bool:
 
 
 def _matrix(size: int, pairs: Iterable[tuple[int, int]]) -> tuple[tuple[bool, ...], ...]:
-    """Return a table in which looking up a pair costs two index operations."""
+    """Return a table of pairs in which a lookup costs two index operations."""
     known = frozenset(pairs)
     return tuple(tuple((was, state) in known for state in range(size)) for was in range(size))
 

@@ -1,6 +1,6 @@
 """The reason why a task or run waits, derived from memory and never stored.
 
-The children of a mapped task are grouped by cause, and sampled, so that the cost is bounded.
+The children of a mapped task are sampled and grouped by cause, so that the cost is bounded.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def explain_task(
     """Return what one task waits for; ``None`` if it runs or has ended.
 
     Args:
-        map_index: -1 for an unmapped task, or for a mapped one as a whole.
+        map_index: -1 for an unmapped task, or for a mapped task as a whole.
     """
     whole = explain_run(run, memory)
     if whole is not None:
@@ -145,7 +145,7 @@ def explain_task(
 
 
 def still_waits(memory: Memory, run_no: RunNo, task_index: int, map_index: int) -> bool:
-    """Return whether a task waits for a trigger or a poke and not for a slot."""
+    """Return whether a task waits for a trigger or a poke, not for a slot."""
     run = memory.runs.get(run_no)
     if run is None or (map_index >= 0 and task_index not in run.groups):
         return False
@@ -173,7 +173,7 @@ def _explain_child(group: MappedTask, map_index: int, memory: Memory, slots: Slo
 
 
 def _explain_follower(group: MappedTask, map_index: int) -> Wait:
-    """Return a wait that names the parents whose instances at this index have not ended."""
+    """Return a wait that names the parents whose instances at this map index have not ended."""
     run = group.run
     names = [
         run.spec.tasks[parent].task_id
@@ -214,7 +214,7 @@ def _explain_live(task: TaskInstance, memory: Memory, slots: Slots) -> Wait | No
 
 
 def _explain_silence(task: TaskInstance, slots: Slots) -> Wait | None:
-    """Return the time since which the process of a running task neither answers nor uses CPU."""
+    """Return since when the process of a running task neither responds nor uses CPU, if so."""
     worker = slots.worker(task.worker) if task.worker >= 0 else None
     silence = None if worker is None else worker.silence
     if worker is None or silence is None:
@@ -227,7 +227,7 @@ def _explain_silence(task: TaskInstance, slots: Slots) -> Wait | None:
 
 
 def _looks(task: TaskInstance) -> str:
-    """Describe how often the host pokes. Only the host knows the next time."""
+    """Describe how often the host pokes. Only the host knows the time of the next poke."""
     sensor = task.run.spec.tasks[task.task_index].sensor
     if sensor is None or sensor.backoff != 1:
         return "continuous checks"
@@ -288,7 +288,7 @@ def is_unwatched(wait: TriggerInstance, memory: Memory) -> bool:
 
 
 def _asked(fields: bytes) -> str:
-    """Return the question of a decision. Damaged fields must not end the turn."""
+    """Return the question of a decision. Damaged fields must not make the turn fail."""
     try:
         return question_of(fields).question
     except msgspec.MsgspecError:
@@ -296,14 +296,14 @@ def _asked(fields: bytes) -> str:
 
 
 def _called(fields: dict[str, str], memory: Memory) -> str:
-    """Name the called run that a task waits for, and its state."""
+    """Return the name and state of the called run that a task waits for."""
     run = memory.find_run(fields["run_id"])
     state = "" if run is None else f", which is {run.state.label}"
     return f"run {fields['run_id']} of {fields['dag']}{state}"
 
 
 def _explain_results(memory: Memory, slots: Slots) -> str:
-    """Return which results of others no task may start before; empty if there are none."""
+    """Return which results must be stored before any task may start; empty if there are none."""
     if unwritten := slots.count_unwritten(memory):
         return DISK_FULL.format(unwritten)
     unstored = slots.count_unstored(memory)
@@ -352,7 +352,7 @@ def _explain_slot(entry: TaskInstance | MappedTask, memory: Memory, slots: Slots
 
 
 def _explain_executor(spec: WorkerSpec, slots: Slots) -> str:
-    """Return why no worker of a spec is free, in the words of its executor if it gave any."""
+    """Return why no worker of a spec is free, as reported by its executor if it gave a reason."""
     why = slots.remote.unavailable.get(spec)
     if why is not None:
         return why
@@ -376,7 +376,7 @@ def _explain_trial(entry: TaskInstance | MappedTask, memory: Memory) -> str | No
 
 
 def _explain_hosting(number: TriggerNo, memory: Memory) -> str | None:
-    """Return what starts before a trigger is assigned, because one of these may kill the daemon."""
+    """Return how many suspects of the daemon's death start before a trigger is assigned."""
     trial = memory.trial
     return None if trial is None or may_host(number, memory) else _begins_first(trial)
 
@@ -401,7 +401,7 @@ def _async_host(role: str) -> str:
 
 
 def _missing_host(role: str, memory: Memory) -> str:
-    """Return the host that a task waits for, and why it cannot be started if that is known."""
+    """Return the host that a task waits for and, if known, why the host cannot be started."""
     problem = _problem(role, memory)
     return f"{_async_host(role)}: {problem}" if problem else _async_host(role)
 
@@ -450,7 +450,7 @@ def _explain_pending(run: Run, task_index: int, memory: Memory) -> Wait:
 
 
 def _streams(run: Run, parents: Sequence[int]) -> str:
-    """Name the event streams among these tasks, or among the sources of their fan-outs."""
+    """Name the event streams among these tasks, or among the sources of these mapped tasks."""
     tasks = run.spec.tasks
     sources = dict.fromkeys(
         (*parents, *(stream_expand.source_of(run, parent) for parent in parents))
@@ -474,10 +474,10 @@ def _past(held: previous.Blocker) -> str:
 
 
 SAMPLED_CHILDREN = 100
-"""Maximum number of children of each state that are explained."""
+"""Maximum number of children in each state that are examined."""
 
 NAMED_CHILDREN = 3
-"""Maximum number of indices returned per cause."""
+"""Maximum number of map indexes returned per cause."""
 
 _SHARED_CAUSES = frozenset(
     {
@@ -488,9 +488,9 @@ _SHARED_CAUSES = frozenset(
         WaitKind.DEPENDS_ON_PAST,
     }
 )
-"""Kinds of waits whose details may apply to many children.
+"""Kinds of waits with details that may apply to many children.
 
-Other details, such as errors, apply to one.
+The details of other kinds, such as errors, apply to a single child.
 """
 
 
@@ -499,11 +499,11 @@ class ChildrenCause(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         state: ``QUEUED`` for children without a row that wait only for a slot.
-        wait: The wait of the first child; ``None`` if it is in progress.
-        indices: The indices of the first children.
+        wait: The wait of the first child; ``None`` if that child is in progress.
+        indices: The map indexes of the first children.
         count: Number of these children. If a state other than ``QUEUED`` has more than
-            ``SAMPLED_CHILDREN`` children, the children beyond it are not counted, except those that
-            are deferred while all sampled ones are deferred for one cause.
+            ``SAMPLED_CHILDREN`` children, the rest of them are not counted. The exception is
+            deferred children: if all sampled ones have the same cause, the rest count as well.
     """
 
     state: TaskState
@@ -515,7 +515,7 @@ class ChildrenCause(msgspec.Struct, frozen=True, kw_only=True):
 def explain_children(
     run: Run, task_index: int, memory: Memory, slots: Slots
 ) -> list[ChildrenCause] | None:
-    """Return the causes, the most frequent first; ``None`` if the task has no children."""
+    """Return the causes, most frequent first; ``None`` if the task has no children."""
     group = run.groups.get(task_index)
     if group is None:
         return None
@@ -534,7 +534,7 @@ def explain_children(
 
 
 def _with_the_rest(causes: list[ChildrenCause], group: MappedTask) -> list[ChildrenCause]:
-    """Count the deferred children that were not sampled, if all that were have one cause."""
+    """Count the deferred children that were not sampled, if all sampled ones have one cause."""
     rest = group.counts[TaskState.DEFERRED] - SAMPLED_CHILDREN
     deferred = [cause for cause in causes if cause.state is TaskState.DEFERRED]
     if rest <= 0 or len(deferred) != 1:
@@ -545,7 +545,7 @@ def _with_the_rest(causes: list[ChildrenCause], group: MappedTask) -> list[Child
 
 
 def _shared_part(wait: Wait) -> str:
-    """Return the part of a wait's detail by which causes are grouped; for a trigger, its class."""
+    """Return the part of a wait by which causes are grouped: its detail, or a trigger's class."""
     if wait.kind in _SHARED_CAUSES:
         return wait.detail
     class_path, number, _ = wait.detail.partition(" #")
@@ -553,25 +553,26 @@ def _shared_part(wait: Wait) -> str:
 
 
 def _sampled_children(group: MappedTask) -> Iterator[tuple[int, TaskState, int]]:
-    """Yield sampled children, their displayed state, and how many children each one represents."""
+    """Yield sampled children, the state to display, and how many children each one represents."""
     for state in (state for state in LIVE_TASK_STATES if state is not TaskState.PENDING):
         for at, index in enumerate(_indices_of(group, state), start=1):
-            # Queued children wait for the same pool and behind the same limits.
+            # All queued children wait for the same pool and behind the same limits, so one sample
+            # represents the rest.
             is_for_rest = state is TaskState.QUEUED and at == SAMPLED_CHILDREN
             yield index, state, 1 + group.counts[state] - at if is_for_rest else 1
     yield from _sampled_fresh(group)
 
 
 def _sampled_fresh(group: MappedTask) -> Iterator[tuple[int, TaskState, int]]:
-    """Yield samples of the children without a row, as ``_sampled`` does."""
+    """Yield samples of the children without a row, like ``_sampled_children``."""
     queued, one_to_one = fresh_queued(group), group.one_to_one
     if one_to_one is not None:
         for index in _indices_of(group, TaskState.PENDING):
             is_queued = queued > 0 and one_to_one.may_start(index)
             yield index, TaskState.QUEUED if is_queued else TaskState.PENDING, 1
         return
-    # All children that wait for their first start have the same cause: the last one represents the
-    # others.
+    # All children that wait for their first start have the same cause, so the last sample
+    # represents the others.
     named = list(islice(_indices_of(group, TaskState.PENDING), NAMED_CHILDREN))
     for at, index in enumerate(named, start=1):
         stands_for = 1 + group.fresh - at if at == len(named) else 1
@@ -579,7 +580,7 @@ def _sampled_fresh(group: MappedTask) -> Iterator[tuple[int, TaskState, int]]:
 
 
 def _indices_of(group: MappedTask, state: TaskState) -> Iterator[int]:
-    """Yield the first children in a state, without a Python step for each of the other children."""
+    """Yield the map indexes of children in a state, without a Python step for each other child."""
     index, left = -1, min(SAMPLED_CHILDREN, group.counts[state])
     while left > 0 and (index := group.states.find(state, index + 1)) >= 0:
         yield index

@@ -65,7 +65,7 @@ class ApiServer:
         started_at: Start time of the node.
         cycle: Describes a cycle of runs that wait for each other.
         hosts: The hosts of coroutines and triggers.
-        spans: Returns the number of spans created, and that of spans dropped.
+        spans: Returns the number of spans created and the number of spans dropped.
         node_status: Returns the role of the node.
 
     Attributes:
@@ -131,7 +131,7 @@ class ApiServer:
         return CleanedView(**msgspec.structs.asdict(found))
 
     def committed(self, batch: Batch, tx: Transaction) -> None:
-        """Apply a durable batch to the data that the API has in memory."""
+        """Apply a durable batch to the API's data in memory."""
         self.api.committed(batch, tx)
 
     async def clean_up(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -188,10 +188,10 @@ class PoolSampling:
     """The service that samples how full the pools are, once a minute.
 
     A sample is a request to the engine like any other change. While no pool is used, the engine
-    commits nothing. Expired samples are deleted by the same request.
+    commits nothing. The same request deletes expired samples.
 
     Args:
-        pools: Returns the pools as they are now.
+        pools: Returns the current pools.
     """
 
     def __init__(

@@ -83,23 +83,25 @@ _log = Logger(__name__)
 
 
 _FIRST_SWEEP_SECONDS = 2.0
-"""Maximum seconds by which parsing may delay readiness: a file may hang."""
+"""Maximum seconds by which parsing may delay readiness, because a file may hang."""
 
 _WEB_WAITS_SECONDS = 2.0
 """Maximum seconds by which the work of a restart may delay the web server."""
 
 _LOOK_SECONDS = 1.0
-"""Interval in which a drained node looks for a standby."""
+"""Interval at which a drained node checks for a standby."""
 
 _DRAINING = Path("run", "draining")
-"""File in the home that exists while its daemon drains, so that a second daemon can report it."""
+"""File in the home that exists while its daemon drains, so that a second daemon can report that."""
 
 _RELEASE_SECONDS = 10.0
-"""Seconds in which triggers may release their resources before a drained node ends."""
+"""Maximum seconds for triggers to release their resources before a drained node ends."""
 
 _FINAL_REPORTS_SECONDS = 2.0
-"""Seconds in which a drained node may commit that it interrupted tries. Any other row still says
-``running``, and the next start handles it."""
+"""Maximum seconds for a drained node to commit that it interrupted tries.
+
+Any other try still has the state ``running`` in its row, and the next start handles it.
+"""
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,12 +126,12 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True):
 async def serve(
     settings: Settings, ready: Callable[[Ready], None], *, take_over: bool = False
 ) -> int:
-    """Run a node until it is stopped; return its exit status.
+    """Run a node until it is stopped. Return its exit status.
 
     SIGTERM, SIGINT and SIGHUP drain the node: nothing more is started, and running tries may end
     within ``settings.grace_seconds``. The other tries are interrupted, which does not count against
     their retries. A second signal ends the node at once, which is as safe as ``kill -9``. While the
-    database is being opened, the first signal does, too.
+    database is being opened, the first signal already ends the node.
 
     Args:
         settings: Settings of the node.
@@ -169,10 +171,10 @@ async def serve(
 
 
 class _Serving:
-    """Serves with one node after the other: each that is fenced is followed by a new one.
+    """Serves with one node after another. Each node that is fenced is followed by a new one.
 
     Attributes:
-        counts: Their takeovers and fences.
+        counts: The nodes' takeovers and fences.
     """
 
     def __init__(
@@ -195,7 +197,8 @@ class _Serving:
         """Run a node until the daemon is stopped.
 
         Raises:
-            Fenced: If another node took over. Its children are dead, and its memory is dropped.
+            Fenced: If another node took over. The node's children are dead, and its memory is
+                dropped.
         """
         settings, signals = self._settings, self._signals
         async with AsyncExitStack() as stack:
@@ -217,7 +220,7 @@ class _Serving:
 
 @asynccontextmanager
 async def _tracing(settings: Settings) -> AsyncIterator[Traces | None]:
-    """Start the export of traces, if enabled; send the remaining spans at the end."""
+    """Start the export of traces, if enabled. Send the remaining spans at the end."""
     if not settings.export_traces:
         yield None
         return
@@ -237,7 +240,10 @@ def _open_export() -> tuple[Traces, Callable[[], None]]:
 
 @contextmanager
 def _alone(home: Path) -> Iterator[None]:
-    """Lock the home. A daemon kills all processes with the home's mark, so it must be alone."""
+    """Lock the home.
+
+    A daemon must be alone, because it kills all processes with the home's mark.
+    """
     draining = home / _DRAINING
     try:
         lock = FileLock.take(home / "run" / "lock")
@@ -268,11 +274,11 @@ async def _serve(node: _Node, ready: Callable[[Ready], None], signals: StopSigna
 
 
 class _Warm:
-    """The services that a standby runs before it is active.
+    """The services that a standby runs before it becomes active.
 
     Attributes:
-        has_children: The child processes have been started.
-        reads: The scope of its server, which answers reads.
+        has_children: Whether the child processes have been started.
+        reads: The cancel scope of the standby's server, which answers reads.
         reads_over: Set unless that server runs.
     """
 
@@ -287,7 +293,7 @@ class _Node:
     """The parts of one node, and their connections.
 
     Attributes:
-        counts: Takeovers and fences of the nodes of this daemon, of which this is the last.
+        counts: Takeovers and fences of the nodes of this daemon, of which this node is the last.
         stopped: Set when the node is to stop.
     """
 
@@ -363,7 +369,7 @@ class _Node:
                     group.cancel_scope.cancel()
 
     async def _has_successor(self) -> bool:
-        """Return whether a standby is alive that is not drained."""
+        """Return whether there is a live standby that is not drained."""
         membership = self._store.membership
         try:
             return membership is not None and await membership.has_standby()
@@ -371,7 +377,7 @@ class _Node:
             return False
 
     async def _open_queries(self) -> Queries | None:
-        """Open the queries between the nodes of the database, if there may be several."""
+        """Open the queries between the nodes of the database, if there may be several nodes."""
         if self._store.node_messages is None:
             return None
         make = await in_thread(import_node_queries)
@@ -408,7 +414,7 @@ class _Node:
     def _describe(self, row: DecisionRow) -> Asked:
         """Describe a decision for a message, with links that are signed now.
 
-        The import is free: deliveries start after the API, see ``_open_api_server``.
+        The import costs nothing, because deliveries start after the API, see ``_open_api_server``.
         """
         from aioflow.api.decisions import described
 
@@ -454,7 +460,7 @@ class _Node:
         )
 
     def _report_interpreter(self, name: str) -> None:
-        """Tell the engine whether workers can be started in an interpreter."""
+        """Report to the engine whether workers can be started in an interpreter."""
         role = shared_role(SLOT, name)
         if self._interpreters.launch(name) is not None:
             self._engine.report([HostUp(role)])
@@ -510,7 +516,7 @@ class _Node:
             dispatcher.subscribe(self._traces.committed)
 
     async def start_warm(self, services: TaskGroup) -> None:
-        """Start the services that need no claim of the database."""
+        """Start the services that do not need a claim of the database."""
         await services.start(self._children.run)
         await services.start(self._interpreters.run)
         await services.start(self._tasklog.run)
@@ -523,13 +529,13 @@ class _Node:
             await services.start(self._traces.run)
 
     async def stand_by(self, services: TaskGroup, ready: Callable[[], None]) -> bool:
-        """Wait until this node may claim the database. Return whether it has.
+        """Wait until this node may claim the database. Return whether it has claimed it.
 
-        Meanwhile its child processes start, and it answers reads. Without other nodes, the engine
-        claims the database when it starts.
+        Meanwhile its child processes start, and it answers reads. If there can be no other nodes,
+        return at once: the engine claims the database when it starts.
 
         Args:
-            ready: Called when it stands by.
+            ready: Called when the node is ready as a standby.
 
         Raises:
             Fenced: If another daemon has the identity of this home.
@@ -567,7 +573,7 @@ class _Node:
         return self._queries is None or (server is not None and server.is_current)
 
     async def _keep_code(self) -> None:
-        """Keep the code of all versions complete, so that a takeover need not restore it."""
+        """Restore missing code of all versions, so that a takeover need not do it."""
         await keep_restoring(self._store, self._snapshots, self._clock)
 
     async def _claim(self, about: NodeFacts) -> None:
@@ -604,7 +610,7 @@ class _Node:
             self._warm.reads_over.set()
 
     async def _start_children(self, services: TaskGroup) -> None:
-        """Start the child processes, unless they have been started."""
+        """Start the child processes, unless they have already been started."""
         if not self._warm.has_children:
             self._warm.has_children = True
             async with anyio.create_task_group() as starting:
@@ -617,11 +623,12 @@ class _Node:
             seconds = self._settings.ha_heartbeat_seconds
             services.start_soon(send_heartbeats, self._engine, self._clock, seconds)
         catalog = await self._open_catalog()
-        # The rows of the node before have all DAGs. Its tasks start before the files are read.
+        # After a takeover, the rows written by the previous node contain all DAGs. So tasks start
+        # before the DAG files are read.
         has_taken_over = self._standby is not None and self._standby.node_no is not None
         async with anyio.create_task_group() as starting:
             # The child processes start while the engine reads the unfinished runs. Their reports
-            # wait in its inbox until it has read them.
+            # wait in the engine's inbox until the runs have been read.
             starting.start_soon(self._start_children, services)
             api_server = self._api_server = await self._open_api_server(
                 catalog.first_sweep_done.is_set, dags_known=has_taken_over
@@ -694,8 +701,8 @@ class _Node:
     async def _start_web(self, services: TaskGroup, api_server: ApiServing) -> None:
         """Serve the API and the page, once the triggers of deferred tasks are assigned.
 
-        Queued tasks start only after that. So if a task crashes the daemon, a user can cancel it
-        before it does so again.
+        Queued tasks start only after that. So if a task has crashed the daemon, a user can cancel
+        it before it does so again.
         """
         with anyio.move_on_after(_WEB_WAITS_SECONDS):
             while self._engine.waiting_inputs and not self._engine.slots.is_suspended:
@@ -729,7 +736,7 @@ class _Node:
     # ── shutdown ────────────────────────────────────────────────────────────────────────
 
     async def drain(self) -> None:
-        """Start nothing more, give running tries time to end, then stop everything else."""
+        """Start nothing more, give running tries time to end, and then stop everything else."""
         with suppress(OSError):
             (self._settings.home / _DRAINING).touch(0o600)
         self._engine.report([Drain()])

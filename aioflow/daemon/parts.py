@@ -1,4 +1,4 @@
-"""The engine of a node, the worker of its outbox, and the services that show that it is alive."""
+"""Parts of a node: its engine, its outbox worker, and the services that show that it is alive."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def make_engine(
     about: NodeFacts,
     backends: Mapping[str, ExecutorBackend],
 ) -> Engine:
-    """Return the engine of a node, which has not claimed its database."""
+    """Return the engine of a node, before it has claimed its database."""
     slots = Slots(
         cpu_slots=settings.cpu_slots,
         async_slots=settings.async_slots,
@@ -73,7 +73,7 @@ def make_deliveries(
     snapshots: Snapshots,
     describe: Callable[[DecisionRow], Asked],
 ) -> OutboxWorker:
-    """Return the worker of the outbox: it delivers callbacks and alerts."""
+    """Return the outbox worker, which delivers callbacks and alerts."""
 
     async def restore(row: VersionRow) -> None:
         await snapshots.restore(row.version, row.sources)
@@ -95,13 +95,13 @@ def make_deliveries(
 
 
 def _log_alert(alert: Alert) -> None:
-    """Log an alert, for on-call people who monitor the log."""
+    """Log an alert, for on-call engineers who monitor the log."""
     facts: Mapping[str, object] = msgspec.structs.asdict(alert)
     _log.error("alert", **facts)
 
 
 async def watch_store(engine: Engine, store: Store, clock: Clock) -> None:
-    """Fail if another daemon has claimed the database, even while nothing commits."""
+    """Raise if another daemon has claimed the database, even while nothing commits."""
     beating = Beating(engine.heartbeat, clock)
     while True:
         await clock.sleep(_WATCH_STORE_SECONDS)
@@ -112,7 +112,8 @@ async def watch_store(engine: Engine, store: Store, clock: Clock) -> None:
 async def send_heartbeats(engine: Engine, clock: Clock, seconds: float) -> None:
     """Send heartbeats for the standbys to see, even while nothing commits.
 
-    Once the engine runs, each follows a turn: an engine that hangs must not look alive.
+    Once the engine runs, each heartbeat follows a turn of the engine loop, because an engine that
+    hangs must not look alive.
     """
     beating = Beating(engine.heartbeat, clock, seconds=0.9 * seconds)
     while True:

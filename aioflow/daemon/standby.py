@@ -1,4 +1,4 @@
-"""A standby: it watches the active node, and takes over when that one has left or is dead."""
+"""A standby: watches the active node, and takes over when that node has left or is dead."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ TakeOver: TypeAlias = Callable[[NodeFacts], Awaitable[None]]
 """Claims the database.
 
 Raises:
-    HomeBusy: If the node to take over from is alive, or another was faster.
-    StoreUnavailable: If the claim may or may not have been made.
+    HomeBusy: If the node to take over from is alive, or another node was faster.
+    StoreUnavailable: If it is unknown whether the claim was made.
 """
 
 
@@ -65,7 +65,7 @@ class Standby:
 
     Attributes:
         active: The active node at the last poll; ``None`` if there was none, or no answer.
-        active_commit: Its last commit at that poll.
+        active_commit: The last commit of the active node at that poll.
         node_no: The number of this node, once it has joined.
     """
 
@@ -122,12 +122,12 @@ class Standby:
 
     @property
     def silent_seconds(self) -> float:
-        """How long no sign of life of the active node has been seen; 0 without such a node."""
+        """How long the active node has given no sign of life; 0 without an active node."""
         watch = self._watch
         return 0.0 if watch is None else (self._clock.monotonic_us() - watch.since) / 1e6
 
     async def wait(self, take_over: TakeOver) -> None:
-        """Return once this node has claimed the database.
+        """Wait until this node has claimed the database.
 
         Raises:
             Fenced: If another daemon has the identity of this home, or the node was removed.
@@ -142,7 +142,7 @@ class Standby:
             await self._clock.sleep(max(wait_us - took_us, 0) / 1e6)
 
     async def _poll(self, take_over: TakeOver) -> bool:
-        """Watch once. Return whether this node has claimed the database."""
+        """Poll once. Return whether this node has claimed the database."""
         at = self._clock.monotonic_us()
         try:
             self.active = active = await self._membership.find_active()
@@ -177,7 +177,7 @@ class Standby:
         return await self._claim(take_over, active.mark)
 
     async def _heartbeat(self, at: int) -> None:
-        """Send a heartbeat of this node if it is due.
+        """Send a heartbeat of this node if one is due.
 
         Raises:
             Fenced: If another daemon has the identity of this home, or the node was removed.
@@ -188,7 +188,7 @@ class Standby:
             await self._membership.heartbeat(self._clock.now())
 
     async def _leaves_it_to_another(self) -> bool:
-        """Return whether this standby is drained, and another one can take over."""
+        """Return whether this standby is drained while another one can take over."""
         try:
             return await self._membership.is_drained() and await self._membership.has_standby()
         except StoreUnavailable:
@@ -197,11 +197,11 @@ class Standby:
     def _is_free(self, active: ActiveNode | None) -> bool:
         """Return whether no node is active, or only the earlier daemon of this home.
 
-        That one has ended, since this one has locked the home; its sessions may outlive it. If it
-        commits, the home was copied together with its identity.
+        The earlier daemon has ended, since this one has locked the home, but its sessions may
+        outlive it. If it commits nevertheless, the home was copied together with its identity.
 
         Raises:
-            HomeBusy: See above.
+            HomeBusy: If the home was copied.
         """
         if active is None or not active.has_sessions:
             return True
@@ -221,7 +221,8 @@ class Standby:
             return False
         except StoreUnavailable as exc:
             _log.warning("the takeover failed, trying again", error=str(exc))
-            # The claim may have been made. Then this session would look like that of a twin.
+            # The claim may have been made. This session would then look like a session of another
+            # daemon with the same identity.
             await self._membership.end_own_session()
             await self._end_idle_session(after)
             return False
@@ -254,7 +255,7 @@ def _poll_of(active: ActiveNode, at: int, answered_at: int) -> Poll:
 
 
 REJOINS = 3
-"""How often a node may be fenced and stand by again within ``REJOIN_SECONDS``."""
+"""How often a node may be fenced and become a standby again within ``REJOIN_SECONDS``."""
 
 REJOIN_SECONDS = 600
 
@@ -267,7 +268,7 @@ class Rejoins:
         self._times: deque[int] = deque()
 
     def may_rejoin(self) -> bool:
-        """Count a rejoin; return ``False`` if there were too many."""
+        """Count a rejoin. Return ``False`` if there were too many."""
         now = self._clock.monotonic_us()
         while self._times and self._times[0] < now - REJOIN_SECONDS * 1_000_000:
             self._times.popleft()
@@ -276,10 +277,10 @@ class Rejoins:
 
 
 class NodeCounts(msgspec.Struct):
-    """Numbers of takeovers and fences of the nodes of one daemon, which follow each other.
+    """Numbers of takeovers and fences of the successive nodes of one daemon.
 
     Attributes:
-        takeovers: How often it has taken over from a node that was silent.
+        takeovers: How often it has taken over from a silent node.
         fenced: How often it found that another node had taken over.
     """
 
@@ -291,7 +292,7 @@ class StatusReader:
     """Reads the status of a node.
 
     Attributes:
-        standby: How the node stands by; ``None`` if no other node can be active.
+        standby: The node's standby object; ``None`` if no other node can be active.
     """
 
     def __init__(self, engine: Engine, counts: Callable[[], NodeCounts]) -> None:

@@ -1,4 +1,7 @@
-"""The API and the page of a standby: reads are answered from rows, the rest by the active node."""
+"""The API and the page of a standby.
+
+It answers reads from rows; the active node answers the rest.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +41,8 @@ class _Address(Protocol):
 class StandbyServer:
     """Serves until cancelled.
 
-    It follows the journal of the active node, so that a revoked token is refused here, too, and the
-    live stream shows what the active node commits.
+    It follows the journal of the active node. So a revoked token is refused here, too, and the live
+    stream shows what the active node commits.
 
     Args:
         queries: Queries to the active node.
@@ -82,7 +85,7 @@ class StandbyServer:
 
     @property
     def is_current(self) -> bool:
-        """Whether it answers requests, and knows of the latest commits."""
+        """Whether the server answers requests and has seen the latest commits."""
         follower = self._api.follower
         is_behind = follower is not None and follower.lag_seconds > BEHIND_SECONDS
         return self.address is not None and not is_behind

@@ -1,8 +1,7 @@
-"""The start of a daemon: it opens its database, and imports its parts late.
+"""The start of a daemon: opens its database, and imports its parts late.
 
-A database server that does not answer yet is waited for.
-
-When a machine boots, the database server and the daemon may start in any order.
+If the database server does not answer yet, the daemon waits for it, because the two may start in
+any order when a machine boots.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ async def open_database(
     time health checks report that the daemon is alive but not ready.
 
     Raises:
-        AioflowError: Any error of ``open_store``; raised at once if waiting cannot help.
+        AioflowError: Any error of ``open_store``. It is raised at once if waiting cannot help.
     """
     until = clock.monotonic_us() + round(settings.db_wait_seconds * 1e6)
     found = await _try(stack, settings, vault)
@@ -95,7 +94,7 @@ async def _try(stack: AsyncExitStack, settings: Settings, vault: Vault) -> Store
 
 
 def _may_become_available(exc: StoreUnavailable, settings: Settings) -> bool:
-    """Return whether the database may answer later. A server may, but a file never does."""
+    """Return whether the database may answer later. A server may, but a file does not."""
     return exc.may_pass and not settings.db.startswith("sqlite")
 
 

@@ -37,7 +37,7 @@ class StopSignals:
     @classmethod
     @contextmanager
     def received(cls) -> Iterator[Self]:
-        """Handle stop signals within the block, then restore the previous handlers.
+        """Handle stop signals while the block runs, then restore the previous handlers.
 
         An ignored SIGHUP, as under ``nohup``, stays ignored.
         """

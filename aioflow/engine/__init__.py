@@ -1,1 +1,1 @@
-"""The engine: it takes inputs, decides in ``core``, commits one batch, dispatches its effects."""
+"""The engine: takes inputs, decides in ``core``, commits one batch and dispatches its effects."""

@@ -1,8 +1,9 @@
-"""Isolation of inputs and runs that cannot be decided or stored.
+"""Isolation of inputs and runs that make a turn fail.
 
-A turn that fails is rolled back and its inputs are repeated one by one. If an input fails on a run
-that it does not concern, it is decided again without that run. If an input that concerns a single
-run fails again, that run is quarantined.
+A turn fails if deciding it raises an error, or if the store refuses its batch. It is then rolled
+back, and its inputs are processed again one by one. If an input still fails, because of a run that
+it is not about, it is processed again without that run. If an input that is about a single run
+fails again, that run is quarantined.
 """
 
 from __future__ import annotations
@@ -68,11 +69,11 @@ class FailedTurns:
 
     @abstractmethod
     async def _decide_and_commit(self, inputs: Sequence[Input], *, granting: bool = True) -> None:
-        """Decide the inputs, commit the batch and run its effects."""
+        """Decide the inputs, commit the batch and dispatch its effects."""
 
     @abstractmethod
     async def _lease_numbers(self, inputs: Sequence[Input] = ()) -> None:
-        """Lease enough row numbers."""
+        """Lease enough row numbers for the inputs."""
 
     @abstractmethod
     async def _patiently(
@@ -86,7 +87,7 @@ class FailedTurns:
 
     @abstractmethod
     async def _commit_if_any(self, tx: Transaction) -> None:
-        """Commit a transaction and run its effects."""
+        """Commit a transaction, if it has changes, and dispatch its effects."""
 
     # ── runs that cannot be restored ────────────────────────────────────────────────────
 
@@ -96,7 +97,7 @@ class FailedTurns:
         for rows in found:
             try:
                 runs.append(restore_run(undamaged(rows), self.memory))
-            except Exception as exc:  # noqa: BLE001 - whatever its rows, other runs continue
+            except Exception as exc:  # noqa: BLE001 - whatever its rows are, other runs continue
                 self._quarantine_unrestored(rows, exc)
                 self.report([ContinueRun(rows.run.run_no)])
         await self._report_quarantined()
@@ -113,19 +114,19 @@ class FailedTurns:
         )
 
     async def _report_quarantined(self) -> None:
-        """Store why runs were quarantined, and send alerts. Damaged rows are not changed."""
+        """Store the reasons for quarantines, and send alerts. Damaged rows are not changed."""
         memory = self.memory
         untold, memory.untold = memory.untold, []
         for row in untold:
             await self._commit_alone(partial(restore.report_quarantine, row))
 
     async def _commit_alone(self, change: Callable[[Transaction], None]) -> bool:
-        """Commit an alert or a quarantine alone. Return whether the database accepted it.
+        """Commit an alert or quarantine separately. Return whether the database accepted it.
 
-        The engine continues even if the database refuses this transaction, too.
+        The engine continues even if the database refuses this transaction as well.
 
         Args:
-            change: Makes the changes of the transaction.
+            change: Makes the changes in the transaction.
         """
         await self._lease_numbers()
         tx = self._draft()
@@ -141,7 +142,7 @@ class FailedTurns:
     # ── refused batches ─────────────────────────────────────────────────────────────────
 
     async def _isolate(self, inputs: list[Input], tx: Transaction, exc: Exception) -> None:
-        """Roll back the turn and repeat its inputs one by one, so that only the culprit fails."""
+        """Roll back a turn and process its inputs one by one, so that only the culprit fails."""
         _log.error("turn rolled back", error=str(exc), inputs=len(inputs), runs=sorted(tx.runs))
         await self._roll_back(tx)
         for entry in [
@@ -211,7 +212,7 @@ class FailedTurns:
         )
 
     async def _postpone(self, retry: RetryTimer, exc: Exception) -> None:
-        """Arm a timer of a DAG again, for later, because it could not be processed."""
+        """Set a timer of a DAG again for a later time, because it could not be processed."""
         _log.error("a scheduled start of a DAG was rolled back, retrying", dag_id=retry.dag_id)
         self.timers.arm(retry.timer.due, at=retry.timer.at)
         if retry.is_scheduled:
@@ -220,7 +221,7 @@ class FailedTurns:
     async def _decide_without_others(
         self, entry: Input, exc: TurnFailed | rollback.Refused
     ) -> TurnFailed | rollback.Refused | None:
-        """Decide an input again, after quarantining the runs that it fails on but does not concern.
+        """Process an input again after quarantining unrelated runs that make it fail.
 
         Returns:
             The error that remains; ``None`` if the input was processed.
@@ -243,7 +244,7 @@ class FailedTurns:
     async def _decide_without(
         self, inputs: Sequence[Input], exc: TurnFailed | rollback.Refused
     ) -> None:
-        """Decide inputs that concern all runs, but exclude the runs on which they fail.
+        """Process inputs that concern all runs again, without the runs that make them fail.
 
         If such a run cannot be identified, all runs that the turn touched are excluded. An input
         that fails without touching a run is dropped with an alert.
@@ -271,13 +272,13 @@ class FailedTurns:
         return bool(without.runs or without.triggers)
 
     async def _refused_row(self, exc: TurnFailed | rollback.Refused) -> Mapping[str, int]:
-        """Return the numbers of the row that the store refused; empty if deciding raised."""
+        """Return the numbers in the row that the store refused; empty if the decision failed."""
         if isinstance(exc, TurnFailed):
             return {}
         return await self._patiently(partial(self._store.find_refused, exc.tx.batch))
 
     async def _quarantine_runs(self, runs: Sequence[Run], reason: str) -> None:
-        """Quarantine runs, and keep them out of memory until the daemon restarts."""
+        """Quarantine runs, and exclude them from memory until the daemon restarts."""
         await self._quarantine(runs, reason)
         if runs:
             self._isolate_runs(runs, reason)
@@ -301,7 +302,7 @@ class FailedTurns:
                 self.report([ContinueRun(run.run_no)])
 
     def _isolate_runs(self, runs: Iterable[Run], reason: str) -> None:
-        """Keep runs out of memory until the next restart, and free all that they hold."""
+        """Exclude runs from memory until the next restart, and free everything that they hold."""
         for run in runs:
             restore.quarantine_until_restart(run, reason[:1000], self.memory)
         self.slots.recount(self.memory)
@@ -309,7 +310,7 @@ class FailedTurns:
 
 
 def undamaged(rows: LiveRun) -> LiveRun:
-    """Return the rows of a run unchanged if all of them can be read.
+    """Return the rows of a run unchanged, after checking that all of them can be read.
 
     Raises:
         ValueError: If a row cannot be read.

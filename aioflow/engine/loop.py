@@ -1,8 +1,8 @@
 """The engine loop: take inputs, decide, commit, dispatch effects.
 
-Every event reaches the engine as an input in its inbox, and no effect is dispatched before its
-batch is committed. The decisions are in ``core``. This module contains only the loop and the
-dispatcher of effects, and handles an unavailable database and refused batches.
+Everything that happens reaches the engine as an input in its inbox, and no effect is dispatched
+before its batch is committed. The decisions are made in ``core``. This module contains only the
+loop and the dispatcher of effects, and handles an unavailable database and refused batches.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ __all__ = (
 )
 
 EffectHandler: TypeAlias = Callable[[Any], None]
-"""Executes an effect of one type. Returns at once; the outcome arrives in the inbox as an input."""
+"""Executes an effect of one type. Returns at once; its outcome reaches the inbox as an input."""
 
 Subscriber: TypeAlias = Callable[[Batch, Transaction], None]
 """Processes a durable batch, before its transaction is marked as durable."""
@@ -91,7 +91,7 @@ class EffectDispatcher:
         return set(get_args(Effect)) - self._handlers.keys()
 
     def require_all(self) -> None:
-        """Check that each type of effect has a handler.
+        """Check that every type of effect has a handler.
 
         Raises:
             ValueError: If a type has no handler.
@@ -117,7 +117,7 @@ _NUMBERS_AT_ONCE = 1 << 20
 _COMMITS = 1 << 53  # more than a daemon ever makes
 _EPOCHS = 1 << 31  # the epoch is the upper half of an assignment number
 _FIRST_DELAY, _LONGEST_DELAY = 0.05, 2.0  # seconds between attempts in an outage of the database
-_SAFE_PART = 0.7  # of a lease, in which no other node can have taken over
+_SAFE_PART = 0.7  # share of a lease within which no other node takes over
 _SILENCE_US = 1_000_000  # between two log lines about the outage
 _RECENT = 0.2
 
@@ -125,7 +125,7 @@ Answer = TypeVar("Answer")
 
 
 class Engine(FailedTurns):
-    """One node's engine.
+    """The engine of one node.
 
     Attributes:
         memory: The state of the engine; changed only by ``core``.
@@ -134,10 +134,10 @@ class Engine(FailedTurns):
             while it answers.
         store_error: The last error of the database in that time.
         dispatcher: Handlers of effects and subscribers of durable batches. The node must register
-            its own before ``run``.
+            its handlers and subscribers before ``run``.
         turned_at: When the last turn ended, in monotonic microseconds.
-        confirmed_at: When the last commit or heartbeat that succeeded began, in monotonic
-            microseconds: until then, no other node had taken over.
+        confirmed_at: When the last successful commit or heartbeat began, in monotonic microseconds.
+            Until then, no other node had taken over.
     """
 
     def __init__(
@@ -205,7 +205,7 @@ class Engine(FailedTurns):
         """Put a request into the inbox and wait for its durable response.
 
         Args:
-            by: The author of the request, for the audit.
+            by: The author of the request, for the audit log.
             fails_at_end: Whether this method raises when the loop ends. Otherwise it waits until it
                 is cancelled together with the rest of the node.
 
@@ -272,7 +272,8 @@ class Engine(FailedTurns):
         try:
             claim = self._claimed or await self._claim()
             self._store.damages.listen(lambda damage: self.report([DamageFound(damage)]))
-            # From the beginning after an outage: no other part does it while this node is active.
+            # If the database becomes unavailable, recovery is repeated from the beginning. Nothing
+            # else recovers work while this node is active.
             await self._patiently(partial(self._recover, claim), is_whole=False)
             await self._run_turns(task_status, has_crashed=claim.after_crash)
         finally:
@@ -289,7 +290,7 @@ class Engine(FailedTurns):
                     await self._turn(inputs)
                 else:
                     services.start_soon(self._load, inputs)
-                # Let the commands of this turn be sent before the next turn is decided.
+                # Yield, so that the commands of this turn are sent before the next turn is decided.
                 await anyio.lowlevel.cancel_shielded_checkpoint()
 
     async def _take(self) -> list[Input]:
@@ -300,10 +301,7 @@ class Engine(FailedTurns):
         return [self._inbox.popleft() for _ in range(count)]
 
     async def _load(self, inputs: list[Input]) -> None:
-        """While the loop continues, load the ended runs that inputs need.
-
-        Then report the inputs.
-        """
+        """Load the ended runs that inputs need while the loop continues, then report the inputs."""
         load = partial(self._recalling.load, inputs, self.memory)
         await self._patiently(load, is_whole=False)
         self.report(inputs)
@@ -322,13 +320,13 @@ class Engine(FailedTurns):
         self._turned.set()
 
     async def _decide_and_commit(self, inputs: Sequence[Input], *, granting: bool = True) -> None:
-        """Decide the inputs, commit the batch and run its effects.
+        """Decide the inputs, commit the batch and dispatch its effects.
 
         Args:
             granting: Whether to start work that is ready.
 
         Raises:
-            TurnFailed: If deciding raised. Nothing was committed.
+            TurnFailed: If deciding raised an error. Nothing was committed.
             rollback.Refused: If the batch was refused. Nothing was committed.
         """
         if self._recalling.is_needed(inputs, self.memory):
@@ -365,8 +363,9 @@ class Engine(FailedTurns):
     async def _commit(self, batch: Batch, tx: Transaction) -> None:
         """Commit a batch, retrying while the database is unavailable.
 
-        If this method is cancelled between two attempts, the batch is dropped. That equals a crash,
-        because none of its effects has run. An attempt itself is not interrupted.
+        If this method is cancelled between two attempts, the batch is dropped. This has the same
+        result as a crash, because none of its effects has been dispatched. An attempt itself is not
+        interrupted.
         """
         began = self._clock.monotonic_us()
         try:
@@ -392,17 +391,17 @@ class Engine(FailedTurns):
 
     @property
     def lease_age_us(self) -> int:
-        """Time since the last commit or heartbeat that succeeded; 0 without other nodes."""
+        """Time since the last successful commit or heartbeat; 0 without other nodes."""
         if self._timing is None:
             return 0
         return self._clock.monotonic_us() - self.confirmed_at
 
     async def _confirm(self, began: int) -> None:
-        """Note that a commit succeeded. Return once it is certain that its effects may begin.
+        """Record a successful commit. Return once it is certain that its effects may be dispatched.
 
-        If its reply came late, because the server was slow or this process was stopped, another
-        node may have taken over since. Only a heartbeat shows whether one has. The shorter lease
-        counts: the sessions of this node may be gone from the server.
+        If the reply to the commit came late, because the server was slow or this process was
+        stopped, another node may have taken over since. Only a heartbeat shows whether one has. The
+        shorter lease applies, because the sessions of this node may be gone from the server.
 
         Args:
             began: When the commit began, in monotonic microseconds.
@@ -419,7 +418,7 @@ class Engine(FailedTurns):
             await self._patiently(self.heartbeat)
 
     async def heartbeat(self) -> None:
-        """Record a heartbeat.
+        """Send a heartbeat to the database.
 
         Raises:
             Fenced: If another node has taken over.
@@ -434,7 +433,7 @@ class Engine(FailedTurns):
     ) -> Answer:
         """Return the result of a store call, retrying while the database is unavailable.
 
-        Between two attempts this method may be cancelled.
+        This method may be cancelled between two attempts.
 
         Args:
             is_whole: Whether an attempt itself is shielded from cancellation.
@@ -454,7 +453,7 @@ class Engine(FailedTurns):
                 return answer
 
     def _note_unavailable(self, exc: StoreUnavailable, attempts: int) -> None:
-        """Log that the database is unavailable: at once, then at most once a second."""
+        """Log that the database is unavailable: immediately, then at most once per second."""
         now, self.store_error = self._clock.monotonic_us(), str(exc)
         if self.store_away_since is None:
             self.store_away_since = now
@@ -470,7 +469,7 @@ class Engine(FailedTurns):
         return self._epoch
 
     async def claim(self, about: NodeFacts) -> None:
-        """Claim the database before ``run``, which does it otherwise.
+        """Claim the database before ``run``. Otherwise ``run`` claims it.
 
         Raises:
             HomeBusy: If another node is active; see ``NodeFacts.after``.
@@ -481,7 +480,7 @@ class Engine(FailedTurns):
         self._epoch = self._claimed.epoch
 
     async def _recover(self, claim: Claim) -> None:
-        """Restore all unfinished work to memory under a new epoch."""
+        """Restore all unfinished work to memory, under a new epoch."""
         self._epoch = claim.epoch
         self.memory = Memory(epoch=claim.epoch)
         self.memory.node_no, self.memory.commit_no = claim.node_no, claim.commit_no

@@ -1,4 +1,4 @@
-"""Metrics of the engine, in plain lists: each input and state change costs a few additions."""
+"""Metrics of the engine, in plain lists, so that an input or state change costs a few additions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ class Histogram:
     """A histogram: the number of values in each interval between two bounds.
 
     Args:
-        bounds: Upper bounds, ascending. A value counts for the first bound not below it.
+        bounds: Upper bounds, ascending. A value is counted in the interval of the lowest bound that
+            is not less than the value.
 
     Attributes:
         total: The sum of all values added.
@@ -48,7 +49,7 @@ class Histogram:
         return sum(self._counts)
 
     def up_to(self) -> Iterator[tuple[float, int]]:
-        """Yield for each bound the number of values up to it. The last bound is infinite."""
+        """Yield each bound with the number of values up to it. The last bound is infinite."""
         seen = 0
         for bound, count in zip((*self._bounds, float("inf")), self._counts, strict=True):
             seen += count
@@ -61,13 +62,13 @@ class Measures:
     Attributes:
         turns: Durations of turns, including commits.
         commits: Durations of commits, including all attempts.
-        rows: Row changes of each batch.
+        rows: Number of row changes in each batch.
         events: Time from a trigger's event to the end of the turn that processed it. By then the
-            task has been told to resume, or waits for a slot.
-        timers: Time from the due time of a retry, a sensor's check or a wait to the end of the turn
+            command to resume the task was sent, or the task waits for a slot.
+        timers: Time from the due time of a retry, a sensor's poke or a wait to the end of the turn
             that processed it.
         fenced: Batches rejected because another node had taken over.
-        refused: Batches that the database refused for their content.
+        refused: Batches whose content the database refused.
         steps: How often tasks entered each state, by the number of the state.
         run_steps: How often runs entered each state, by its number. Creating a live run does not
             count.
@@ -103,7 +104,8 @@ class Measures:
         """Record the latency of the inputs of a completed turn.
 
         Args:
-            read: Returns the current moment. Most turns have no input with a latency.
+            read: Returns the current moment. It is a function, because most turns have no input
+                with a latency.
         """
         at: Moment | None = None
         for entry in inputs:

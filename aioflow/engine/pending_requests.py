@@ -1,4 +1,4 @@
-"""Pending requests: each waits until its response is durable."""
+"""Pending requests, each of which waits until its response is durable."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class PendingRequests:
 
         Args:
             put: Submits the request.
-            fails_at_end: Whether this method raises if no request is processed any more. Otherwise
-                it waits until it is cancelled.
+            fails_at_end: Whether this method raises if no more requests are processed. Otherwise it
+                waits until it is cancelled.
 
         Raises:
-            DaemonStopping: If no request is processed any more and ``fails_at_end`` is set.
+            DaemonStopping: If no more requests are processed and ``fails_at_end`` is set.
         """
         if self._is_over and fails_at_end:
             raise DaemonStopping

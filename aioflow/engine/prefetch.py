@@ -1,6 +1,6 @@
-"""Prefetch of rows that a turn needs but memory lacks: runs, ended tasks, outbox rows.
+"""Prefetch of rows that a turn needs but that are not in memory: runs, ended tasks, outbox rows.
 
-A run that has ended is read as a whole, one page at a time, while the loop continues. The rows of
+A run that has ended is read completely, one page at a time, while the loop continues. The rows of
 the tasks that a turn clears or marks are read right before the turn.
 """
 
@@ -54,13 +54,13 @@ _READING = (
     CreateMissingRuns,
     OutboxLoaded,
 )
-"""The inputs that may need rows. Most inputs of a turn do not."""
+"""The types of inputs that may need rows. Most inputs of a turn do not."""
 
 _READING_OR_FIRED = (*_READING, TriggerFired)
-"""The same where DAG triggers exist: the keys of their events may be stored already."""
+"""These types and those of events, whose keys may be stored already if DAG triggers exist."""
 
 _DENSE = 2
-"""Rows are read as one range of numbers if it has at most this many numbers per needed row."""
+"""Maximum number of row numbers per needed row up to which rows are read as a single range."""
 
 
 class Recalling:
@@ -73,7 +73,7 @@ class Recalling:
         self._began: dict[tuple[str, str | None], int] = {}  # commit number when the read began
 
     def has_all(self, inputs: Sequence[Input], memory: Memory) -> bool:
-        """Return whether every run that these inputs need is in memory: live, or loaded."""
+        """Return whether every run that these inputs need is in memory, either live or loaded."""
         return all(_is_at_hand(request, memory) for request in asks(inputs))
 
     async def load(self, inputs: Sequence[Input], memory: Memory) -> None:
@@ -90,7 +90,7 @@ class Recalling:
                     await self._load(request, memory)
 
     def is_needed(self, inputs: Sequence[Input], memory: Memory) -> bool:
-        """Return whether ``recall`` may read something for these inputs; rarely so."""
+        """Return whether ``recall`` may have to read rows for these inputs. This is rare."""
         kinds = _READING_OR_FIRED if memory.dag_triggers else _READING
         return bool(memory.loaded) or any(isinstance(entry, kinds) for entry in inputs)
 
@@ -108,16 +108,16 @@ class Recalling:
         idempotency.remember_existing_runs((), memory)
 
     async def recall(self, inputs: Sequence[Input], memory: Memory) -> None:
-        """Read the rows that these inputs need, and drop those read for earlier inputs.
+        """Read the rows that these inputs need, and drop rows that were read for earlier inputs.
 
         Besides the runs of ``load``, the following attributes of ``memory`` are filled:
 
         * ``prefetched_tasks`` and ``prefetched_runs``: rows of tasks and runs;
-        * ``answered``: requests that have been answered already, with their responses;
+        * ``answered``: requests that have already been answered, with their responses;
         * ``existing_runs`` and ``existing_runs_by_key``: runs with the ids and keys of requests;
         * ``run_sequences``: which run precedes another;
-        * ``found_fire_times`` and ``found_ahead``: fire times that already have a run: those of a
-          backfill, and those of a schedule that ran ahead of the clock;
+        * ``found_fire_times`` and ``found_ahead``: fire times that already have a run, for
+          backfills and for schedules that ran ahead of the clock;
         * ``keyed_backfills``: backfills that an earlier request with the same key has started;
         * ``decisions``: the decisions that requests answer;
         * ``noted_runs`` and ``notes``: the runs whose notes requests change, and those notes;
@@ -201,7 +201,7 @@ class Recalling:
         return await self._store.list_tasks_between(first, end, limit=end - first)
 
     async def _answer(self, request: ClearTasks | Mark) -> tuple[int, RunState] | None:
-        """Return the response to a request; ``None`` if it has not been executed yet."""
+        """Return the stored response to a request; ``None`` if it has not been executed yet."""
         key = key_of(request)
         if key is None:
             return None
@@ -223,13 +223,13 @@ class Recalling:
     async def _ended(self, request: ClearTasks | Mark, memory: Memory) -> Run | RequestError:
         row = await self._store.find_run(request.run_id)
         if row is None or await self._answer(request) is not None:
-            return UnknownRun(request.run_id)  # the run of an answered request is not needed
+            return UnknownRun(request.run_id)  # the request is answered already: no run is needed
         try:
             if row.ended_at is not None and await _has_plan(row, self._store, memory):
                 return await self._read(row, memory)
         except AioflowError:
             raise
-        except Exception as exc:  # noqa: BLE001 - whatever its rows, other runs continue
+        except Exception as exc:  # noqa: BLE001 - whatever its rows contain, other runs continue
             _log.error("a run cannot be restored", run_id=row.run_id, exc_info=exc)
         return RequestError(f"run {request.run_id!r} cannot be restored")
 
@@ -261,7 +261,7 @@ async def _find_existing_runs(inputs: Sequence[Input], store: Store) -> list[tup
 async def _known_keys(
     inputs: Sequence[Input], store: Store, memory: Memory
 ) -> set[tuple[TriggerNo, str | None]]:
-    """Return those keys of reported DAG trigger events that are stored already."""
+    """Return the keys of reported DAG trigger events that are already stored."""
     if not memory.dag_triggers:
         return set()
     fired = [entry for entry in inputs if isinstance(entry, TriggerFired)]

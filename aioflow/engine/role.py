@@ -1,4 +1,4 @@
-"""The role of an active node: it starts, works, or is being drained."""
+"""The role of an active node: starting, working, or being drained."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""Timers: each reports an input to the inbox of the engine when it is due.
+"""Timers, each of which reports an input to the inbox of the engine when it is due.
 
-One task sleeps until the next timer of two heaps. Timers of schedules follow the wall clock. A
-retry, the next poke of a sensor, a deadline and the quiet time after an event are durations: their
-due times are in steady time. They are armed once, by the monotonic clock, and setting the wall
-clock does not move them.
+One asyncio task sleeps until the next timer of two heaps is due. Timers of schedules follow the
+wall clock. A retry, the next poke of a sensor, a deadline and the quiet time after an event are
+durations: their due times are in steady time. Their timers are armed only once, by the monotonic
+clock, and are not affected when the wall clock is set.
 
-There may be a million durations, so each is one integer that contains its due time by the monotonic
-clock, its timestamp, and the number of its task, run or trigger.
+There may be a million such timers, so each is one integer that contains its due time by the
+monotonic clock, its timestamp, and the number of its task, run or trigger.
 
-The heaps are checked at most every ``TICK_SECONDS``, because waking for each of many close due
+The heaps are checked at most every ``TICK_SECONDS``, because waking up for each of many close due
 times would spin. They are checked at least every ``CHECK_SECONDS``, so that a step of the wall
 clock is noticed. A step causes a turn of the engine.
 """
@@ -32,11 +32,11 @@ CHECK_SECONDS = 30.0
 
 _WORD = (1 << 64) - 1
 _OF_RUN, _OF_TRIGGER = 1 << 63, 1 << 62
-"""Bits that mark a number as that of a run or of a DAG trigger; without them it is a task's."""
+"""Bits that mark the number of a run or of a DAG trigger. Without them it is a task number."""
 
 
 class Timers:
-    """Reports each ``TimerFired`` to the inbox when it is due.
+    """Timers that report each ``TimerFired`` to the inbox when it is due.
 
     A timer is never disarmed: the receiver checks whether it is still relevant.
 
@@ -57,7 +57,7 @@ class Timers:
         return len(self._by_wall) + len(self._by_length)
 
     def arm(self, due: TimerFired, *, at: Timestamp | None = None) -> None:
-        """Report ``due`` at its timestamp, or at ``at``; at once if that time has passed."""
+        """Report ``due`` at its timestamp, or at ``at``; immediately if that time has passed."""
         instant = due.at if at is None else at
         if due.dag_id:
             self._armed += 1

@@ -1,13 +1,13 @@
-"""Every error aioflow raises on purpose.
+"""All errors that aioflow raises on purpose.
 
 ``DagError`` is raised before a DAG runs, ``Unserializable`` when a value is written,
-``RequestError`` for a request that cannot be done, ``StoreError`` for the database, and
-``TaskError`` for user code, where it ends one try but not the daemon. The other errors say why a
-daemon cannot serve. ``docs/reference/errors.md`` lists the codes and meanings of all errors.
+``RequestError`` for a request that cannot be fulfilled, ``StoreError`` for the database, and
+``TaskError`` for user code, where it ends one try but not the daemon. The other errors explain why
+a daemon cannot serve. ``docs/reference/errors.md`` lists the codes and meanings of all errors.
 
 ``DagError``, ``SchemaMismatch`` and ``Unserializable`` are permanent: a retry cannot succeed. If a
-row is no longer in the state that a change expects, ``core`` ignores the change as late, but the
-store raises ``BatchRefused``. Exceptions for flow control are in ``aioflow.author.deferral``.
+row is no longer in the state that a change expects, ``core`` ignores the change as outdated, but
+the store raises ``BatchRefused``. Exceptions for flow control are in ``aioflow.author.deferral``.
 """
 
 from __future__ import annotations
@@ -24,6 +24,6 @@ __all__ += requests.__all__
 __all__ += runtime.__all__
 
 for _name in __all__:
-    # Stored failures name the error class by its path, which must not change if the class moves to
-    # another module of this package.
+    # Stored failures contain the import path of the error class. The path must not change if the
+    # class moves to another module of this package.
     globals()[_name].__module__ = __name__

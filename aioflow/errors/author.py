@@ -58,7 +58,7 @@ class BadTemplate(DagError):
 class AirflowImport(DagError, ModuleNotFoundError):
     """An import of an Airflow module or name that aioflow does not provide.
 
-    It is an ``ImportError``, so code that guards optional imports with ``except ImportError``
+    It is an ``ImportError``, so that code that guards optional imports with ``except ImportError``
     works.
 
     Attributes:
@@ -103,7 +103,7 @@ class PoolTooNarrow(DagError, MessageTemplate):
 
 
 class BadExecutor(DagError):
-    """A task names an executor that does not exist, or that can never run it."""
+    """A task names an executor that does not exist, or that can never run the task."""
 
     code = "dag.executor"
 
@@ -147,7 +147,7 @@ class UnknownParent(DagError, MessageTemplate):
 
 
 class EdgeMisfit(DagError, MessageTemplate):
-    """The annotation of an argument does not allow the value that is passed to the argument.
+    """The annotation of an argument does not allow the value that is passed for it.
 
     The value may be the result of a parent, a parameter of the DAG, or a literal in the file.
     """
@@ -190,7 +190,7 @@ class Unserializable(AioflowError):
     """A value cannot be serialized, so it cannot be stored or passed between processes.
 
     Attributes:
-        where: The field or argument that holds the value, such as ``FileTrigger.path``.
+        where: The field or argument that contains the value, such as ``FileTrigger.path``.
     """
 
     code = "unserializable"

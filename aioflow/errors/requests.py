@@ -1,4 +1,4 @@
-"""Errors in a request: the caller asked for something that cannot be done."""
+"""Errors in a request: the caller requested something that is impossible or not allowed."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ __all__ = (
 
 
 class RequestError(AioflowError):
-    """The caller asked for something that cannot be done."""
+    """The caller requested something that is impossible or not allowed."""
 
     code = "request"
 
@@ -102,7 +102,7 @@ class UnknownEvent(RequestError, MessageTemplate):
 
 
 class UnknownAsset(RequestError, MessageTemplate):
-    """No DAG updates this asset, or waits for it."""
+    """No DAG updates this asset or waits for it."""
 
     code = "request.unknown_asset"
     message = "no DAG updates the asset {asset!r}, or waits for it; see `aioflow assets list`"
@@ -160,7 +160,7 @@ class DecisionEnded(RequestError):
 
 
 class AlreadyVoted(RequestError, MessageTemplate):
-    """The person has voted on this decision. Each person counts once."""
+    """The person has already voted on this decision. Each person has one vote."""
 
     code = "request.already_voted"
     message = "{person} has voted on decision {decision_no} already; another person must"
@@ -202,7 +202,7 @@ class BadLink(RequestError, MessageTemplate):
 
 
 class UnknownClass(RequestError, MessageTemplate):
-    """No trigger of this class has blocked its process since the daemon started."""
+    """No trigger of this class has blocked its event loop since the daemon started."""
 
     code = "request.unknown_class"
     message = "no trigger of class {class_path!r} has held up its host; see `aioflow triggers slow`"
@@ -306,7 +306,7 @@ class BadEvent(RequestError):
 
 
 class BadPattern(RequestError):
-    """A pattern is no regular expression, or takes too long to search for."""
+    """A pattern is not a valid regular expression, or searching for it takes too long."""
 
     code = "request.pattern"
 
@@ -324,7 +324,7 @@ class BadValue(RequestError):
 
 
 class NoSuchValue(RequestError, MessageTemplate):
-    """No secret, connection or variable of this name is stored."""
+    """No secret, connection or variable with this name is stored."""
 
     code = "request.unknown_value"
     message = "there is no {kind} {name!r}; see `aioflow {kind}s list`"
@@ -363,7 +363,7 @@ class DagBroken(RequestError, MessageTemplate):
 
 
 class VersionDiffers(RequestError):
-    """The run cannot be moved to the DAG's newest version, which differs too much from its own.
+    """The run cannot be moved to the DAG's newest version, which differs too much from the run's.
 
     Attributes:
         version: The newest version.
@@ -425,7 +425,7 @@ class TimetableSilent(RequestError, MessageTemplate):
 
 
 class KeyNotTaken(RequestError, MessageTemplate):
-    """The request has an idempotency key, but this endpoint accepts none.
+    """The request has an idempotency key, but this endpoint does not accept one.
 
     The endpoint stores only a digest of a secret, so a repeated request could not get the same
     answer.
@@ -439,7 +439,7 @@ class KeyNotTaken(RequestError, MessageTemplate):
 
 
 class AccountRefused(RequestError):
-    """The name, password or other property of a user or token is invalid."""
+    """The name, password or another property of a user or token is invalid."""
 
     code = "request.account"
 
@@ -507,7 +507,7 @@ class WrongPassword(RequestError, MessageTemplate):
 
 
 class TooManyLogins(RequestError, MessageTemplate):
-    """Too many recent logins failed, or too many are waiting to be checked.
+    """Too many recent logins have failed, or too many logins are waiting to be checked.
 
     Attributes:
         again_seconds: How many seconds to wait before the next attempt.
@@ -519,7 +519,7 @@ class TooManyLogins(RequestError, MessageTemplate):
 
 
 class TooManyAnswers(RequestError, MessageTemplate):
-    """An address has used signed links too often.
+    """Signed links have been used too often from one address.
 
     Attributes:
         again_seconds: How many seconds to wait before the next attempt.

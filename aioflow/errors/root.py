@@ -11,8 +11,8 @@ class AioflowError(Exception):
     """Base class of every error that aioflow raises on purpose.
 
     Attributes:
-        code: Stable identifier for logs, the JSON API and exit messages. It never changes
-            once released, unlike the message text.
+        code: Stable identifier for logs, the JSON API and exit messages. It never changes once
+            released, unlike the message text.
     """
 
     code: ClassVar[str] = "error"
@@ -20,7 +20,7 @@ class AioflowError(Exception):
 
 @dataclass_transform()
 class MessageTemplate(Exception):
-    """Mix-in of errors whose arguments are their annotated fields, which fill a message template.
+    """Mix-in for errors whose arguments are their annotated fields, which fill a message template.
 
     Attributes:
         message: Template for ``str.format``.

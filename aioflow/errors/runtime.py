@@ -49,7 +49,7 @@ ANOTHER_DATABASE = "use --db for a database of its own, or --take-over to end th
 
 
 class HomeBusy(AioflowError):
-    """Another daemon serves this home, or this database.
+    """Another daemon serves this home or this database.
 
     Args:
         otherwise: The alternative to stopping the other daemon, for the message.
@@ -98,7 +98,7 @@ class DaemonAway(AioflowError):
         """Create the error for a home.
 
         Args:
-            database: The database that was tried as a fallback but does not exist.
+            database: The database that was tried instead but does not exist.
         """
         instead = f", and there is no database {database}" if database else ""
         super().__init__(f"no daemon runs for {home}{instead}; start it with `aioflow up`")
@@ -108,7 +108,7 @@ class DaemonAway(AioflowError):
 class DaemonStopping(AioflowError, MessageTemplate):
     """The daemon is shutting down and executes no more requests.
 
-    The last request may or may not have been executed.
+    The last request may have been executed or not.
     """
 
     code = "daemon.stopping"
@@ -137,7 +137,7 @@ class NoActiveNode(AioflowError):
 
 
 class NodeBehind(AioflowError, MessageTemplate):
-    """This standby has not read the latest commits, so it knows no revoked tokens."""
+    """This standby has not read the latest commits, so it may not know of revoked tokens."""
 
     code = "node.behind"
     message = "this standby is more than {seconds:g} s behind the active node; retry"
@@ -151,12 +151,12 @@ class SettingsError(AioflowError):
 
 
 class InterpreterUnusable(AioflowError, MessageTemplate):
-    """An interpreter of the settings cannot run children of this daemon.
+    """An interpreter of the settings cannot run child processes of this daemon.
 
     Attributes:
         interpreter: Its name in the settings.
         path: Its path.
-        problem: Why it is unusable, and how to mend it.
+        problem: Why it is unusable, and how to fix it.
     """
 
     code = "python.unusable"
@@ -181,8 +181,8 @@ class StoreError(AioflowError):
 class StoreUnavailable(StoreError):
     """The database cannot be reached, or stays locked.
 
-    Either nothing was written, or the outcome is unknown. The same batch may be committed again:
-    the fence detects a batch that was already written.
+    Either nothing was written, or the outcome is unknown. The same batch may be committed again,
+    because the fence detects a batch that was already written.
 
     Attributes:
         may_pass: Whether the database may become reachable without a change to its
@@ -195,10 +195,10 @@ class StoreUnavailable(StoreError):
 
 
 class SyncFailed(StoreError):
-    """Syncing the database to disk failed: data written since the last sync may be lost.
+    """Syncing the database to disk failed, so data written since the last sync may be lost.
 
-    The operating system may return that data from memory until the machine stops, without writing
-    it to disk. So the process exits, and the next one writes the data again.
+    Until the machine stops, the operating system may return that data from memory without ever
+    writing it to disk. So the process exits, and the next one writes the data again.
     """
 
     code = "store.sync"
@@ -226,7 +226,7 @@ class BatchRefused(StoreError):
 
 
 class Fenced(StoreError):
-    """Another node declared this one dead and took over its work."""
+    """Another node declared this node dead and took over its work."""
 
     code = "store.fenced"
 
@@ -276,7 +276,7 @@ class StepFailed(TaskError):
 
 
 class CallCutShort(TaskError, MessageTemplate):
-    """A task cancelled one of its own durable calls, or ended while one was in flight.
+    """A task cancelled one of its durable calls, or ended while a durable call was in flight.
 
     Attributes:
         called: The call, with its source location.
@@ -295,7 +295,7 @@ class CallMismatch(TaskError, MessageTemplate):
 
     Attributes:
         recorded: The recorded call, with its source location.
-        called: The call that the re-run made instead.
+        called: The call that was made in the re-run.
     """
 
     code = "task.call_mismatch"
@@ -325,13 +325,13 @@ class DagRunFailed(TaskError, MessageTemplate):
 
 
 class StorageUnavailable(AioflowError):
-    """The object store, or the shared folder, cannot be used now."""
+    """The object store or the shared folder is unavailable."""
 
     code = "storage.unavailable"
 
 
 class ObjectMissing(AioflowError):
-    """The object store has no object of this name."""
+    """The object store has no object with this name."""
 
     code = "storage.missing"
 
@@ -349,7 +349,7 @@ class ResultMissing(TaskError, MessageTemplate):
 
 
 class ResultDamaged(TaskError, MessageTemplate):
-    """A stored result that a task needs differs from what was stored."""
+    """A stored result that a task needs differs from what was originally stored."""
 
     code = "result.damaged"
     message = (
@@ -373,7 +373,7 @@ class ResultNotStored(TaskError, MessageTemplate):
 class UnknownValue(TaskError):
     """A secret, connection or variable is missing, undeclared, or cannot be decrypted.
 
-    Declare it on the task. Decryption fails if no available key matches.
+    It must be declared on the task. Decryption fails if no available key matches.
     """
 
     code = "task.value"
@@ -394,7 +394,7 @@ class NotificationFailed(TaskError):
 
 
 class FanOutCapped(TaskError):
-    """A list has more items than the task that expands over it allows.
+    """A list has more items than the mapped task that expands over it allows.
 
     Attributes:
         count: The number of items in the list, if known. For a source that is counted one item at

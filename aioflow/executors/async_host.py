@@ -79,7 +79,7 @@ class AsyncExecutor:
     """Runs coroutines in the host process of one role; see ``core.state.child_roles``.
 
     If the host dies, ``HostLost`` names the task whose code was running. Starts are dropped while
-    there is no host, or if they were decided for another one: after ``HostUp`` the engine sends
+    there is no host, or if they were decided for another host. After ``HostUp`` the engine sends
     everything that has to run again. The host itself enforces the timeouts of tries.
     """
 
@@ -115,13 +115,13 @@ class AsyncExecutor:
         self._logs: dict[tuple[TaskNo, StartNo], TryLog] = {}
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Run a host until cancelled or idle; signal ``task_status`` when the first host is up."""
+        """Run a host until cancelled or idle. Signal ``task_status`` when the first host is up."""
         await self._host.run(task_status=task_status)
 
     # ── verbs ───────────────────────────────────────────────────────────────────────────
 
     def start_try(self, effect: StartTry) -> None:
-        """Start a coroutine, or resume a suspended one, if it was decided for this process."""
+        """Start or resume a coroutine, if the engine decided that for the current process."""
         if not self._host.accepts(effect.process_no):
             return
         start, info = effect.start, effect.info
@@ -170,14 +170,14 @@ class AsyncExecutor:
             log.close()
 
     async def describe(self, tasks: Sequence[TaskNo]) -> dict[TaskNo, TriggerDescription]:
-        """Return the last and next poke times of each of these tasks that pokes in this host."""
+        """Return the last and next poke times of those of these tasks that poke in this host."""
         return await self._describing.request(tasks) if self._host.is_up else {}
 
     # ── a sender of queries, see executor_context.QuerySender ────────────────────────────────────
 
     @property
     def is_open(self) -> bool:
-        """True while replies can still reach the host."""
+        """Return ``True`` while replies can still reach the host."""
         return self._host.is_open
 
     def serves(self, run_no: RunNo) -> bool:
@@ -185,7 +185,7 @@ class AsyncExecutor:
         return run_no in self._known_runs
 
     def info(self, run_no: RunNo) -> RunInfo | None:
-        """Return the details of a run as sent to the host; ``None`` if they were not."""
+        """Return the details of a run as sent to the host; ``None`` if none were sent."""
         return self._known_runs.get(run_no)
 
     def send(self, messages: Sequence[object]) -> None:

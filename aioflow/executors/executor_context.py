@@ -1,4 +1,4 @@
-"""The connections of every kind of host to the daemon, and the check of its queries."""
+"""The daemon's services for every kind of host, and the check of a host's queries."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ __all__ = (
 
 
 class QuerySender(Protocol):
-    """A process that sends queries. It may end before the reply arrives: see ``is_open``."""
+    """A process that sends queries. It may end before a reply arrives: see ``is_open``."""
 
     @property
     def hosts_triggers(self) -> bool:
-        """True if the process runs only triggers, and no task bodies."""
+        """Whether the process runs only triggers, and no task bodies."""
 
     @property
     def is_open(self) -> bool:
-        """True while replies can still reach the process."""
+        """Whether replies can still reach the process."""
 
     def serves(self, run_no: RunNo) -> bool:
         """Return whether the process was sent anything that belongs to this run."""
@@ -62,18 +62,21 @@ QuerySink: TypeAlias = Callable[[QuerySender, Query | CancelQuery], None]
 
 
 CopiedResult: TypeAlias = Callable[[RunNo, tuple[TaskNo, StartNo]], Awaitable[Path]]
-"""Copies a stored result of a run to this machine, and returns the folder with the copy."""
+"""Copies a stored result of a run to this machine. Returns the folder with the copy."""
 
 RunOfTask: TypeAlias = Callable[[TaskNo], Awaitable[RunNo | None]]
 """Returns the run of a stored task; ``None`` if there is no such task."""
 
 
 IsStoring: TypeAlias = Callable[[TriggerNo], bool]
-"""Whether the result of a trigger that has fired waits to be stored, before it is reported."""
+"""Returns whether the result of a trigger that has fired is still being stored.
+
+The trigger is reported only after that.
+"""
 
 
 def stores_nothing(_trigger_no: TriggerNo) -> bool:
-    """Return ``False``: without a storage no result waits."""
+    """Return ``False``, because without external storage no result has to wait."""
     return False
 
 
@@ -82,7 +85,7 @@ async def _no_run(_task_no: TaskNo) -> RunNo | None:
 
 
 class ExecutorContext(msgspec.Struct, frozen=True, kw_only=True):
-    """The connections of every kind of host to the daemon."""
+    """The daemon's services for every kind of host."""
 
     children: Children
     code: Path
@@ -120,7 +123,10 @@ class ExecutorContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def may_query(sender: QuerySender, query: Query) -> bool:
-    """Return whether a child queries on behalf of a run it was sent; if not, refuse the query."""
+    """Return whether a child queries on behalf of a run that it was sent.
+
+    If not, refuse the query.
+    """
     if sender.serves(query.run_no):
         return True
     refuse(sender, query, f"run number {query.run_no} does not belong to this process")
@@ -128,6 +134,6 @@ def may_query(sender: QuerySender, query: Query) -> bool:
 
 
 def refuse(sender: QuerySender, query: Query, why: str) -> None:
-    """Reply that the query was refused, and why."""
+    """Reply that the query was refused, with the reason."""
     body = refused(query.kind, query.body, why)
     sender.send([Reply(query.question, body, "" if body else why)])

@@ -1,9 +1,9 @@
-"""Queries of workers on other machines: for the code of their version, and for large results.
+"""Queries of workers on other machines for data of the home: code versions and large results.
 
-Results are transferred in pieces. A worker requests a piece after it has received the previous one,
-and gets one response at a time. So at most one piece waits for a worker with a slow channel. The
-memory of all waiting responses is limited. So is that of results on their way to the home: a worker
-reserves memory for each piece before it sends the piece.
+Results are transferred in chunks. A worker requests a chunk after it has received the previous one,
+and gets one response at a time. So at most one chunk waits for a worker with a slow channel. The
+memory of all waiting responses is limited. So is the memory of results on their way to the home: a
+worker reserves memory for each chunk before it sends the chunk.
 """
 
 from __future__ import annotations
@@ -55,38 +55,38 @@ OWN_QUERIES = frozenset({CODE_QUERY, FETCH_QUERY, RESERVE_QUERY, STORE_QUERY})
 """Kinds of queries that are answered here, because their data is in the home."""
 
 ANSWER_BYTES = 128 * 1024 * 1024
-"""Maximum size of the answers to all workers that are being read or sent."""
+"""Maximum total size of the answers that are being read or sent, for all workers."""
 
 INFLOW_BYTES = 96 * 1024 * 1024
-"""Maximum size of the pieces from all workers that are on their way, or being written."""
+"""Maximum total size of the chunks that are on their way or being written, for all workers."""
 
 _INFLOW_TIMES = 3
-"""A piece that arrives is in memory as bytes of the channel, as a query, and as its content."""
+"""Number of copies of an arriving chunk: bytes of the channel, the query, and its content."""
 
 RESERVED_SECONDS = 60.0
-"""Time in which a piece must arrive for which memory was reserved. A later one is sent again."""
+"""Time within which a chunk with reserved memory must arrive. A later chunk must be sent again."""
 
 _RESERVED_LOOK_SECONDS = 1.0
 
 ASKED_BYTES = 16 * 1024 * 1024
-"""Maximum size of the queries of one worker that wait. One that sends more is killed."""
+"""Maximum size of the waiting queries of one worker. A worker that sends more is killed."""
 
 _QUERY_BYTES = 1_024
-"""Memory of a query without its body."""
+"""Memory used by a query without its body."""
 
 _STORE_AGAIN_SECONDS = 0.5
 _SENT_LOOK_SECONDS = 0.02
-"""How often an outage of the database, and a slow channel, are looked at again."""
+"""Retry intervals for a database outage (the first) and for a slow channel (the second)."""
 
 _OVERHEAD = 2
-"""Largest ratio of the size of a file with an index to that of its items."""
+"""Maximum ratio of the size of a file with an index to the size of its items."""
 
 
 class Reservation:
-    """Memory for one piece, until the piece has been written.
+    """Memory reserved for one chunk, until the chunk has been written.
 
     Attributes:
-        size: Size of the query with the piece.
+        size: Size of the query with the chunk.
     """
 
     def __init__(self, size: int) -> None:
@@ -94,11 +94,11 @@ class Reservation:
         self._over = anyio.Event()
 
     def end(self) -> None:
-        """Give it back."""
+        """Release the memory."""
         self._over.set()
 
     async def ended(self, worker: Asker) -> None:
-        """Wait for its end, and not longer than its worker may need it."""
+        """Wait for the release, but no longer than the worker may need the memory."""
         with anyio.move_on_after(RESERVED_SECONDS):
             while worker.is_open and not worker.is_lost:
                 with anyio.move_on_after(_RESERVED_LOOK_SECONDS):
@@ -107,40 +107,40 @@ class Reservation:
 
 
 class Asker(Protocol):
-    """The part of a worker that answering its queries needs."""
+    """The part of a worker that is needed to answer its queries."""
 
     process: Process
     asked_bytes: int
-    """Size of its queries that wait."""
+    """Size of the worker's waiting queries."""
 
     answering: anyio.Lock
-    """Held while one of its queries is answered."""
+    """Held while one of the worker's queries is answered."""
 
     reserved: Reservation | None
-    """Memory for the piece that it sends next."""
+    """Memory reserved for the chunk that the worker sends next."""
 
     @property
     def number(self) -> int:
-        """Its number."""
+        """The worker's number."""
 
     @property
     def is_open(self) -> bool:
-        """Whether it is not dead."""
+        """Whether the worker is alive."""
 
     @property
     def is_lost(self) -> bool:
-        """Whether nothing is known about it."""
+        """Whether contact with the worker is lost."""
 
     @property
     def backlog(self) -> int:
-        """Number of bytes that wait for it, as far as its backend knows."""
+        """Number of bytes that wait to be sent to the worker, if its backend knows it."""
 
     def send(self, messages: list[object]) -> None:
-        """Send it messages."""
+        """Send messages to the worker."""
 
 
 class HomeQueries:
-    """Answers such queries of all workers."""
+    """Answers the queries of all workers for data of the home."""
 
     def __init__(self, context: ExecutorContext) -> None:
         self._context = context
@@ -148,12 +148,12 @@ class HomeQueries:
         self._inflow = MemoryBudget(INFLOW_BYTES)
 
     def admits(self, worker: Asker, query: Query) -> bool:
-        """Count a query that is to be answered. Return whether the worker may send so many."""
+        """Count a query to be answered. Return whether the worker is within its limit."""
         worker.asked_bytes += _size(query)
         return worker.asked_bytes <= ASKED_BYTES
 
     async def answer(self, worker: Asker, query: Query) -> None:
-        """Answer a query, after those that the worker has sent before."""
+        """Answer a query, after the earlier queries of the same worker."""
         try:
             if query.kind == RESERVE_QUERY:
                 await self._reserve(worker, query)
@@ -166,7 +166,7 @@ class HomeQueries:
             worker.asked_bytes -= _size(query)
 
     async def _reserve(self, worker: Asker, query: Query) -> None:
-        """Answer once there is memory for a piece. It is held until the piece has been written."""
+        """Answer once there is memory for a chunk. Hold the memory until the chunk is written."""
         async with AsyncExitStack() as held:
             async with worker.answering:
                 worker.send([await reply_to(query, self._reservation_of(worker, query, held))])
@@ -177,7 +177,7 @@ class HomeQueries:
                     worker.reserved = None
 
     async def _reservation_of(self, worker: Asker, query: Query, held: AsyncExitStack) -> bytes:
-        if worker.reserved is not None:  # of a piece that was not sent
+        if worker.reserved is not None:  # a reservation for a piece that was not sent
             worker.reserved.end()
             worker.reserved = None
         size = msgspec.msgpack.decode(query.body, type=int)
@@ -188,12 +188,12 @@ class HomeQueries:
         return b""
 
     async def _sent(self, worker: Asker) -> None:
-        """Wait until at most one piece is unsent, or the worker can no longer be reached."""
+        """Wait until at most one chunk is unsent, or the worker can no longer be reached."""
         while worker.is_open and not worker.is_lost and worker.backlog > PIECE_BYTES:
             await self._context.clock.sleep(_SENT_LOOK_SECONDS)
 
     async def _code_of(self, worker: Asker, query: Query, held: AsyncExitStack) -> bytes:
-        """Return the code of a worker's version, and of no other."""
+        """Return the code of a worker's version. Any other version is refused."""
         version = worker.process.version
         if msgspec.msgpack.decode(query.body, type=str) != version or not version:
             raise ValueError("it is not the version of this worker")
@@ -204,7 +204,7 @@ class HomeQueries:
         return body
 
     async def _result_of(self, worker: Asker, query: Query, held: AsyncExitStack) -> bytes:
-        """Return a piece of a large result, or store one. A worker is trusted with no other run."""
+        """Return a chunk of a large result, or store one. Only runs of the worker are allowed."""
         if not worker.process.serves(query.run_no):
             raise ValueError(f"run number {query.run_no} does not belong to this worker")
         folder, wanted = self._context.results, wanted_of(query)
@@ -215,7 +215,8 @@ class HomeQueries:
                 await self._check_run(worker, query.run_no, wanted.task_no)
             if self._context.copied_result is not None:
                 folder = await self._context.copied_result(query.run_no, key)
-            # Not earlier: the database or the storage may be away for long.
+            # Reserve the memory only now, because the database or the storage may be unavailable
+            # for long.
             await held.enter_async_context(self._budget.held(PIECE_BYTES))
         elif not is_own:
             raise ValueError("only the result of a try that this worker runs can be stored")
@@ -224,10 +225,10 @@ class HomeQueries:
         return await answer_result_query(folder, wanted, worker.number)
 
     async def _check_run(self, worker: Asker, run_no: RunNo, task_no: TaskNo) -> None:
-        """Refuse the result of a task of another run. While the database is away, wait for it.
+        """Refuse the result of a task of another run. If the database is unavailable, wait for it.
 
-        The row of the task is what counts: it stays when the task is cleared, while tries that took
-        its earlier result as an argument still read that.
+        The run is read from the row of the task, because the row remains when the task is cleared.
+        Tries that took the task's earlier result as an argument still read that result.
         """
         while True:
             try:
@@ -243,7 +244,10 @@ class HomeQueries:
 
 
 def _use_reservation(worker: Asker, size: int, held: AsyncExitStack) -> None:
-    """Give the memory for a piece back once it is written. Without any, it is to be sent again."""
+    """Release the reserved memory once the chunk is written.
+
+    Refuse a chunk without a reservation.
+    """
     reserved, worker.reserved = worker.reserved, None
     if reserved is not None:
         held.callback(reserved.end)
@@ -256,7 +260,7 @@ def _size(query: Query) -> int:
 
 
 async def reply_to(query: Query, body: Awaitable[bytes]) -> Reply:
-    """Return the reply to a query. A query that makes no sense, or cannot be met, is refused."""
+    """Return the reply to a query. An invalid query, or one that fails, is refused."""
     try:
         return Reply(query.question, await body)
     except (AioflowError, OSError, OverflowError, *UNDECODABLE) as exc:
@@ -264,10 +268,10 @@ async def reply_to(query: Query, body: Awaitable[bytes]) -> Reply:
 
 
 def wanted_of(query: Query) -> ResultWanted | ResultPiece:
-    """Return which piece of a result a query asks for, or the piece to be stored.
+    """Return the requested chunk of a result, or the chunk to be stored.
 
     Raises:
-        msgspec.DecodeError: If it is malformed.
+        msgspec.DecodeError: If the query is malformed.
     """
     if query.kind == FETCH_QUERY:
         return msgspec.msgpack.decode(query.body, type=ResultWanted)
@@ -281,7 +285,7 @@ async def answer_result_query(
 
     Args:
         folder: Folder of the daemon's results.
-        worker_no: The worker that asks, whose unfinished files are its own.
+        worker_no: The worker that queries. Each worker has its own unfinished files.
     """
     if isinstance(wanted, ResultWanted):
         return await in_thread(partial(_read, folder, wanted))
@@ -298,14 +302,14 @@ def _read(folder: Path, wanted: ResultWanted) -> bytes:
 
 
 def _write(folder: Path, piece: ResultPiece, worker_no: int) -> None:
-    """Write a piece. The last one makes the whole result durable, and visible under its name."""
+    """Write a chunk. The last one makes the whole result durable, and visible under its name."""
     if not piece.offset + len(piece.data) <= piece.size <= _OVERHEAD * RESULT_LIMIT:
         raise ValueError(f"a result of {piece.size} bytes is too large, or a piece does not fit")
     path = result_path(folder, piece.task_no, piece.start_no)
     part = path.with_name(f"{path.name}.{os.getpid()}-{worker_no}.part")
     make_folder(path.parent)
     if piece.offset == 0:
-        part.unlink(missing_ok=True)  # of an attempt that failed
+        part.unlink(missing_ok=True)  # left by an attempt that failed
         require_space(path.parent, piece.size)
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file:

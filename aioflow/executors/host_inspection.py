@@ -1,6 +1,6 @@
 """Inspection of a shared host: its load, its triggers and sensors, and fire time previews.
 
-The timetables in the host compute the fire times: a few at a time, each with a timeout.
+Timetables in the host compute the previews. Only a few are computed at a time, each with a timeout.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class HostLoad(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: Its role.
-        pid: ``None`` while there is no process.
+        pid: Its process id; ``None`` while there is no process.
         lag_seconds: Greatest lag of its event loop in the last 30 pings (half a minute).
         evicted: Number of suspended coroutines it has evicted since the daemon started, because
             memory was short.
@@ -112,7 +112,7 @@ PREVIEW_SECONDS = 5.0
 """Timeout of one preview."""
 
 _PREVIEWS_AT_ONCE = 4
-"""Maximum previews that a host computes at a time, since it also has to report due fire times."""
+"""Maximum previews that a host computes at a time, because it must also report due fire times."""
 
 
 class _PreviewRequest(msgspec.Struct):
@@ -170,14 +170,14 @@ class FireTimePreviews:
         return request.answer
 
     def class_of(self, number: TriggerNo) -> str:
-        """Return the class of a timetable whose preview is in flight; else an empty string."""
+        """Return the class of a timetable whose preview is in flight; otherwise an empty string."""
         found = (
             request.class_path for request in self._requests.values() if request.number == number
         )
         return next(found, "")
 
     def answered(self, answer: FireTimesPreviewed) -> None:
-        """Handle a reply. If no caller waits for it any more, it is dropped."""
+        """Handle a reply. A reply that no caller waits for any more is dropped."""
         request = self._requests.get(answer.question)
         if request is not None:
             request.answer = answer

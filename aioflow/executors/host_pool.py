@@ -2,8 +2,8 @@
 
 ``core`` decides to which role a task or a trigger belongs. The pool runs one process for each role
 in use. The engine requests the hosts of single DAGs and of other interpreters. Such a host ends
-once it has had no work for a while. Hosts of other interpreters are limited in number. If there are
-too many, one that has no work ends at once for one that is requested.
+once it has had no work for a while. The number of hosts of other interpreters is limited. If the
+limit is reached and another host is requested, a host without work ends at once.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from aioflow.protocol.inputs import HostUp
 __all__ = ("IDLE_SECONDS", "INTERPRETER_IDLE_SECONDS", "MAX_INTERPRETER_HOSTS", "HostPool")
 
 IDLE_SECONDS = 60.0
-"""A DAG's own host ends once it has been idle for this long, or at most for twice as long."""
+"""Idle time after which a DAG's own host ends. It ends at the latest after twice this time."""
 
 INTERPRETER_IDLE_SECONDS = 600.0
 """As ``IDLE_SECONDS``, for a host that the DAGs of another interpreter share."""
@@ -55,7 +55,7 @@ MAX_INTERPRETER_HOSTS = 8
 """Default of the setting for the number of hosts of other interpreters."""
 
 _LOOK_SECONDS = 1.0
-"""Interval between two searches for an idle host, while one is requested and there are too many."""
+"""Interval between two searches for an idle host, while a requested host exceeds the limit."""
 
 _DELAY_SECONDS = 1.0
 
@@ -120,11 +120,11 @@ class HostPool:
         return self._idle_seconds if is_own(role) else self._interpreter_idle_seconds
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Run the hosts until cancelled; signal ``task_status`` when the shared ones are up."""
+        """Run the hosts until cancelled. Signal ``task_status`` when the shared ones are up."""
         async with anyio.create_task_group() as self._group:
             async with anyio.create_task_group() as starting:
                 for role in (*self._coroutines, *self._triggerers):
-                    if is_on_demand(role):  # requested before this ran
+                    if is_on_demand(role):  # the host was requested before this ran
                         self._group.start_soon(self._keep, role)
                     else:
                         starting.start_soon(self._group.start, self._host(role).run)
@@ -132,9 +132,10 @@ class HostPool:
             await anyio.sleep_forever()
 
     def start(self, role: str) -> None:
-        """Start the host of a role, unless it exists.
+        """Start the host of a role, unless it is already running.
 
-        For workers, have their interpreter checked, which then reports whether it is usable.
+        For workers, request the check of their interpreter, which then reports whether it is
+        usable.
         """
         if role in self._coroutines or role in self._triggerers:
             return
@@ -146,13 +147,16 @@ class HostPool:
             self._group.start_soon(self._keep, role)
 
     def _request_workers(self, role: str) -> None:
-        """Have an interpreter checked; its workers are up if it was usable already."""
+        """Request the check of an interpreter.
+
+        If it is already usable, report its workers as up.
+        """
         known = self._context.interpreters
         if known is None or known.launch(interpreter_of(role)) is not None:
             self._context.report([HostUp(role)])
 
     async def _keep(self, role: str) -> None:
-        """Run a host on demand until it is idle. It has been reported as lost by then."""
+        """Run a host on demand until it is idle. By then it has been reported as lost."""
         host, name, known = self._host(role), interpreter_of(role), self._context.interpreters
         if name and known is not None:
             while not host.host_process.was_idle:
@@ -168,7 +172,7 @@ class HostPool:
 
     @asynccontextmanager
     async def _admission(self, role: str) -> AsyncIterator[None]:
-        """Wait until another interpreter may have a host, and count this one within the block."""
+        """Wait until another interpreter may have a host. Count the host while the block runs."""
         is_delayed = False
         while len(self._admitted) >= self._max_interpreter_hosts:
             if not self._end_idle() and not is_delayed:
@@ -186,9 +190,9 @@ class HostPool:
             self._left = anyio.Event()
 
     def _end_idle(self) -> bool:
-        """End a host of another interpreter that has no work, unless one is ending already.
+        """End an idle host of another interpreter, unless one is already ending.
 
-        Return whether there is one.
+        Return whether a host is ending.
         """
         processes = [self._host(role).host_process for role in self._admitted]
         if any(process.was_idle for process in processes):
@@ -199,7 +203,7 @@ class HostPool:
         return idle is not None
 
     def interpreter_changed(self, name: str) -> None:
-        """Replace the hosts of an interpreter that was changed, once no coroutine runs in them."""
+        """Replace the hosts of a changed interpreter, each once no coroutine runs in it."""
         known = self._context.interpreters
         if known is None:
             return
@@ -274,7 +278,7 @@ class HostPool:
     async def describe_sensors(
         self, run_no: RunNo, tasks: Sequence[TaskNo]
     ) -> dict[int, TriggerDescription]:
-        """Return the last and next poke times of each of these tasks that pokes in a host."""
+        """Return the last and next poke times of those of these tasks that poke in a host."""
         found: dict[int, TriggerDescription] = {}
         for executor in list(self._coroutines.values()):
             if executor.serves(run_no):
@@ -282,7 +286,7 @@ class HostPool:
         return found
 
     async def shut_down(self) -> None:
-        """Release all triggers in every host; return when all are released."""
+        """Release all triggers in every host. Return when all are released."""
         async with anyio.create_task_group() as closing:
             for triggerer in self._triggerers.values():
                 closing.start_soon(triggerer.shut_down)

@@ -1,7 +1,7 @@
 """Workers on this machine behind the interface of backends, each a child process of the daemon.
 
-The daemon itself does not run its local slots through it: several processes share one slot there,
-see ``worker_pool``. It is the reference for authors of backends, and what they test against.
+The daemon does not use this backend for its local slots, because several processes share one local
+slot, see ``worker_pool``. It is the reference for authors of backends, and they test against it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from aioflow.worker.link import complete_frames, frames
 __all__ = ("LocalExecutor",)
 
 AGAIN_SECONDS = 1.0
-"""Delay before another attempt to start a process, after one has failed."""
+"""Delay before a retry after a process could not be started."""
 
 _logger = logging.getLogger(__name__)
 
@@ -64,8 +64,8 @@ class LocalExecutor:
     Args:
         children: Starts the processes. Its ``run`` must be running. When it starts, it ends the
             processes of earlier daemons.
-        max_workers: The most processes at a time.
-        idle_seconds: How long a process without work stays.
+        max_workers: Maximum number of processes at the same time.
+        idle_seconds: How long a process without work is retained.
     """
 
     patience_seconds = 0.0
@@ -132,7 +132,7 @@ class LocalExecutor:
         return f"executor {self.name!r} offers no resources" if task.resources else ""
 
     def _fill(self) -> None:
-        """Start the processes that are missing."""
+        """Start the missing processes."""
         if self._group is None or self._events is None or self._is_held_up:
             return
         for demand in self._demands:

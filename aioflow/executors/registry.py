@@ -1,4 +1,4 @@
-"""The executors of the settings: their backends, found by entry point, and the check of tasks."""
+"""The executors of the settings: loads their backends by entry point, and checks tasks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _logger = logging.getLogger(__name__)
 
 
 class UnusableBackend:
-    """The backend of an executor that cannot be used: its tasks wait, and say why."""
+    """The backend of an unusable executor. The executor's tasks wait and show the reason."""
 
     max_workers = 1
     idle_seconds = 0.0
@@ -54,20 +54,20 @@ class UnusableBackend:
         await anyio.sleep_forever()
 
     def set_demand(self, demands: Sequence[WorkerDemand]) -> None:
-        """Report that there are no such workers."""
+        """Report that no such workers are available."""
         self._demands = demands
         if self._events is not None:
             for demand in demands:
                 self._events.unavailable(demand.spec, self.why)
 
     def kill(self, worker_no: WorkerNo) -> None:
-        """Do nothing: it has no workers."""
+        """Do nothing, because this backend has no workers."""
 
     def retire(self, worker_no: WorkerNo) -> None:
-        """Do nothing: it has no workers."""
+        """Do nothing, because this backend has no workers."""
 
     def check(self, task: TaskSpec) -> str:
-        """Accept any task: the package may be repaired before it runs."""
+        """Accept any task, because the package may be repaired before the task runs."""
         return ""
 
 
@@ -104,7 +104,10 @@ def _unusable(name: str, why: str) -> UnusableBackend:
 
 
 def check_executors(parsed: Parsed, backends: Mapping[str, ExecutorBackend]) -> Parsed:
-    """Return a parsed file without the DAGs whose tasks can never run, each with its failures."""
+    """Return a parsed file without the DAGs whose tasks can never run.
+
+    Add the failures of those.
+    """
     refused = {
         dag.dag_id: failures for dag in parsed.dags if (failures := [*_misfits(dag, backends)])
     }
@@ -134,8 +137,9 @@ def _misfits(dag: DagSpec, backends: Mapping[str, ExecutorBackend]) -> Iterator[
 def _lacking(backend: ExecutorBackend, name: str, interpreter: str) -> str:
     """Return why a backend has no workers of an interpreter; empty if it has some.
 
-    A backend may have an attribute ``interpreters``: the names for which it knows a path. Without
-    it, code would run in another environment than the one that its file chooses.
+    A backend may have an attribute ``interpreters``: the names of the interpreters for which it
+    knows a path. Without the attribute, code would run in another environment than its file
+    specifies.
     """
     if not interpreter or interpreter in getattr(backend, "interpreters", ()):
         return ""

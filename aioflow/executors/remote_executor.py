@@ -1,8 +1,8 @@
 """The daemon's side of executors other than the local one: tries in the workers of a backend.
 
-A backend provides workers, see ``executors.backend``. Which try runs where is decided by the core.
-In between, this module keeps the tries of each worker, as ``worker_process`` does for a process of
-this machine, and reports what became of them. A worker that dies takes one begun try with it; its
+A backend provides workers, see ``executors.backend``. The core decides which try runs where. This
+module is in between: it tracks the tries of each worker, as ``worker_process`` does for a process
+of this machine, and reports their outcomes. If a worker dies, its begun try is lost, and its
 claimed tries return to the engine.
 """
 
@@ -60,22 +60,22 @@ __all__ = (
 )
 
 SILENT_DEATHS_LIMIT = 3
-"""Number of consecutive workers of a spec that die before they report anything, after which a try
-fails."""
+"""Number of consecutive workers of a spec that die without any report until a try fails."""
 
 _NO_FROZEN_SECONDS = 1e8
-"""The backend reports a worker that does not answer, so no heartbeat counts."""
+"""Heartbeat limit that is never reached, because the backend reports silent workers."""
 
 _LOCATION_LIMIT, _URL_LIMIT = 200, 2_000
 _LONGEST_SECONDS = 1e8
 _IDLE_SECONDS, _PATIENCE_SECONDS = 10.0, 70.0
-"""Used instead of the seconds of a backend that cannot tell them."""
+"""Defaults for a backend that fails to state its values."""
 
 FIRST_DELAY_SECONDS = 1.0
 LONGEST_DELAY_SECONDS = 60.0
-"""Delays until a backend that has failed is started again, or a call of it is repeated.
+"""Longest delay before a failed backend is started again, or a failed call of it is repeated.
 
-A backend that has run for the longest of them has not failed before."""
+If a backend has run for this long, its earlier failures do not count any more.
+"""
 
 _IDLE_LOOKS = 4
 _SHORTEST_LOOK_SECONDS = 0.05
@@ -91,10 +91,10 @@ class RemoteWorker:
     """One worker of a backend, with the tries that were sent to it. See ``worker_process``.
 
     Args:
-        on_unkilled: Called if the backend has failed to kill it.
+        on_unkilled: Called if the backend fails to kill the worker.
 
     Attributes:
-        is_killed: Whether the daemon has ordered its end.
+        is_killed: Whether the daemon has ordered the worker's end.
         asked_bytes, answering, reserved: See ``home_queries.Asker``.
     """
 
@@ -143,12 +143,12 @@ class RemoteWorker:
 
     @property
     def is_lost(self) -> bool:
-        """Whether nothing is known about it."""
+        """Whether contact with the worker is lost."""
         return self.lost is not None
 
     @property
     def backlog(self) -> int:
-        """Number of bytes that wait for it, if its channel tells."""
+        """Number of bytes that wait to be sent to the worker; 0 if its channel does not tell."""
         try:
             return int(getattr(self._channel, "backlog", 0))
         except Exception:
@@ -156,7 +156,7 @@ class RemoteWorker:
             return 0
 
     def send(self, messages: Sequence[object]) -> None:
-        """See ``Connection``. If the channel fails, the worker is killed: it lacks a message."""
+        """See ``Connection``. If the channel fails, kill the worker, because it lacks a message."""
         if self.is_open and not all(
             self._guarded(self._channel.send, bytes(frame)) for frame in frames(messages)
         ):
@@ -169,7 +169,10 @@ class RemoteWorker:
             self._on_unkilled(self)
 
     def try_to_kill(self) -> bool:
-        """Return whether the backend kills it, or it is dead."""
+        """Order the end of the worker.
+
+        Return whether the backend accepted it or the worker is dead.
+        """
         return not self.is_open or self._guarded(self._backend.kill, self.number)
 
     def dismiss(self) -> None:
@@ -188,7 +191,7 @@ class RemoteWorker:
     # ── what comes from it ──────────────────────────────────────────────────────────────
 
     def receive(self, data: bytes) -> None:
-        """Handle bytes of its link. A worker that sends anything else than reports is killed."""
+        """Handle bytes of the worker's link. If they are not valid reports, kill the worker."""
         self._received += data
         reports: list[Report] = []
         try:
@@ -202,7 +205,10 @@ class RemoteWorker:
         self._on_reports([one for one in reports if not self._is_code_query(one)])
 
     def _is_code_query(self, report: Report) -> bool:
-        """Return whether a report asks for code or a large result. If so, have it answered."""
+        """Return whether a report is a query for code or a large result.
+
+        If so, have it answered.
+        """
         if not isinstance(report, Query) or report.kind not in OWN_QUERIES:
             return False
         self._on_code_query(self, report)
@@ -213,7 +219,7 @@ class RemoteWorker:
             self.process.on_reports(reports)
 
     def end(self, failure: Failure) -> None:
-        """Record that it is dead. The first call counts."""
+        """Record that the worker is dead. Only the first call has an effect."""
         if self.is_open:
             self._failure = failure
             self._over.set()
@@ -223,7 +229,7 @@ class RemoteWorker:
         return _call_guarded(self.spec.executor, call, *arguments)
 
     async def ended(self) -> Failure:
-        """Wait until it is dead; return why."""
+        """Wait until the worker is dead. Return why it ended."""
         await self._over.wait()
         assert self._failure is not None  # noqa: S101 - set before the event
         return self._failure
@@ -232,8 +238,8 @@ class RemoteWorker:
 class RemoteExecutor:
     """Runs ``def`` bodies in the workers of one backend. Implements ``backend.WorkerEvents``.
 
-    The commands never block and never fail: outcomes are reported. Whatever the backend raises is
-    logged, and told to the tasks that wait for it.
+    The commands never block and never fail: outcomes are reported. Exceptions of the backend are
+    logged, and shown by the tasks that wait for it.
     """
 
     def __init__(
@@ -261,7 +267,7 @@ class RemoteExecutor:
     async def run(
         self, lease: ExecutorLease, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
     ) -> None:
-        """Run the backend until cancelled. If it fails, report that, and start it again later."""
+        """Run the backend until cancelled. If it fails, report that, and restart it later."""
         failures, clock = 0, self._context.clock
         async with anyio.create_task_group() as self._group:
             task_status.started()
@@ -302,7 +308,10 @@ class RemoteExecutor:
         worker.process.start(effect)
 
     def stop(self, number: WorkerNo, key: TryKey) -> None:
-        """End a try at once, and kill all that its process has started. It reports nothing more."""
+        """End a try at once, and kill all that its process has started.
+
+        Nothing more is reported.
+        """
         if (worker := self.workers.get(number)) is not None:
             worker.process.stop(key)
 
@@ -317,12 +326,12 @@ class RemoteExecutor:
             worker.process.forget(run_no)
 
     def set_demand(self, demands: Iterable[WorkerDemand]) -> None:
-        """Tell the backend how many workers have work."""
+        """Notify the backend how many workers have work."""
         self._demands = tuple(demands)
         self._pass_demand_on()
 
     def _pass_demand_on(self) -> None:
-        """Pass the demand on. If the backend raises, its tasks say so, and it is asked again."""
+        """Pass the demand on. If the backend raises, show that in its tasks and retry later."""
         name = self._name
         if self._guard(self._backend.set_demand, self._demands):
             if self._refusals:
@@ -357,7 +366,7 @@ class RemoteExecutor:
     def _stated(
         self, name: str, read: Callable[[ExecutorBackend], Stated], otherwise: Stated
     ) -> Stated:
-        """Return what the backend states, or something else if it cannot."""
+        """Return a value that the backend states, or a default if reading the value fails."""
         try:
             return read(self._backend)
         except Exception:
@@ -386,7 +395,7 @@ class RemoteExecutor:
         )
 
     def retire(self, number: WorkerNo) -> None:
-        """Let the backend end a worker without tries."""
+        """Have the backend end a worker without tries."""
         self._guard(self._backend.retire, number)
 
     def _guard(self, call: Callable[..., None], *arguments: object) -> bool:
@@ -446,7 +455,8 @@ class RemoteExecutor:
         if worker is None or not worker.is_open:
             return
         if not why:
-            # If it was killed meanwhile, the order is only now on its way: its body still runs.
+            # The worker was killed in the meantime, but the order is only now on its way, and its
+            # body still runs.
             if worker.is_killed:
                 return
             lost, worker.lost = worker.lost, None
@@ -490,10 +500,12 @@ class RemoteExecutor:
             self._group.start_soon(self._queries.answer, worker, query)
 
     def _end(self, worker: RemoteWorker, failure: Failure) -> None:
-        """Let the engine grant no further try to a dead worker. Its tries are ended afterwards.
+        """Report a worker as dead, so that it gets no further tries.
 
-        If that were reported with the tries, which may have to wait for a slow disk, the engine
-        would grant them to the same worker again and again.
+        Its tries are ended afterwards.
+
+        Ending the tries may have to wait for a slow disk. If the death were reported only with
+        them, the engine would claim tries for the dead worker again and again until then.
         """
         _logger.info(
             "worker %d of %s has ended: %s", worker.number, worker.spec.executor, failure.message
@@ -504,7 +516,7 @@ class RemoteExecutor:
     # ── the life of a worker ────────────────────────────────────────────────────────────
 
     async def _serve(self, worker: RemoteWorker) -> None:
-        """Watch the time of a worker's tries until it is dead, then settle them."""
+        """Monitor a worker's tries until the worker is dead. Then settle the tries."""
         process = worker.process
         async with anyio.create_task_group() as group:
             group.start_soon(process.watch_the_time)
@@ -525,24 +537,24 @@ class RemoteExecutor:
         process.end_tries(failure, charge_first=is_charged)
 
     async def _await_lost(self, worker: RemoteWorker, lost: anyio.CancelScope, why: str) -> None:
-        """Give a lost worker up after the patience of its backend. By then it has ended itself."""
+        """Give up a lost worker after the patience of its backend. By then it has ended itself."""
         with lost:
             await self._context.clock.sleep(self._patience_seconds)
             worker.kill()
             self._end(worker, Failure(type="WorkerLost", message=why, reason="killed"))
-        if worker.lost is lost:  # it may be lost again by now
+        if worker.lost is lost:  # the worker may be lost again by now
             worker.lost = None
 
     def _note_idle(self, worker: RemoteWorker) -> None:
         worker.idle_since_us = self._context.clock.monotonic_us()
-        if worker.process.is_spent:  # it has run so many tries that another is to take its place
+        if worker.process.is_spent:  # it has run its maximum of tries: another one replaces it
             self._context.report([WorkerIdle(worker.number)])
         if not self._is_watching and self._group is not None:
             self._is_watching = True
             self._group.start_soon(self._watch_idle)
 
     async def _watch_idle(self) -> None:
-        """Report the workers that have been idle for long enough, while there are idle ones."""
+        """Report workers that have been idle for long enough, until no worker is idle."""
         clock, idle_seconds = self._context.clock, self._idle_seconds
         idle_us = round(idle_seconds * 1e6)
         while any(worker.idle_since_us is not None for worker in self.workers.values()):
@@ -561,10 +573,10 @@ class RemoteExecutor:
 
 
 class RemoteExecutors:
-    """All executors of the settings, and those that tasks name although the settings lack them.
+    """All executors of the settings, and those that tasks name but the settings do not contain.
 
     Args:
-        first_worker_no: The first number for workers; lower numbers are local slots.
+        first_worker_no: The first number for workers. Lower numbers are local slots.
     """
 
     def __init__(
@@ -585,7 +597,7 @@ class RemoteExecutors:
     async def run(
         self, lease: ExecutorLease, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
     ) -> None:
-        """Run all backends until cancelled. Each by itself: none waits for another."""
+        """Run all backends until cancelled. They run independently of each other."""
         async with anyio.create_task_group() as group:
             for executor in self._all.values():
                 await group.start(executor.run, lease)
@@ -604,7 +616,7 @@ class RemoteExecutors:
             owner.start(effect)
 
     def stop_try(self, effect: StopTry) -> None:
-        """End a try at once. Tries claimed after it are reported ``Recalled``."""
+        """End a try at once. Tries claimed after it are reported as ``Recalled``."""
         owner = self._owner(effect.worker)
         if owner is not None:
             owner.stop(effect.worker, (effect.task_no, effect.start_no))
@@ -621,13 +633,13 @@ class RemoteExecutors:
             executor.forget(run_no)
 
     def retire(self, effect: RetireWorker) -> None:
-        """Let a backend end a worker without tries."""
+        """Have a backend end a worker without tries."""
         owner = self._owner(effect.worker)
         if owner is not None:
             owner.retire(effect.worker)
 
     def pages(self) -> dict[tuple[str, WorkerLocation], str]:
-        """Return the address of a page about each worker and each engine that has one."""
+        """Return the addresses of the pages of all workers and engines that have a page."""
         found = {
             (name, worker.location): url
             for name, executor in self._all.items()
@@ -648,7 +660,7 @@ class RemoteExecutors:
 
 
 def _call_guarded(executor: str, call: Callable[..., None], *arguments: object) -> bool:
-    """Call a method of a backend; return whether it did not fail.
+    """Call a method of a backend. Return whether it succeeded.
 
     An error in a plug-in must not end the daemon.
     """
@@ -665,7 +677,7 @@ def _delay(failures: int) -> float:
 
 
 def location_of(info: WorkerInfo) -> WorkerLocation:
-    """Return where a worker runs, as texts that can be stored and shown, whatever it reports."""
+    """Return where a worker runs, as texts that are safe to store and show, whatever it reports."""
     worker = f"process {info.pid}" + (f" at {info.address}" if info.address else "")
     return WorkerLocation(_shown(info.host), _shown(worker))
 
@@ -674,7 +686,7 @@ def _duration(value: Any) -> float:
     """Return a duration that a backend states.
 
     Raises:
-        ValueError: If it is none.
+        ValueError: If the value is not a duration.
     """
     seconds = float(value)
     if not 0.0 <= seconds <= _LONGEST_SECONDS:

@@ -1,8 +1,8 @@
 """A process that hosts many coroutines or triggers, and its replacement when it dies or is blocked.
 
 The process answers pings from its event loop, so it does not answer while the loop is blocked. If C
-code holds the GIL, it blocks the watchdog in the host, too. The crash recorder, read from outside,
-still names the owner of that code, but not the line.
+code holds the GIL, the watchdog in the process is blocked, too. The daemon then still reads from
+the crash recorder whose code is running, but not at which line.
 """
 
 from __future__ import annotations
@@ -40,8 +40,10 @@ __all__ = (
 UNKNOWN_LOCATION = "code that holds the GIL"
 
 _COMPUTING_SHARE = 0.1
-"""Share of a beat that the event loop's thread must have computed to count as blocked by a step,
-however busy the machine is. A process that was stopped computes nothing."""
+"""Share of a beat that the event loop's thread must have computed to count as blocked by a step.
+
+It is low, because the machine may be busy. A stopped process computes nothing.
+"""
 
 
 class BlockedProcessMonitor:
@@ -49,7 +51,7 @@ class BlockedProcessMonitor:
 
     Args:
         child: The process.
-        beat_seconds: Length of a beat.
+        beat_seconds: Duration of a beat.
     """
 
     def __init__(self, child: Child, beat_seconds: float) -> None:
@@ -59,7 +61,7 @@ class BlockedProcessMonitor:
         self._used_seconds = 0.0
 
     def culprit(self, silent_beats: int) -> int:
-        """Return the owner of a step that computed during the whole last beat; -1 if none."""
+        """Return the owner of a step that computed during the whole last beat, or -1."""
         if not silent_beats:
             return -1
         was, used = self._number, self._used_seconds
@@ -74,14 +76,14 @@ HEALTH_SECONDS = 30.0
 
 _BEAT_SECONDS = 1.0
 _BEATS_AT_LEAST = 4
-"""A loop gets at least this many beats to give a sign of life, however short the limit is."""
+"""Minimum number of beats in which a loop can give a sign of life, however short the limit is."""
 
 
 class HostHeartbeat:
     """Detects that a process has not answered its pings for too long.
 
-    Silence is counted in beats and not measured by the clock. So a daemon that was itself stopped
-    for a while does not blame its hosts.
+    Silence is counted in beats instead of clock time. So a daemon that was itself stopped for a
+    while does not blame its hosts.
 
     Attributes:
         limit_seconds: Maximum seconds for which the process may be silent; infinity disables the
@@ -97,20 +99,20 @@ class HostHeartbeat:
         self.silent_beats = 0
 
     def reset(self) -> None:
-        """Reset the count after a message. The loop sends all messages, so it is not blocked."""
+        """Reset the count after a message. Messages are sent by the loop, so it is not blocked."""
         self.silent_beats = 0
 
     async def stopped(self, ping: Callable[[], None]) -> None:
-        """Return once the process is silent for too long from now on; at most 2 beats late.
+        """Return once the process has been silent for too long from now on; at most 2 beats late.
 
         Args:
-            ping: Called with each beat; must make the process reply.
+            ping: Called with each beat. It must make the process reply.
         """
         if math.isinf(self.limit_seconds):
             await anyio.sleep_forever()
         self.reset()
         allowed = math.ceil(self.limit_seconds / self.beat_seconds)
-        # One beat more than allowed: the first beat may have begun just before the last sign of
+        # Allow one beat more, because the first beat may have begun just before the last sign of
         # life.
         while self.silent_beats <= allowed:
             ping()
@@ -122,12 +124,12 @@ FIRST_DELAY_SECONDS = 0.1
 SECOND_DELAY_SECONDS = 1.0
 LONGEST_DELAY_SECONDS = 30.0
 LONG_LIFE_US = 60_000_000
-"""If a process lived for this long, its death counts as the first: the delay is reset."""
+"""Lifetime of a process after which its death counts as the first, with the shortest delay."""
 
 _LAG_SAMPLES = 30
 
 _FIRST_WORK_US = 5_000_000
-"""Within this time after its start, a host may still be sent the work for which it was started."""
+"""Time after a host's start in which it may still be sent the work for which it was started."""
 
 _WILL_BE_REPLACED = "%s: the %s host is replaced once no coroutine runs in it"
 
@@ -141,21 +143,22 @@ class SharedHost:
 
     A process whose event loop is blocked is killed, because nothing in it can continue or time out.
     If the blocking step is known, ``patience_seconds`` is the limit. Commands are dropped while
-    there is no process: the engine sends all of them again after ``HostUp``.
+    there is no process, because the engine sends all of them again after ``HostUp``.
 
     A commit may take longer than a replacement. So the engine may assign work to a process that it
     does not know to be dead, and the command arrives when the next process is up. The engine then
     regards that work as lost, and would never end it there. Therefore each process has a number,
-    and ``accepts`` returns whether it may start what the engine decided to assign.
+    and ``accepts`` returns whether a process may start work that the engine assigned to a number.
 
-    In another interpreter than the daemon's own, a process is up once it has answered. If one dies
-    before that, ``run`` returns, because its interpreter has to be checked first.
+    If the process uses another interpreter than the daemon's own, it counts as up once it has
+    answered. If it dies before that, ``run`` returns, because the interpreter has to be checked
+    first.
 
     Args:
         role: See ``core.state.child_roles``.
         on_reports: Called with the reports of the process.
-        on_lost: Called when the process is dead, before ``HostLost`` is reported; must clear all
-            state about it.
+        on_lost: Called when the process is dead, before ``HostLost`` is reported. Must clear all
+            state about the process.
         health_seconds: Maximum seconds for which its event loop may be blocked.
         patience_seconds: Returns the maximum seconds for which one step may block now. A host that
             is blocked for longer is replaced without delay, and the step's owner is the culprit.
@@ -223,7 +226,7 @@ class SharedHost:
 
     @property
     def is_up(self) -> bool:
-        """True while there is a process that accepts commands."""
+        """Whether there is a process that accepts commands."""
         return self._outgoing is not None
 
     @property
@@ -232,12 +235,12 @@ class SharedHost:
         return self._process_no
 
     def accepts(self, process_no: int) -> bool:
-        """Return whether this process is up, and work was assigned to it and not to another."""
+        """Return whether the process with this number is up, so that its work may start."""
         return self.is_up and process_no == self._process_no
 
     @property
     def is_open(self) -> bool:
-        """True while commands can still reach a process."""
+        """Whether commands can still reach a process."""
         return self._child is not None and self._child.is_open
 
     @property
@@ -246,7 +249,7 @@ class SharedHost:
         return None if self._child is None else self._child.pid
 
     def put(self, message: object) -> None:
-        """Send a command with the next frame; drop it if there is no process."""
+        """Send a command with the next frame. Drop it if there is no process."""
         if self._outgoing is not None:
             self._commands_sent += 1
             self._outgoing.put(message)
@@ -258,23 +261,23 @@ class SharedHost:
 
     @property
     def was_idle(self) -> bool:
-        """True if the last process ended because it had no work."""
+        """Whether the last process ended because it had no work."""
         return self._was_idle
 
     @property
     def is_idle(self) -> bool:
-        """True if a process has been up for a while, and has no work."""
+        """Whether a process has been up for a while, and has no work."""
         up_us = self._context.clock.monotonic_us() - self._up_since_us
         return self.is_up and up_us > _FIRST_WORK_US and self._is_idle()
 
     def end(self) -> None:
-        """End the process, which is idle, and do not replace it."""
+        """End the idle process, and do not replace it."""
         if self._child is not None:
             self._was_idle = True
             self._child.dismiss()
 
     def outdate_unless(self, generation: int, name: str) -> None:
-        """Replace the process once no coroutine runs in it, unless its interpreter is this one.
+        """Replace the process, once no coroutine runs in it, if its interpreter is outdated.
 
         Args:
             generation: The current generation of its interpreter.
@@ -292,7 +295,7 @@ class SharedHost:
             self._child.kill()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Run a process, and replace it, until cancelled, idle, or without a usable interpreter.
+        """Run and replace a process until cancelled, idle, or without a usable interpreter.
 
         Signals ``task_status`` when the first process is up, or could not be started.
         """
@@ -308,14 +311,14 @@ class SharedHost:
                 await self._context.children.wait_for_headroom()
                 continue
             if self._offender >= 0 or self._is_outdated:
-                continue  # no delay: it was blocked, or served, for longer than a start takes
+                continue  # no delay: the host lived longer than a start takes
             if clock.monotonic_us() - born > LONG_LIFE_US:
                 deaths = 0
             await clock.sleep(_delay_seconds(deaths))
             deaths += 1
 
     async def _serve(self) -> bool:
-        """Run one process until it is dead. Return whether the machine could start it."""
+        """Run one process until it is dead. Return whether it could be started."""
         if not self._find_interpreter():
             self._is_unusable = True
             return True
@@ -339,7 +342,7 @@ class SharedHost:
                         group.start_soon(self._dismiss_when_idle, child)
                     failure = await child.ended()
                     group.cancel_scope.cancel()
-                # The process is certainly dead, so the crash recorder still names the owner of the
+                # The process is certainly dead, so the crash recorder still names the owner of its
                 # last step.
                 culprit = child.culprit()
         except* NoHeadroom:
@@ -350,7 +353,8 @@ class SharedHost:
             _logger.error("no %s host: %s", self._role, exc.exceptions)  # noqa: TRY400
         finally:
             was_up, self._outgoing, self._child = self.is_up, None, None
-            # The step may have ended before the kill, and a step of another owner may have begun.
+            # The blocking step may have ended before the kill, and a step of another owner may have
+            # begun.
             culprit = culprit if self._offender < 0 else self._offender
             class_path = self._class_of(culprit)
             self._on_lost()
@@ -361,14 +365,14 @@ class SharedHost:
         return has_headroom
 
     def _find_interpreter(self) -> bool:
-        """Find out how to start the process. Return whether its interpreter can be used now."""
+        """Determine how to start the process. Return whether its interpreter can be used now."""
         name, known = interpreter_of(self._role), self._context.interpreters
         if name and known is not None:
             self._launch = known.launch(name)
         return not name or self._launch is not None
 
     def _died_silently(self, launch: Launch, how: Failure | BaseException | None) -> None:
-        """Have the interpreter checked, because a process died before it answered."""
+        """Request the check of the interpreter, because a process died before it answered."""
         words = how.message if isinstance(how, Failure) else str(how)
         self._is_unusable = True
         if self._context.interpreters is not None:
@@ -413,7 +417,7 @@ class SharedHost:
             await self._on_output(printed)
 
     def _attribute(self, block: BlockedLoop) -> None:
-        """Kill the process if a step blocks the loop for longer than ``patience_seconds``."""
+        """Kill the process if a step has blocked the loop for longer than ``patience_seconds``."""
         child, seconds = self._child, block.milliseconds / 1000
         is_slow_once = block.is_over or block.is_loading
         if child is None or is_slow_once or seconds < self._patience_seconds():
@@ -523,7 +527,7 @@ def _blocked(seconds: float, where: str) -> Failure:
 
 
 def _delay_seconds(deaths: int) -> float:
-    """Return the delay after a death that follows ``deaths`` earlier ones. Each one is logged."""
+    """Return the delay after a death that follows ``deaths`` earlier ones. Log each death."""
     if not deaths:
         return FIRST_DELAY_SECONDS
     delay = backoff_seconds(deaths, first=FIRST_DELAY_SECONDS, longest=LONGEST_DELAY_SECONDS)

@@ -48,14 +48,17 @@ SHUTDOWN = "shutdown"
 
 REPLACE_SECONDS = 0.35
 REASSIGN_SECONDS = 50e-6
-"""Estimated delay of the other triggers if their host is replaced: a fixed part, plus this for each
-of them. A step that has blocked for that long may well block for as long again."""
+"""Estimated delay of the other triggers if their host is replaced.
+
+It consists of ``REPLACE_SECONDS`` and this time for each trigger. A step that has already blocked
+for as long may well block for as long again.
+"""
 
 _SHOWN_BYTES = 2_000
 """Limit for output that belongs to no task."""
 
 _HEAP_SLACK = 64
-"""Number of entries that the queue's heap may have beyond twice the number of waiting triggers."""
+"""Maximum entries of the queue's heap in excess of twice the number of waiting triggers."""
 
 _logger = logging.getLogger(__name__)
 
@@ -74,7 +77,7 @@ class _Hosted(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def of(cls, host: StartTrigger, class_no: int) -> Self:
-        """Return the record of a command. The class path is interned: many triggers share it."""
+        """Return the record of a command. The class path is interned, as many triggers share it."""
         return cls(
             host.assignment_id,
             host.run_no,
@@ -106,9 +109,9 @@ class Triggerer:
     """Runs triggers in the host process of one role. If it dies, ``HostLost`` names the culprit.
 
     For the role ``quarantine``, the process is started when the first trigger is assigned. Triggers
-    beyond the capacity wait, ordered by priority and then by age; ``TriggerCapacityChanged``
+    beyond the capacity wait, ordered by priority and then by age. ``TriggerCapacityChanged``
     reports each of them to the engine. Assignments are dropped while there is no process, or if
-    they were decided for another one: after ``HostUp`` the engine assigns all waiting triggers
+    they were decided for another process. After ``HostUp`` the engine assigns all waiting triggers
     again.
     """
 
@@ -162,7 +165,7 @@ class Triggerer:
 
     @property
     def load(self) -> HostLoad:
-        """Load of the host, and its triggers, including those that it was told to release."""
+        """Load of the host, counting triggers that it was told to release but still has."""
         return msgspec.structs.replace(
             self._host.load,
             triggers=len(self._hosted),
@@ -184,9 +187,9 @@ class Triggerer:
     def _patience_seconds(self) -> float:
         """Return the maximum seconds for which one trigger may block the others.
 
-        There is no limit in quarantine, whose triggers have to accept that, nor in a DAG's own
-        host, which has no triggers of other DAGs. There is no limit during shutdown either, because
-        no trigger is assigned again and the caller limits the duration.
+        There is no limit in quarantine, where triggers have to accept blocking. There is none in a
+        DAG's own host, which has no triggers of other DAGs. There is none during shutdown either,
+        because no trigger is assigned again and the caller limits the duration.
         """
         others = len(self._hosted) - 1
         is_shared = kind_of(self._role) == TRIGGERS and not is_own(self._role)
@@ -240,7 +243,7 @@ class Triggerer:
         return is_here
 
     def end(self, effect: ReleaseTrigger) -> None:
-        """Release a trigger. ``TriggerEnded`` confirms it: at once if the host lacks it."""
+        """Release a trigger. ``TriggerEnded`` confirms it, at once if the host does not have it."""
         end = effect.end
         if end.trigger_no in self._hosted:
             self._host.put(end)
@@ -256,7 +259,7 @@ class Triggerer:
         """Return the next fire times of a timetable or the failure; ``None`` without a process.
 
         Args:
-            host: Data from which to create an instance of the timetable; this host need not run it.
+            host: Data from which to create an instance of the timetable. This host need not run it.
             after: Only fire times after this timestamp are returned.
             count: Maximum number of fire times.
         """
@@ -271,9 +274,9 @@ class Triggerer:
         return self._expected
 
     async def shut_down(self) -> None:
-        """Release all triggers because the daemon is shutting down; return when all are released.
+        """Release all triggers because the daemon is shutting down. Return when all are released.
 
-        No trigger is assigned any more. The releases are not reported: for the engine, the tasks
+        No trigger is assigned any more. The releases are not reported. For the engine, the tasks
         stay deferred, and the next daemon assigns their triggers again. The caller limits the time.
         """
         self._is_closing = True
@@ -286,7 +289,7 @@ class Triggerer:
     # ── for display ─────────────────────────────────────────────────────────────────────
 
     async def describe(self, numbers: Sequence[TriggerNo]) -> dict[TriggerNo, TriggerDescription]:
-        """Return the descriptions of those triggers the host has; ``{}`` if it is too slow."""
+        """Return the descriptions of the triggers that the host has; ``{}`` if it is too slow."""
         known = tuple(number for number in numbers if number in self._hosted)
         if not known or not self._host.is_up:
             return {}
@@ -296,7 +299,7 @@ class Triggerer:
 
     @property
     def is_open(self) -> bool:
-        """True while replies can still reach the host."""
+        """Whether replies can still reach the host."""
         return self._host.is_open
 
     def serves(self, run_no: RunNo) -> bool:
@@ -350,7 +353,8 @@ class Triggerer:
     def _is_idle(self) -> bool:
         """Return whether the host has no triggers, and the engine knows how the last ones ended.
 
-        If it ended earlier, the engine would assign them again, and they would fire twice.
+        If the host ended earlier, the engine would assign these triggers again, and they would fire
+        twice.
         """
         self._storing = set(filter(self._context.is_storing, self._storing))
         return not (self._hosted or self._waiting or self._storing)
@@ -415,7 +419,7 @@ class Triggerer:
         while self._heap:
             _, number = heapq.heappop(self._heap)
             body = self._waiting.take(number)
-            if body is not None:  # otherwise it was released in the meantime
+            if body is not None:  # otherwise the trigger was released in the meantime
                 host = _decode_host(body)
                 self._assign(host)
                 self._context.report(
@@ -436,7 +440,7 @@ class Triggerer:
         hosted = self._find(number, assignment_id)
         if hosted is None:
             return  # output of an abandoned assignment
-        if hosted.task_index < 0:  # it starts runs, and belongs to no task
+        if hosted.task_index < 0:  # the trigger starts runs, and belongs to no task
             shown = self._context.tasklog.masks.masked(output.data)[:_SHOWN_BYTES]
             name = self._classes[hosted.class_no]
             with about(trigger_id=number, trigger=name):
@@ -453,7 +457,10 @@ class Triggerer:
             log.close()
 
     async def _on_data(self, data: bytes) -> None:
-        """Log output from the pipe. It is from C libraries and grandchildren, not from triggers."""
+        """Log output from the pipe.
+
+        It comes from C libraries and grandchildren, not from triggers.
+        """
         shown = self._context.tasklog.masks.masked(data)[:_SHOWN_BYTES]
         _logger.info("the %s host printed: %r", self._role, shown)
 

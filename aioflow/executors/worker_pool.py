@@ -1,8 +1,8 @@
-"""Slot workers: a bounded number of busy processes, and idle ones besides them.
+"""Slot workers: a bounded number of busy processes, and idle processes besides them.
 
 A process serves one DAG version for its whole life, so a slot that gets work of another file needs
 another process. The former process stays idle, and any slot may use it again. So work that
-alternates between files starts no new processes. One process without loaded code is ready for
+alternates between files starts no new processes. A spare process without loaded code is ready for
 a version that has no process.
 
 A try assigned to a slot *waits* until the slot has a process that accepts it. A slot has a process
@@ -52,8 +52,10 @@ __all__ = (
 )
 
 HEAD_START_SECONDS = 0.1
-"""Delay before a spare process is started to replace one that was taken. A start takes at least as
-much processor time as the first task of a small DAG file."""
+"""Delay before a taken spare process is replaced.
+
+A start takes at least as much processor time as the first task of a small DAG file.
+"""
 
 FIRST_DELAY_SECONDS = 0.1
 LONGEST_DELAY_SECONDS = 5.0
@@ -62,7 +64,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Slot(Protocol):
-    """What ``WorkerProcesses`` needs from a slot; see ``Worker``."""
+    """The part of a slot that ``WorkerProcesses`` uses; see ``Worker``."""
 
     @property
     def wanted_version(self) -> str | None:
@@ -70,10 +72,10 @@ class Slot(Protocol):
 
     @property
     def wanted_interpreter(self) -> str:
-        """Interpreter of that version; empty for the daemon's own."""
+        """Interpreter of the version; empty for the daemon's own."""
 
     def give_up(self) -> None:
-        """Give the waiting tries back to the engine, because their interpreter is unusable."""
+        """Return the waiting tries to the engine, because their interpreter is unusable."""
 
     def use(self, process: Process) -> None:
         """Accept a process and send it the waiting tries."""
@@ -82,14 +84,14 @@ class Slot(Protocol):
         """Settle the tries of a dead process."""
 
     def watch(self, process: Process) -> bool:
-        """Ping the process; return whether to abandon it."""
+        """Ping the process. Return whether to abandon it."""
 
 
 class WorkerProcesses:
     """Starts processes, assigns them to slots, and caches idle ones.
 
     Args:
-        slots: Number of slots. As many loaded processes stay, however long they are idle.
+        slots: Number of slots. As many idle processes with loaded code are retained without limit.
         idle_seconds: Lifetime of an idle process beyond that number.
         memory_bytes: Memory limit of all idle processes, enforced while there are more than slots.
         frozen_seconds: Maximum seconds for which a busy process may neither answer nor compute.
@@ -123,7 +125,7 @@ class WorkerProcesses:
         self._is_watching = math.isinf(frozen_seconds)  # infinite: never start the watch
 
     async def run(self) -> None:
-        """Run processes until cancelled; then kill all of them."""
+        """Run processes until cancelled. Then kill all of them."""
         async with anyio.create_task_group() as self._group:
             self._start(self._slots)
             await anyio.sleep_forever()
@@ -131,7 +133,7 @@ class WorkerProcesses:
     # ── verbs ───────────────────────────────────────────────────────────────────────────
 
     def request_process(self, slot: Slot) -> None:
-        """Assign a process to a slot for its waiting tries, now or as soon as there is one."""
+        """Assign a process to a slot for its waiting tries, now or as soon as one is available."""
         version = slot.wanted_version
         if version is None:
             return
@@ -168,7 +170,7 @@ class WorkerProcesses:
             self._group.start_soon(self._watch)
 
     async def _watch(self) -> None:
-        """Ping the processes while slots have any."""
+        """Ping the processes as long as slots have any."""
         while self._holders:
             await self._context.clock.sleep(beat_seconds(self._frozen_seconds))
             for process, slot in list(self._holders.items()):
@@ -179,7 +181,7 @@ class WorkerProcesses:
     def _abandon(self, process: Process) -> None:
         """Let a slot continue without a process that was killed but hangs in the kernel.
 
-        The process runs no more code: when it returns from the kernel, the signal takes effect
+        The process runs no more code. When it returns from the kernel, the signal takes effect
         first.
         """
         self._holders.pop(process).lost(process, process.kill_frozen())
@@ -207,7 +209,7 @@ class WorkerProcesses:
         self._trim()
 
     def _take_idle(self, version: str, interpreter: str) -> Process | None:
-        """Return the most recently used idle process of a version, or else one without loaded code.
+        """Return the most recently used idle process of a version, or one without loaded code.
 
         Return ``None`` if there is neither.
         """
@@ -219,7 +221,7 @@ class WorkerProcesses:
         return process
 
     def _remove_idle(self, process: Process) -> None:
-        """Remove a process from the idle processes. Does nothing if it is not idle."""
+        """Remove a process from the idle processes, if it is idle."""
         if process in self._unloaded:
             self._unloaded.remove(process)
         idle = self._idle.get(process.version, [])
@@ -234,7 +236,7 @@ class WorkerProcesses:
     # ── numbers ─────────────────────────────────────────────────────────────────────────
 
     def _fill(self) -> None:
-        """Start the processes that slots wait for, and after a delay spare ones without code."""
+        """Start the processes that slots wait for and, after a delay, spare ones without code."""
         if self._group is None:
             return
         self._fill_others()
@@ -259,14 +261,14 @@ class WorkerProcesses:
                     slot.give_up()
                 continue
             if launch is None:
-                continue  # it is being checked
+                continue  # the interpreter is being checked
             for _ in range(wanted[name] - self._starting_others[name]):
                 self._starting_others[name] += 1
                 assert self._group is not None  # noqa: S101 - see ``_fill``
                 self._group.start_soon(self._serve_other, launch)
 
     def interpreter_changed(self, name: str) -> None:
-        """End processes of an interpreter that was changed, and start those that slots wait for."""
+        """End processes of a changed interpreter, and start the processes that slots wait for."""
         known = self._context.interpreters
         generation = 0 if known is None else known.generation(name)
         for process in list(self._all):
@@ -279,14 +281,14 @@ class WorkerProcesses:
         self._fill()
 
     async def _replenish(self) -> None:
-        """Start spare processes, after a delay in which the taken process can begin its work."""
+        """Start spare processes after a delay, in which the taken process can begin its work."""
         await self._context.clock.sleep(HEAD_START_SECONDS)
         self._is_replenishing = False
         if not self._is_backing_off:
             self._start(self._missing_ready)
 
     def _start(self, processes: int) -> None:
-        """Start processes until ``processes`` are starting, counting those already starting."""
+        """Start processes until ``processes`` are starting, including those already starting."""
         for _ in range(processes - self._starting):
             self._starting += 1
             assert self._group is not None  # noqa: S101 - nothing is started before ``run``
@@ -302,10 +304,10 @@ class WorkerProcesses:
 
     @property
     def _missing_ready(self) -> int:
-        """Number of processes to start: those slots wait for, and spare ones without code.
+        """Number of processes to start: those that slots wait for, and spare ones without code.
 
-        There is to be one spare process, or one per slot that has no process. While starts fail, no
-        spare processes are started.
+        The target is one spare process, or one per slot without a process if that is more. While
+        starts fail, no spare processes are started.
         """
         waiting = self._waiting
         if self._failures:
@@ -314,7 +316,10 @@ class WorkerProcesses:
         return waiting + max(1, free - waiting) - len(self._unloaded)
 
     def _trim(self) -> None:
-        """Dismiss the least recently used idle processes while all of them use too much memory."""
+        """Dismiss the least recently used idle processes while all together use too much memory.
+
+        Only processes in excess of the number of slots are dismissed.
+        """
         while self._has_extra and self._idle_bytes > self._memory_bytes:
             self._dismiss(self._least_recent())
         if self._group is not None and self._has_extra and not self._is_aging:
@@ -322,7 +327,7 @@ class WorkerProcesses:
             self._group.start_soon(self._dismiss_unused)
 
     async def _dismiss_unused(self) -> None:
-        """Dismiss idle processes unused for too long, while there are more than slots."""
+        """Dismiss processes idle for too long, while there are more idle ones than slots."""
         clock = self._context.clock
         while self._has_extra and not math.isinf(self._idle_seconds):
             oldest = self._least_recent()
@@ -349,7 +354,7 @@ class WorkerProcesses:
     # ── lifecycle ───────────────────────────────────────────────────────────────────────
 
     async def _serve(self) -> None:
-        """Run one process until it is dead, then settle its tries."""
+        """Run one process until it is dead. Then settle its tries."""
         process, failure = Process(self._context, Heartbeat(self._frozen_seconds)), NO_PROCESS
         is_up = lacks_headroom = False
 
@@ -381,7 +386,10 @@ class WorkerProcesses:
             slot.lost(process, failure)
 
     async def _serve_other(self, launch: Launch) -> None:
-        """Run a process of another interpreter. If it never answers, no try has to do with it."""
+        """Run a process of another interpreter.
+
+        If it dies before it answers, no try is affected.
+        """
         heartbeat = Heartbeat(self._frozen_seconds)
         process, failure = Process(self._context, heartbeat, launch), NO_PROCESS
         known, is_up, lacks_headroom = self._context.interpreters, False, False
@@ -415,10 +423,10 @@ class WorkerProcesses:
         self._try_again(lacks_headroom=lacks_headroom)
 
     def _try_again(self, *, lacks_headroom: bool) -> None:
-        """Start missing processes. If starts fail, do it after a delay."""
+        """Start missing processes. If starts fail, retry after a delay."""
         if lacks_headroom:
             self._failures = max(1, self._failures)
-            if self._idle_count:  # an idle process uses memory that another one needs
+            if self._idle_count:  # an idle process uses memory that another process needs
                 self._dismiss(self._least_recent())
         if not self._failures:
             self._fill()
@@ -439,7 +447,7 @@ class WorkerProcesses:
 
 
 SILENT_DEATHS_LIMIT = 3
-"""Number of consecutive processes that die before they report anything, after which a try fails."""
+"""Number of consecutive processes that die without any report until a try fails."""
 
 
 class Worker:
@@ -468,7 +476,10 @@ class Worker:
             self._processes.request_process(self)
 
     def stop(self, key: TryKey) -> None:
-        """End a try at once, and kill all that its process has started. It reports nothing more."""
+        """End a try at once, and kill all that its process has started.
+
+        Nothing more is reported.
+        """
         if self._waiting.pop(key, None) is None and self._process is not None:
             self._process.stop(key)
 
@@ -489,15 +500,18 @@ class Worker:
 
     @property
     def wanted_interpreter(self) -> str:
-        """Interpreter of that version; empty for the daemon's own."""
+        """Interpreter of the version; empty for the daemon's own."""
         return next((self._interpreter_of(effect) for effect in self._waiting.values()), "")
 
     def _interpreter_of(self, effect: StartTry) -> str:
-        """Return the interpreter of a try. Without a list of interpreters, all run in ours."""
+        """Return the interpreter of a try.
+
+        Without a list of interpreters, it is the daemon's own.
+        """
         return "" if self._context.interpreters is None else interpreter_of(effect.role)
 
     def give_up(self) -> None:
-        """Give the waiting tries back to the engine, because their interpreter is unusable."""
+        """Return the waiting tries to the engine, because their interpreter is unusable."""
         back, self._waiting = tuple(self._waiting), {}
         self._context.report([Recalled(back)])
 
@@ -522,7 +536,7 @@ class Worker:
             self._processes.request_process(self)
 
     def watch(self, process: Process) -> bool:
-        """Ping the process; kill it if it has given no sign of life for too long.
+        """Ping the process. Kill it if it has given no sign of life for too long.
 
         Returns:
             Whether to abandon the process, because it was killed and does not die.
@@ -547,8 +561,8 @@ class Worker:
     def _return_process(self, process: Process) -> None:
         """Let another slot use the process, which has ended all its tries.
 
-        Does nothing if the slot has already returned it, since threads left by a task may still
-        report.
+        Does nothing if the slot has already returned the process, because threads left by a task
+        may still report.
         """
         if process is not self._process:
             return
@@ -560,17 +574,19 @@ class Worker:
 
 
 IDLE_SECONDS = 600.0
-"""While there are more idle processes than slots, one that is unused for this long is dismissed."""
+"""Idle time after which a process is dismissed, while there are more idle processes than slots."""
 MEMORY_SHARE = 4
-"""While there are more idle processes than slots, all of them may use 1/``MEMORY_SHARE`` of the
-memory."""
+"""All idle processes together may use 1/``MEMORY_SHARE`` of the memory.
+
+The limit applies only while there are more idle processes than slots.
+"""
 
 
 class WorkerPool:
     """Runs ``def`` bodies in ``slots`` slots, numbered from 0.
 
     The commands never block and never fail: outcomes are reported. A worker that dies is replaced.
-    If a try had begun in it, the try is reported ``Failed``; a claimed try is reported
+    If a try had begun in it, the try is reported as ``Failed``. A claimed try is reported as
     ``Recalled``.
 
     Args:
@@ -596,7 +612,7 @@ class WorkerPool:
         self._workers = tuple(Worker(n, context, self._processes) for n in range(slots))
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Run processes for the slots until cancelled; then kill all of them."""
+        """Run processes for the slots until cancelled. Then kill all of them."""
         async with anyio.create_task_group() as group:
             group.start_soon(self._processes.run)
             task_status.started()
@@ -606,7 +622,7 @@ class WorkerPool:
         self._workers[effect.worker].start(effect)
 
     def stop_try(self, effect: StopTry) -> None:
-        """End a try at once. Tries claimed after it are reported ``Recalled``."""
+        """End a try at once. Tries claimed after it are reported as ``Recalled``."""
         self._workers[effect.worker].stop((effect.task_no, effect.start_no))
 
     def recall(self, effect: RecallTries) -> None:
@@ -614,7 +630,7 @@ class WorkerPool:
         self._workers[effect.worker].recall(effect.tries)
 
     def interpreter_changed(self, name: str) -> None:
-        """Run tries that start from now on in the interpreter as it is now."""
+        """Run tries that start from now on in the changed interpreter."""
         self._processes.interpreter_changed(name)
 
     def forget(self, run_no: RunNo) -> None:

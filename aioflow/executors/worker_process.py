@@ -1,4 +1,4 @@
-"""A process of a slot: runs ``def`` bodies of one DAG version, one after the other.
+"""A process of a slot. It runs ``def`` bodies of one DAG version, one after another.
 
 A try assigned to the process is *sent* (claimed) until it has *begun*. When the process dies, a try
 that had begun fails, and tries that were only sent return to the engine. The output of the process
@@ -64,15 +64,18 @@ _BEATS_AT_LEAST = 4
 _NOTICED_BEATS = 2
 _DEATH_BEATS = 4
 _COMPUTING_SHARE = 0.02
-"""Share of a beat for which a process has to compute, however busy the machine is. A thread that
-waits for the GIL wakes up now and then, but uses less."""
+"""Share of a beat that a process must have computed to count as computing.
+
+It is low, because the machine may be busy. A thread that waits for the GIL wakes up now and then,
+but uses less.
+"""
 
 
 class Heartbeat:
     """Counts the beats for which one process has neither answered nor computed.
 
-    Silence is counted in beats and not measured by the clock. So a daemon that was itself stopped
-    for a while does not blame its workers.
+    Silence is counted in beats instead of clock time. So a daemon that was itself stopped for a
+    while does not blame its workers.
 
     Attributes:
         beat_seconds: Interval between pings.
@@ -84,7 +87,7 @@ class Heartbeat:
         self.beat_seconds = beat_seconds(limit_seconds)
         self.silent_beats = 0
         self.is_reported = False
-        # One beat more than allowed: the first beat may have begun just before the last sign of
+        # Allow one beat more, because the first beat may have begun just before the last sign of
         # life.
         self._allowed = limit_seconds / self.beat_seconds + 1
         self._used_seconds = 0.0
@@ -94,7 +97,7 @@ class Heartbeat:
         self.silent_beats = 0
 
     def beat(self, child: Connection) -> None:
-        """Count one more beat; restart the count if the process computed during the last one."""
+        """Count one more beat. Restart the count if the process computed during the last beat."""
         if self.silent_beats:
             used, self._used_seconds = self._used_seconds, child.processor_seconds()
             if self._used_seconds - used >= _COMPUTING_SHARE * self.beat_seconds:
@@ -103,17 +106,17 @@ class Heartbeat:
 
     @property
     def is_silent(self) -> bool:
-        """True if the process has been silent for long enough to report that."""
+        """Whether the process has been silent for long enough to report that."""
         return self.silent_beats > _NOTICED_BEATS
 
     @property
     def is_frozen(self) -> bool:
-        """True if the process has been silent for too long, so that it must be killed."""
+        """Whether the process has been silent for too long, so that it must be killed."""
         return self.silent_beats > self._allowed
 
     @property
     def survives_kill(self) -> bool:
-        """True if the process hangs in the kernel, since it should have died of the kill by now."""
+        """Whether the process hangs in the kernel, since it should have died of the kill by now."""
         return self.silent_beats > self._allowed + _DEATH_BEATS
 
     @property
@@ -150,11 +153,11 @@ class WorkerOutput:
         self._expected[start.task_no, start.start_no] = start
 
     async def keep(self, data: bytes) -> None:
-        """Write a piece of output to the logs of its tries. Wait while the disk is slow."""
+        """Write a piece of output to the logs of its tries. Blocks while the disk is slow."""
         await self._keep_pieces(self._attribution.feed(data))
 
     async def finish(self) -> None:
-        """Write the buffered rest of the output, after the process has died."""
+        """Write the rest of the buffered output, after the process has died."""
         await self._keep_pieces(self._attribution.finish())
         if self._log is not None:
             self._log.close()
@@ -182,7 +185,7 @@ class WorkerOutput:
             self._log.close()
         self._log = None if start is None else self._tasklog.open(log_key(start))
         if start is not None:
-            # Tries sent before this one print nothing more: they have ended or were recalled.
+            # Tries sent before this one have ended or were recalled, so they print nothing more.
             done = list(itertools.takewhile(lambda other: other != key, self._expected))
             for earlier in done:
                 del self._expected[earlier]
@@ -201,15 +204,18 @@ def log_key(start: StartTask) -> LogKey:
 
 
 TRIES_LIMIT = 100_000
-"""A process is replaced after this many tries, to bound leaks. The slot's next try then waits about
-0.3 s for a start and an import; this must happen to fewer than one try in a hundred."""
+"""Number of tries after which a process is replaced, to limit the effect of leaks.
+
+The slot's next try then waits about 0.3 s for a start and an import. This must happen to fewer than
+one try in a hundred.
+"""
 MEMORY_LIMIT_BYTES = 1024 * 1024 * 1024
-"""A process is also replaced once it uses this much memory, see ``MEMORY_CHECK_TRIES``."""
+"""Memory at which a process is replaced as well, see ``MEMORY_CHECK_TRIES``."""
 MEMORY_CHECK_TRIES = 64
-"""Number of tries between two checks of the memory."""
+"""Number of tries between two memory checks."""
 
 RUNS_LIMIT = 128
-"""Maximum runs that a process knows. A dropped run is sent again with its next try."""
+"""Maximum number of runs that a process knows. A dropped run is sent again with its next try."""
 
 STUCK_FACTOR = 10
 STUCK_FLOOR_US = 5_000
@@ -250,7 +256,7 @@ class Connection(Protocol):
 
     @property
     def log_nonce(self) -> str:
-        """Distinguishes aioflow's marks in the output of the process from what user code prints."""
+        """A nonce that distinguishes aioflow's marks in the output from the output of user code."""
 
     @property
     def is_open(self) -> bool:
@@ -266,16 +272,17 @@ class Connection(Protocol):
         """Tell an idle process to exit."""
 
     def processor_seconds(self) -> float:
-        """Return the processor time that it has used; 0 if that is not known."""
+        """Return the processor time that the process has used; 0 if it is unknown."""
 
     def memory_bytes(self) -> int:
-        """Return its resident memory; 0 if that is not known."""
+        """Return the resident memory of the process; 0 if it is unknown."""
 
 
 class Process:
     """A worker process, created by ``WorkerProcesses``. It lives as long as its ``run``.
 
-    In another interpreter than the daemon's own, it accepts tries once it has answered.
+    If it uses another interpreter than the daemon's own, it accepts tries only once it has
+    answered.
 
     Args:
         heartbeat: Counts for how long the process is silent.
@@ -318,11 +325,11 @@ class Process:
     # ── lifecycle ───────────────────────────────────────────────────────────────────────
 
     async def run(self, on_up: Callable[[], None]) -> Failure:
-        """Start the process, call ``on_up``, and return why it ended once it is dead.
+        """Start the process and call ``on_up``. Once the process is dead, return why it ended.
 
         Raises:
             OSError: In an exception group, if the process could not be started. It is a
-                ``NoHeadroom`` if the machine has no room for another process.
+                ``NoHeadroom`` if the machine has no capacity for another process.
             InterpreterUnusable: In an exception group, if there is no program at the path of its
                 interpreter.
         """
@@ -353,7 +360,7 @@ class Process:
         return self._killed_for or failure
 
     async def on_output(self, data: bytes) -> None:
-        """Write a piece of output. Wait while the disk is slow."""
+        """Write a piece of output. Blocks while the disk is slow."""
         if self._printing is not None:
             await self._printing.keep(data)
 
@@ -372,7 +379,7 @@ class Process:
             self._child.dismiss()
 
     def retire(self) -> None:
-        """Accept no other tries, and end when those that it has are over."""
+        """Accept no further tries, and end when the current ones are over."""
         self._is_retired = True
 
     def _kill(self) -> None:
@@ -381,13 +388,13 @@ class Process:
             self._child.kill()
 
     def beat(self) -> None:
-        """Ping the process, and count the beat unless it has answered since the last one."""
+        """Ping the process, and count the beat unless it has answered since the last ping."""
         if self._child is not None:
             self._send(Ping(self._context.clock.monotonic_us()))
             self.heartbeat.beat(self._child)
 
     def kill_frozen(self) -> Failure:
-        """Kill the process because it was silent for too long; return the failure of its tries."""
+        """Kill the process because it was silent for too long. Return the failure of its tries."""
         if self._killed_for is None:
             seconds = self.heartbeat.silent_us / 1e6
             message = f"the worker neither answered nor used CPU for {seconds:g} s, and was killed"
@@ -397,10 +404,10 @@ class Process:
 
     @property
     def is_spent(self) -> bool:
-        """True if it must end: retired, too large, or after enough tries. May check the memory.
+        """Whether the process must end: retired, too large, or after enough tries.
 
-        The memory is checked after its first try, when its code is loaded, and then every
-        ``MEMORY_CHECK_TRIES`` tries.
+        This may check the memory, which happens after the first try, when the code is loaded, and
+        then every ``MEMORY_CHECK_TRIES`` tries.
         """
         if self._child is not None and (
             not self.memory_bytes or self._tries % MEMORY_CHECK_TRIES == 0
@@ -411,18 +418,18 @@ class Process:
 
     @property
     def died_silently(self) -> bool:
-        """True if a dead process died by itself, before it reported anything."""
+        """Whether the dead process died by itself, before it had reported anything."""
         return self._is_accepting and not self.has_reported
 
     # ── verbs ───────────────────────────────────────────────────────────────────────────
 
     @property
     def is_busy(self) -> bool:
-        """True while it has tries that have not ended."""
+        """Whether the process has tries that have not ended."""
         return bool(self._sent)
 
     def can_take(self, version: str, interpreter: str = "") -> bool:
-        """Return whether the process accepts tries of this version, which runs in an interpreter.
+        """Return whether the process accepts tries of a version that runs in this interpreter.
 
         A process that has loaded a version has the right interpreter.
         """
@@ -449,14 +456,14 @@ class Process:
             self._printing.expect(effect.start)
         self._send(effect.start)
         if self._begun is not None:
-            self._begun.is_recalled = False  # another try waits for it again
+            self._begun.is_recalled = False  # another try waits behind it again
         self._rearm()
 
     def stop(self, key: TryKey) -> None:
-        """End a try at once, and kill all that it has started. It reports nothing more."""
+        """End a try at once, and kill all that it has started. Nothing more is reported."""
         found = self._sent.get(key)
         if found is None:
-            return  # it has ended
+            return  # the try has ended
         found.is_stopped = True
         if found.began is None:
             self._send(Recall((key,)))
@@ -475,7 +482,7 @@ class Process:
             self._send(ForgetRun(run_no))
 
     def _evict_run(self) -> None:
-        """If the process knows too many runs, drop the least recently used without tries."""
+        """Drop the least recently used run without tries, if the process knows too many runs."""
         if len(self._known_runs) < RUNS_LIMIT:
             return
         busy = {sent.effect.info.run_no for sent in self._sent.values()}
@@ -491,7 +498,7 @@ class Process:
 
     @property
     def is_open(self) -> bool:
-        """True while replies can still reach the process."""
+        """Whether replies can still reach the process."""
         return self._child is not None and self._child.is_open
 
     def serves(self, run_no: RunNo) -> bool:
@@ -504,7 +511,7 @@ class Process:
         return found is not None and found.began is not None
 
     def info(self, run_no: RunNo) -> RunInfo | None:
-        """Return the details of a run as sent to the process; ``None`` if they were not."""
+        """Return the details of a run as sent to the process; ``None`` if none were sent."""
         return self._known_runs.get(run_no)
 
     def send(self, messages: Sequence[object]) -> None:
@@ -515,7 +522,7 @@ class Process:
     # ── reports ─────────────────────────────────────────────────────────────────────────
 
     def on_reports(self, reports: list[Report]) -> None:
-        """Handle reports of the process, and pass on what the engine has to know."""
+        """Handle reports of the process, and pass on those that the engine needs."""
         passed: list[Input] = []
         over = {_key_of(report) for report in reports if _implies_begin(report)}
         for report in reports:
@@ -546,7 +553,10 @@ class Process:
     def _handle_started(
         self, report: TaskStarted, passed: list[Input], *, is_implied: bool
     ) -> None:
-        """Record the start of a try. Report it, unless its end, received with it, implies it."""
+        """Record the start of a try.
+
+        Report it, unless the end of the try, received with it, implies it.
+        """
         found = self._sent.get(_key_of(report))
         if found is None:
             return
@@ -582,13 +592,12 @@ class Process:
             passed.append(Recalled(back))
 
     def end_tries(self, failure: Failure, *, charge_first: bool) -> None:
-        """Report the outcome of the tries that the process had when it died.
+        """Report the outcomes of the tries that the process had when it died.
 
         Args:
-            charge_first: Whether the first waiting try fails because of the death, if no try had
-                begun.
+            charge_first: If no try had begun, the first waiting try fails because of the death.
         """
-        sent, self._sent = self._sent, {}  # later reports about them are ignored
+        sent, self._sent = self._sent, {}  # later reports about these tries are ignored
         alive = {key: tried for key, tried in sent.items() if not tried.is_stopped}
         reports: list[Input] = [
             self._failed(tried, failure) for tried in alive.values() if tried.began is not None
@@ -619,7 +628,10 @@ class Process:
     # ── time ────────────────────────────────────────────────────────────────────────────
 
     async def watch_the_time(self) -> None:
-        """Kill the process at the timeout of a try; recall the tries that wait for a slow one."""
+        """Kill the process at the timeout of a try.
+
+        If a try is slow, recall the tries behind it.
+        """
         clock = self._context.clock
         while True:
             with anyio.CancelScope() as self._nap:
@@ -631,7 +643,10 @@ class Process:
             self._enforce()
 
     def _rearm(self) -> None:
-        """Wake the timer task if a deadline is earlier than planned. It may also wake too early."""
+        """Wake the timer task if a deadline is earlier than planned.
+
+        It may also be woken too early.
+        """
         due = self._next_deadline()
         if due is not None and (self._nap_until is None or due < self._nap_until):
             self._nap_until = due
@@ -665,7 +680,7 @@ class Process:
 
 
 def _nothing() -> None:
-    """Do nothing. Used as ``on_idle`` until a slot has the process."""
+    """Do nothing. Used as ``on_idle`` until a slot uses the process."""
 
 
 def key_of(effect: StartTry) -> TryKey:
@@ -686,7 +701,7 @@ def _stuck_at(tried: _Try) -> int:
 
 
 def _too_long(effect: StartTry) -> str:
-    """Return the message of a timeout. A resumed try may have used part of its limit earlier."""
+    """Return the message of a timeout. A resumed try may have used part of its limit before."""
     limit_us = effect.limit_us or effect.timeout_us or 0
     left_us = effect.timeout_us or 0
     waited = f", {left_us / 1e6:.3g} s of which were left when it resumed"

@@ -26,7 +26,7 @@ AGAIN_SECONDS = 1.0
 """Minimum interval between restores, in case the code disappears again at once."""
 
 KEEP_SECONDS = 10.0
-"""Interval in which a standby restores what it would need to take over."""
+"""Interval at which a standby restores the code that it would need after a takeover."""
 
 _log = Logger(__name__)
 
@@ -41,7 +41,7 @@ async def restore_needed(store: Store, snapshots: Snapshots) -> None:
 
 
 async def keep_restoring(store: Store, snapshots: Snapshots, clock: Clock) -> None:
-    """Call ``restore_needed`` again and again, so that a takeover need not wait for it."""
+    """Call ``restore_needed`` periodically, so that a takeover need not wait for it."""
     while True:
         try:
             await restore_needed(store, snapshots)

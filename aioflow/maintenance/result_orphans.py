@@ -25,7 +25,7 @@ _SHARE = 4
 """Ratio of the pause after a block to the time that the block took."""
 
 _LEAST_AGE_US = 86_400_000_000
-"""A younger result may belong to a try that is about to be committed."""
+"""Minimum age of an orphan: a younger result may belong to a try that is about to be committed."""
 
 _log = Logger(__name__)
 
@@ -77,9 +77,9 @@ class OrphanedResults:
     async def _find(self, storage: ResultStorage, block: int) -> list[ResultKey]:
         """Return the orphans of a block.
 
-        Rows of tasks are read before those of results: a start that is committed in between is then
-        still seen as live. The result of a live task may be waiting for its commit, however old it
-        is, because the database may not have answered for days.
+        The rows of tasks are read before the rows of results. If a try is committed between the two
+        reads, its task still counts as live. The result of a live task may be waiting for its
+        commit, however old it is, because the database may not have answered for days.
         """
         old = self._clock.now() - _LEAST_AGE_US
         listed = [one.key for one in await storage.list_block(block) if one.stored_at < old]

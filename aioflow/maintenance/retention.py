@@ -76,13 +76,13 @@ _SHARE = 4
 """Ratio of the pause after a slice to the duration of the slice."""
 
 _DRY_RUNS, _DRY_ROWS, _DRY_BLOCKS = 10_000, 200_000, 200
-"""Maximum numbers that a preview counts of runs, rows, and blocks of logs."""
+"""Maximum numbers of runs, rows, and blocks of logs that a preview counts."""
 
 _VERSIONS_AT_ONCE = 500
 _CODE_SECONDS = 600.0
 """Minimum age of code folders to delete: code is written shortly before its version is stored."""
 _KEYS_DAYS = 90.0
-"""Days for which event keys of DAG triggers are stored. A stored key starts no further run."""
+"""Days for which event keys of DAG triggers are stored. A stored key starts no second run."""
 
 _DAY_US = 86_400_000_000
 
@@ -90,9 +90,9 @@ _log = Logger(__name__)
 
 
 _Part: TypeAlias = Callable[[], Awaitable[tuple[int, bool]]]
-"""Deletes a part of one kind of data.
+"""A function that deletes a part of one kind of data.
 
-Returns the number of deletions, and whether there may be more to delete.
+It returns the number of deletions, and whether there may be more to delete.
 """
 
 
@@ -498,7 +498,7 @@ class Deleting:
         clock: Clock,
         stored: StoredResults | None = None,
     ) -> None:
-        self._given_up: set[RunNo] = set()  # not deleted until the next start
+        self._given_up: set[RunNo] = set()  # runs not to be deleted before the next start
         self._last_outbox_no: dict[RunNo, int | None] = {}  # number of the last callback to await
         self._under_way = 0
         self._is_away = False
@@ -613,8 +613,8 @@ class Deleting:
     async def _delete_results(self, table: str, numbers: list[TaskNo]) -> None:
         """Delete the large results of these tasks, before their rows in a table.
 
-        Their rows name the results that are stored outside of the home. What starts without a
-        committed result have stored there is found later: see ``orphans``.
+        The rows name the results that are stored outside of the home. A result that was stored
+        there by a start that never committed has no row: see ``result_orphans``.
         """
         if table == "task":
             await in_thread(partial(delete_results, self._results, numbers))

@@ -1,4 +1,4 @@
-"""Authentication and authorization: roles, accounts, tokens, sessions, the audit."""
+"""Authentication and authorization: roles, accounts, tokens, sessions and the audit log."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ __all__ = (
 )
 
 HOME = "home"
-"""The name of a caller that uses the home's token file or socket. No account has this name."""
+"""The name of a caller that uses the home's token file or socket. No account may have this name."""
 
 LINK = "link:"
-"""The beginning of the name of a caller who has only a signed link."""
+"""Prefix of the name of a caller who has only a signed link."""
 
 _LONGEST = 500
 """Maximum length of an audited text, in characters."""
@@ -49,12 +49,12 @@ class Role(IntEnum):
 
     @property
     def label(self) -> str:
-        """The name in JSON, logs and the page."""
+        """The name in JSON, logs and the web UI."""
         return self.name.lower()
 
 
 class Actor(msgspec.Struct, frozen=True, kw_only=True):
-    """The author of a change, for the audit.
+    """The author of a change, for the audit log.
 
     Attributes:
         address: The client's address; empty over the home's socket.
@@ -70,7 +70,7 @@ class AccountRow(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         secret: The encoded Argon2 hash of the password.
-        groups: Names of groups, to which a task may assign a decision.
+        groups: Names of groups that the account belongs to. Tasks may assign decisions to groups.
     """
 
     account_no: int
@@ -118,8 +118,8 @@ class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
         digest: SHA-256 of the cookie's secret.
         address: The address from which it was opened.
         agent: The browser's description of itself (``User-Agent``), shortened.
-        last_used_at: When it was last used, within ten minutes; ``None`` for sessions of before
-            this was recorded.
+        last_used_at: When it was last used, accurate to ten minutes; ``None`` for sessions from
+            before this was recorded.
     """
 
     session_no: int
@@ -139,8 +139,8 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One audit entry: a change, or a denied attempt.
 
     Attributes:
-        actor: A name; empty if unknown.
-        role: The label of its role; empty if unknown.
+        actor: Name of the caller; empty if unknown.
+        role: Label of the caller's role; empty if unknown.
         action: ``noun.verb``, or the denied request: ``POST /api/v1/runs/{run_id}``.
         target: The object of the action.
         code: The error code of a denied attempt.
@@ -179,7 +179,8 @@ class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         actor: A part of the name of the caller.
         action: An action, or its noun: ``run`` matches ``run.create``.
-        target: A part of the target, or of the value after the change, which names a new run.
+        target: A part of the target, or of the value after the change. For a new run, this value is
+            its id.
         is_refused: Whether the attempt was denied; ``None`` for both.
         first, last: The entry was written at or after ``first``, and before ``last``.
     """
@@ -199,9 +200,9 @@ class AuditHead(msgspec.Struct, frozen=True, kw_only=True):
     """The end of the audit log. Stored encrypted, so that truncating the log requires the key.
 
     Attributes:
-        written: How many entries were ever written; ``None`` if that is no longer known.
-        erased: How many entries retention has deleted.
-        erased_until: The entry number of the last deleted entry.
+        written: Number of entries that were ever written; ``None`` if it is not known any more.
+        erased: Number of entries that retention has deleted.
+        erased_until: Number of the last deleted entry.
         last: The digest of the last entry.
     """
 
@@ -212,12 +213,12 @@ class AuditHead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def caller_name(name: str, kind: CallerKind) -> str:
-    """Return the name of a caller for the audit. A token is never confused with a user."""
+    """Return the name of a caller for the audit. It distinguishes tokens from users."""
     return f"token:{name}" if kind == "token" else name
 
 
 def told(text: str) -> str:
-    """Return an untrusted text in a short and printable form for the audit."""
+    """Return an untrusted text in a short and printable form, for the audit."""
     short = text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in short)
 

@@ -1,4 +1,4 @@
-"""A batch: the net change of one turn, committed in one transaction."""
+"""A batch: the net changes of one turn, committed in one transaction."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ __all__ = (
 
 
 class JournalRow(msgspec.Struct, frozen=True, kw_only=True):
-    """The changes of one batch in compact form: a history, and a source for rebuilding tables.
+    """The changes of one batch in compact form, as history and as a source to rebuild tables from.
 
     Attributes:
         seq: Orders the rows of all nodes. Numbers may be missing.
-        commit_no: Number of the batch among those of its node. No number is missing.
+        commit_no: Number of the batch among the batches of its node. No number is missing.
     """
 
     seq: int
@@ -72,28 +72,29 @@ class Batch(msgspec.Struct, kw_only=True):
         steps: For the journal: ``(task_no, state)`` of each step in order. The other attributes
             contain only net changes.
         run_versions: ``(run_no, old, new)``: runs that are moved to another version of their DAG.
-        labels, results: They replace those of an earlier try. Labels are ``(task_no, run_no,
-            label)``.
+        labels, results: Labels and results, which replace those of an earlier try. Labels are
+            ``(task_no, run_no, label)``.
         dags, dag_files, pools, values, backfills: Whole rows, inserted or replaced. A value may
             also be deleted.
         gone_dags, gone_files, gone_pools: DAGs, files and pools whose row is deleted.
         reencrypted: Triggers whose fields and ``next_kwargs`` are encrypted again, with the same
             content.
-        reencrypted_decisions: ``(decision_no, question, answer)``: likewise for decisions.
+        reencrypted_decisions: ``(decision_no, question, answer)`` of decisions that are encrypted
+            again, with the same content.
         dropped_records: ``(task_no, ordinal)``; deleted before new records are inserted.
         consumed_events: ``(trigger_no, sequence)``.
         gone_events: Triggers whose events are all deleted.
         gone_items: Tasks whose items are all deleted.
-        new_clears: ``(run_no, key, cleared)``: requests that come with an idempotency key.
+        new_clears: ``(run_no, key, cleared)`` of clear requests that have an idempotency key.
         gone_results: Tasks whose results, if any, are deleted.
         gone_expansions: ``(run_no, task_index)``. The rows of the children remain, as ``removed``.
         new_deletions: Ended runs that are hidden from now on.
         of_dags: Changes of the triggers that start runs.
-        drained: ``(node_no, since)`` of nodes that are drained; ``None`` to undrain.
+        drained: ``(node_no, since)`` of nodes that are drained; ``since`` is ``None`` to undrain.
         erased: Keys of rows that are deleted by retention or with their run, by table.
-        history: What to add to the history, each bucket once.
+        history: What to add to the history, one entry per bucket.
         notes, pool_usage: Whole rows, inserted or replaced.
-        gone_notes: Keys of notes that are removed.
+        gone_notes: Keys of notes that are deleted.
         accounts, tokens, sessions: Whole rows, inserted or replaced.
         gone_accounts, gone_tokens, gone_sessions: Numbers of the rows that are deleted.
     """

@@ -1,4 +1,4 @@
-"""The children of a mapped task as the database counts them: by state, by duration, by cell."""
+"""The children of a mapped task as the database counts them: by state, duration and cell."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ DURATION_BOUNDS_US = (
     *(factor * _MINUTE for factor in (1, 2, 5, 10, 20)),
     *(factor * _HOUR for factor in (1, 2, 5, 12, 24)),
 )
-"""Upper limits of the buckets of durations, in microseconds. A last bucket has no limit."""
+"""Upper limits of the duration buckets, in microseconds. One more bucket has no limit."""
 
 NO_DURATION = -1
-"""The bucket of children that have not ended by their own work."""
+"""The bucket of children without a duration, because they did not end by running."""
 
 
 class ChildCount(NamedTuple):
-    """A number of children with the same state, and durations in the same bucket.
+    """A number of children with the same state and the same duration bucket.
 
     Attributes:
-        recent: How many of them ended at or after the time in the query.
+        recent: How many of them ended at or after the time given in the query.
     """
 
     state: TaskState
@@ -39,12 +39,12 @@ class ChildCount(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """Some adjacent children, drawn as one.
+    """Some adjacent children that are drawn as a single cell.
 
     Attributes:
-        position: Number of the cell, from 0.
-        state: The state that needs attention most, of those with a row.
-        offset: Position in the cell of the first child in that state.
+        position: Number of the cell, counted from 0.
+        state: Among the states of children with a row, the one that most needs attention.
+        offset: Position, within the cell, of the first child in that state.
         bucket: Bucket of the longest duration.
         rows: How many of the children have a row.
     """

@@ -1,6 +1,7 @@
 """A DAG as its file defines it, with its schedule, tasks, options and mapping; and its backfills.
 
-A backfill creates runs for a range of fire times for which the schedule no longer creates any.
+A backfill creates runs for a range of fire times for which the schedule itself no longer creates
+runs.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ IntervalKind: TypeAlias = Literal["fire_time", "previous"]
 
 
 class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """The start times of runs: exactly one of ``cron`` to ``parts``.
+    """The start times of runs. Exactly one of ``cron`` to ``parts`` is set.
 
     Attributes:
         cron: Five fields, or six of which the first is for seconds.
@@ -102,7 +103,7 @@ class Body(StrEnum):
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """When a failed task is tried again. ``tries`` includes the first try.
+    """The retry policy of a task. ``tries`` includes the first try.
 
     The delay before try n+1 is ``delay_us * factor**(n-1)``, at most ``max_delay_us``. If
     ``jitter`` is set, a random share of up to a half is subtracted.
@@ -116,7 +117,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SensorSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """How often a sensor pokes, and for how long. The time counts from its first poke."""
+    """How often and for how long a sensor pokes. The time is measured from its first poke."""
 
     interval_us: int = 60_000_000
     timeout_us: int = 43_200_000_000
@@ -127,7 +128,7 @@ class SensorSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Join: TypeAlias = Literal["", "zip", "zip_longest", "concat"]
-"""Join lists item by item, up to the end of the shortest or of the longest; or concatenate them."""
+"""How lists are joined: item by item up to the end of the shortest or longest, or concatenated."""
 
 IfPaused: TypeAlias = Literal["stay", "stop"]
 """Whether triggers of deferred tasks keep running in their hosts while their DAG is paused."""
@@ -137,7 +138,7 @@ class MapSource(msgspec.Struct, frozen=True, array_like=True):
     """One argument of ``expand``: a literal of ``width`` items, a parent's result, or joined lists.
 
     Attributes:
-        parameter: The argument it fills; empty for a part of a joined list.
+        parameter: Name of the argument; empty for a part of a joined list.
         task_index: The parent that returns the list; -1 for a literal and for joined lists.
         width: Number of items of a literal, else -1.
         join: How the lists of ``parts`` are joined; empty for a single list.
@@ -151,13 +152,14 @@ class MapSource(msgspec.Struct, frozen=True, array_like=True):
 
 
 class MapSpec(msgspec.Struct, frozen=True):
-    """The fan-out of a task. The last source varies fastest in a product.
+    """The expansion of a mapped task. In a product, the last source varies fastest.
 
     Attributes:
         along: The other tasks of its mapped group. All have the same sources, and their children
             with the same map index belong together.
         until: The task that decides whether the loop has another iteration; -1 outside loops. In a
-            loop a map index is an iteration, and ``map_limit`` is the maximum number of iterations.
+            loop, a map index is an iteration number, and ``map_limit`` is the maximum number of
+            iterations.
     """
 
     sources: tuple[MapSource, ...]
@@ -166,15 +168,16 @@ class MapSpec(msgspec.Struct, frozen=True):
 
 
 class StartTriggerSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A task that is deferred from the start: it uses no worker until it is resumed.
+    """The trigger of a task that is deferred from its start and needs no worker until it resumes.
 
     The host of the trigger creates it from the DAG file and the results of the task's parents.
 
     Attributes:
         class_path: For display.
-        next_method: The method in which the task resumes; empty if the trigger itself ends it.
+        next_method: The method in which the task resumes; empty if the trigger itself ends the
+            task.
         next_kwargs: msgpack, passed to ``next_method``.
-        timeout_us: How long it may wait.
+        timeout_us: How long the task may wait.
     """
 
     class_path: str
@@ -184,13 +187,13 @@ class StartTriggerSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventsSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """How an operator consumes the events of a trigger that yields more than one.
+    """How an operator consumes the events of a trigger that yields more than one event.
 
     Attributes:
         method: The method that handles a batch; empty if the method in which the task resumes is
             called for each event.
         batch: Maximum number of events per batch.
-        delay_us: How long the first event of a batch waits for others.
+        delay_us: How long the first event of a batch waits for further events.
         window: The maximum number of events that the trigger may be ahead of the store.
     """
 
@@ -201,18 +204,18 @@ class EventsSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Chooses(StrEnum):
-    """Which other tasks a task may skip by its result."""
+    """Which other tasks a task may skip with its result."""
 
     NOTHING = ""
     CHILDREN = "children"
     ALL = "all"
-    """All tasks after it."""
+    """All downstream tasks."""
     ROUNDS = "rounds"
-    """No tasks. It decides whether its loop has another iteration."""
+    """No tasks. The result decides whether the loop of the task has another iteration."""
 
 
 class EdgeGroup(msgspec.Struct, frozen=True, array_like=True):
-    """Parents of a task that are evaluated together, by their own rule."""
+    """Parents of a task that are evaluated together by a separate trigger rule."""
 
     parents: tuple[int, ...]
     rule: TriggerRule
@@ -221,7 +224,7 @@ class EdgeGroup(msgspec.Struct, frozen=True, array_like=True):
 class ValueKind(StrEnum):
     """Kinds of values that are stored encrypted for tasks and triggers."""
 
-    SECRET = "secret"  # noqa: S105 - a kind, and none itself
+    SECRET = "secret"  # noqa: S105 - a kind of value, not a secret
     CONNECTION = "connection"
     VARIABLE = "variable"
 
@@ -243,10 +246,10 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         parents: Indexes, ascending, each once.
-        argument_parents: Those of ``parents`` whose result it takes as an argument.
+        argument_parents: The indexes in ``parents`` whose result it takes as an argument.
         rule: The trigger rule for the parents that are not in ``groups``.
-        min_success: The share of these parents that must succeed. It replaces ``rule``; ``None`` to
-            evaluate ``rule``.
+        min_success: The share of these parents that must succeed, which replaces ``rule``; ``None``
+            to evaluate ``rule``.
         groups: Parents with other rules. The task runs only if all of the rules allow it.
         is_setup: Whether it creates resources for other tasks. Tasks between it and its teardowns
             run only if it has succeeded.
@@ -257,11 +260,11 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
         feeds_limit: The smallest ``map_limit`` of the tasks that expand over its result, which is
             then written as an indexed file; ``None`` if no task expands over it.
         slots: The number of pool slots it uses while it runs.
-        window: Maximum number of unfinished children; ``None`` for no bound.
-        execution_timeout_us: Timeout of one try, running and deferred together.
-        deadline_us: The time from the creation of its run by which it should have ended.
-        max_wait_us: The time from the start of its run, or from the last clear, after which it
-            fails unless it has begun.
+        window: Maximum number of unfinished children; ``None`` for no limit.
+        execution_timeout_us: Timeout of one try, including both running and deferred time.
+        deadline_us: The time after the creation of its run by which it should have ended.
+        max_wait_us: The time after the start of its run, or after the last clear, at which it fails
+            if it has not started.
         max_active_tis_per_dag: Maximum number of running instances in all runs of the DAG.
         depends_on_past: Whether it runs only after it has succeeded, or was skipped, in the
             previous run.
@@ -269,12 +272,13 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
             previous run.
         events: Set for an operator that consumes every event of its triggers.
         streams: Whether tasks that expand over its result receive it item by item while it runs.
-        outlets: Assets that each success of it updates, each with the ``extra`` of the update as
-            msgpack.
+        outlets: Assets that are updated each time it succeeds, each with the ``extra`` of the
+            update as msgpack.
         values: The secrets, connections and variables that it may read, each once.
-        executor: Name of the executor that runs a ``def`` body; a coroutine never has another.
+        executor: Name of the executor that runs a ``def`` body; always the local one for a
+            coroutine.
         resources: What it requires of a worker, see ``model.workers.WorkerSpec``.
-        executor_options: What else it tells the executor, see ``WorkerSpec.options``.
+        executor_options: Further options for the executor, see ``WorkerSpec.options``.
     """
 
     task_id: str
@@ -337,18 +341,19 @@ class DagSpec(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         tasks: In the order they were written. A task's index is its index here.
         catchup, skips_missed: Whether every missed fire time is run, or none. If neither is set,
-            only the latest is.
-        parameters: Names of the parameters a run's conf may set.
+            only the latest one is run.
+        parameters: Names of the parameters that a run's conf may set.
         required: Parameters without a default.
         params: Parameters with a schema.
         types: Parameters with a type, as text.
-        run_timeout_us: The time from its start after which a run fails.
-        deadline_us: The time from its creation by which a run should have ended.
-        retry_budget: Maximum number of retries of all its tasks; ``None`` for the daemon's setting.
-        if_paused: While it is paused, triggers of its deferred tasks ``stay`` in their hosts, or
-            ``stop``.
-        trigger: The trigger whose events start runs, in place of a schedule.
-        isolated: Why it has hosts of its own; empty if it uses the shared hosts.
+        run_timeout_us: The time after its start at which a run fails.
+        deadline_us: The time after its creation by which a run should have ended.
+        retry_budget: Maximum number of retries of all tasks of a run; ``None`` for the daemon's
+            setting.
+        if_paused: While the DAG is paused, triggers of its deferred tasks ``stay`` in their hosts,
+            or ``stop``.
+        trigger: The trigger whose events start runs, instead of a schedule.
+        isolated: Why the DAG has dedicated hosts; empty if it uses the shared hosts.
         interpreter: Name of the interpreter that runs its code; empty for the daemon's own.
     """
 
@@ -390,8 +395,11 @@ class DagSpec(msgspec.Struct, frozen=True, kw_only=True):
 BackfillState: TypeAlias = Literal["running", "done", "cancelled", "failed"]
 
 Reprocess: TypeAlias = Literal["none", "failed", "all"]
-"""Which fire times that have a run get another one: those whose newest run did not end well, or
-all whose runs have ended. A fire time with a live run never gets another run."""
+"""Which fire times with a run get another run.
+
+These are fire times whose newest run did not end well, or all fire times whose runs have ended. A
+fire time with a live run never gets another run.
+"""
 
 
 class BackfillRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -399,8 +407,8 @@ class BackfillRow(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         first, last: The range, both inclusive.
-        max_active: Maximum number of its live runs. Runs of the DAG's schedule, and its
-            ``max_active_runs``, do not count.
+        max_active: Maximum number of its live runs. Scheduled runs and the DAG's
+            ``max_active_runs`` do not matter.
         is_reverse: Whether the latest fire time comes first.
         conf: msgpack of the parameters of each run; ``None`` for their defaults.
         next_at: The next fire time that has not been handled; ``None`` when all have been.

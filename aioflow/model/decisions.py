@@ -47,8 +47,11 @@ ASSIGNEE_LENGTH = 100
 APPROVALS = 20
 
 DecisionOutcome: TypeAlias = Literal["answered", "default", "timeout", "withdrawn"]
-"""How a decision ended: people answered; the default was used after the timeout; the timeout
-passed without a default; or the task does not wait any more."""
+"""How a decision ended.
+
+People answered; the default was used after the timeout; the timeout passed without a default; or
+the task does not wait any more.
+"""
 
 
 class DecisionQuestion(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +61,7 @@ class DecisionQuestion(msgspec.Struct, frozen=True, kw_only=True):
         question: One line.
         details: Further text.
         schema: JSON Schema of the form; empty for an approval, whose answer is yes or no.
-        assignees: Names of users, groups or roles; empty for operators.
+        assignees: Names of users, groups or roles; empty for all operators.
         approvals: How many people must approve.
         not_by: ``STARTER`` to exclude the person who started the run.
         default: The answer after the timeout; ``UNSET`` for none.
@@ -77,8 +80,8 @@ class Vote(msgspec.Struct, frozen=True, array_like=True):
     """The vote of one person.
 
     Attributes:
-        person: The user who voted; that of a token is its creator.
-        actor: The caller, as the audit names it.
+        person: The user who voted. A vote with a token counts for the creator of the token.
+        actor: The caller's name, as in the audit log.
         is_yes: Whether the person approves, or has filled in the form.
     """
 
@@ -93,13 +96,13 @@ class DecisionRow(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         decision_no: The number of the trigger that the task waits for.
-        question: msgpack of the ``DecisionQuestion``; empty if no key of this home decrypts it, or
-            the ``answer``. Both are stored encrypted.
+        question: msgpack of the ``DecisionQuestion``, stored encrypted; empty if no key of this
+            home decrypts it or the ``answer``.
         deadline_at: When it times out, in steady time.
-        vote_count: The number of ``votes``; each change expects the previous one.
+        vote_count: The number of ``votes``. Each change expects the previous number.
         votes: msgpack of the votes so far.
         outcome: How it ended; ``None`` while it is open.
-        answer: msgpack of the answer, in plain JSON types.
+        answer: msgpack of the answer, in plain JSON types, stored encrypted.
     """
 
     decision_no: TriggerNo
@@ -142,16 +145,16 @@ _votes = msgspec.msgpack.Decoder(tuple[Vote, ...])
 
 
 def question_of(fields: bytes) -> DecisionQuestion:
-    """Return the question from the fields of its trigger.
+    """Return the question in the fields of its trigger.
 
     Raises:
-        msgspec.MsgspecError: If they are not those of a ``PersonTrigger``.
+        msgspec.MsgspecError: If they are not the fields of a ``PersonTrigger``.
     """
     return _questions.decode(fields)
 
 
 def schema_misfit(schema: str) -> str | None:
-    """Return why a text is no JSON Schema of a form; ``None`` if it may be one."""
+    """Return why a text is not a valid JSON Schema of a form; ``None`` if it may be one."""
     if len(schema) > SCHEMA_LENGTH:
         return f"its schema has more than {SCHEMA_LENGTH} characters"
     try:
@@ -162,9 +165,9 @@ def schema_misfit(schema: str) -> str | None:
 
 
 def question_misfit(question: DecisionQuestion) -> str | None:
-    """Return why a question cannot be asked; ``None`` if it can.
+    """Return why a question is invalid; ``None`` if it is valid.
 
-    ``PersonTrigger`` checks the same, but its fields may come from elsewhere.
+    ``PersonTrigger`` makes the same checks, but the fields may come from elsewhere.
     """
     if not question.question.strip() or len(question.question) > QUESTION_LENGTH:
         return f"its question is one line of 1 to {QUESTION_LENGTH} characters"

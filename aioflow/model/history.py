@@ -1,10 +1,10 @@
-"""Aggregates of what ended: how many runs and tasks, and how long they took, by hour.
+"""Hourly aggregates: how many runs and tasks ended, and how long they took.
 
 A measure of one DAG or task in one hour is one row for each of its *buckets*. A bucket of ``STATE``
 is a final state. A bucket of another measure is a range of durations: bucket 0 is below one
-millisecond, and each further bucket is ``2 ** (1/4)`` times as wide as the one before. Buckets of
-several hours, tasks or DAGs are added up to merge them. A percentile from buckets is the geometric
-middle of a bucket, so it is wrong by at most 9.1 % (``PERCENTILE_ERROR``).
+millisecond, and each further bucket is ``2 ** (1/4)`` times as wide as the one before. To merge
+several hours, tasks or DAGs, their buckets are added up. A percentile is computed as the geometric
+middle of a bucket, so its error is at most 9.1 % (``PERCENTILE_ERROR``).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ OF_RUN = ""
 
 _PER_OCTAVE = 4
 _LONGEST_MS = 10 * 366 * 86_400_000
-"""Longer durations count as this long, so that no sum overflows. Only a wrong clock has them."""
+"""Limit for durations, so that no sum overflows. Longer ones only result from a wrong clock."""
 
 LAST_BUCKET = 1 + int(_PER_OCTAVE * math.log2(_LONGEST_MS))
 
@@ -48,27 +48,28 @@ PERCENTILE_ERROR = 2 ** (1 / (2 * _PER_OCTAVE)) - 1
 
 
 class Measure(IntEnum):
-    """The measure that a row counts."""
+    """The quantity that a row measures."""
 
     STATE = 0
-    """Ends, by final state: of runs a ``RunState``, of tasks a ``TaskState``."""
+    """Number of ends by final state: a ``RunState`` for runs, a ``TaskState`` for tasks."""
 
     DURATION = 1
-    """From start to end, of runs and tasks that succeeded. A task's last try counts."""
+    """Time from start to end, for runs and tasks that succeeded. For a task, that of its last try.
+    """
 
     QUEUE = 2
-    """Until the start: of a run since its creation, of a task since it could run."""
+    """Time until the start: since its creation for a run, since it was ready for a task."""
 
     WAIT = 3
-    """From the deferral of a task to the event of its trigger."""
+    """Time from the deferral of a task to the event of its trigger."""
 
 
 class HistoryRow(NamedTuple):
-    """Occurrences to add to one bucket, or the occurrences in it.
+    """The count of one bucket, or a number to add to it.
 
     Attributes:
         task_id: ``OF_RUN`` for the run as a whole.
-        start: Start of the hour; of the day in UTC if the hours of that day have been merged.
+        start: Start of the hour; start of the day in UTC if the hours of that day were merged.
         total_ms: Sum of the durations; 0 for ``Measure.STATE``.
     """
 
@@ -82,17 +83,17 @@ class HistoryRow(NamedTuple):
 
 
 def hour_of(at: Timestamp) -> Timestamp:
-    """Return the start of the hour of a time."""
+    """Return the start of the hour that contains a time."""
     return at - at % HOUR_US
 
 
 def day_of(at: Timestamp) -> Timestamp:
-    """Return the start of the day of a time, in UTC."""
+    """Return the start of the day in UTC that contains a time."""
     return at - at % DAY_US
 
 
 def milliseconds_of(duration_us: int) -> int:
-    """Return a duration as it is added up. One that is negative counts as 0."""
+    """Return a duration in the form in which it is added up. A negative duration counts as 0."""
     return min(max(duration_us, 0) // 1000, _LONGEST_MS)
 
 
@@ -102,7 +103,7 @@ def bucket_of(duration_ms: int) -> int:
 
 
 def percentile_ms(counts: Mapping[int, int], share: float) -> float | None:
-    """Return a percentile of the durations in buckets; ``None`` without any.
+    """Return a percentile of the durations in buckets; ``None`` if there are none.
 
     Args:
         counts: Number of durations by bucket.

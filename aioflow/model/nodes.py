@@ -1,4 +1,4 @@
-"""The role and status of a node among those of its database."""
+"""The role and status of a node among the nodes of its database."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class NodeRole(StrEnum):
     STANDBY = "standby"
     ACTIVE = "active"
     DRAINING = "draining"
-    """It is active, starts nothing more, and waits until its running tasks have ended."""
+    """It is active but starts no more work, and waits until its running tasks have ended."""
     DRAINED = "drained"
-    """It is active, starts nothing more, and no task runs."""
+    """It is active but starts no more work, and no task runs."""
 
 
 class ActiveState(StrEnum):
-    """The state of the active node, which may be the node itself, as far as the node knows."""
+    """The state of the active node, as far as this node knows. It may itself be the active node."""
 
     ALIVE = "alive"
     SILENT = "silent"
@@ -58,8 +58,8 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
         active: The state of the active node.
         active_commit: The last commit of the active node at the last poll of a standby; ``None`` if
             no node was active, or the database did not answer.
-        silent_seconds: How long it has seen no sign of life of the active node.
-        takeovers: How often its daemon has taken over from a node that was silent.
+        silent_seconds: For how long it has seen no sign of life from the active node.
+        takeovers: How often its daemon has taken over from a silent node.
         fenced: How often its daemon found that another node had taken over.
     """
 
@@ -76,5 +76,5 @@ ReadNodeStatus: TypeAlias = Callable[[], NodeStatus]
 
 
 def is_alone() -> NodeStatus:
-    """Return the status of a node without others."""
+    """Return the status of a node that is alone on its database."""
     return NodeStatus()

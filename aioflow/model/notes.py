@@ -18,20 +18,20 @@ OF_WHOLE_RUN = -1
 """The task index of the note on a run itself."""
 
 NO_TASK = (OF_WHOLE_RUN - 1, -1)
-"""Task index and map index before those of all notes."""
+"""Task index and map index that sort before those of every note."""
 
 NoteKey: TypeAlias = tuple[RunNo, int, int]
 """Run number, task index and map index of a note."""
 
 
 class NoteRow(msgspec.Struct, frozen=True, kw_only=True):
-    """The note on a run, or on a task instance of it. A new note replaces it.
+    """The note on a run or on one of its task instances. A new note replaces the previous one.
 
     Attributes:
         task_index: ``OF_WHOLE_RUN`` for the note on the run.
         map_index: The child; in a loop, the iteration; -1 for the task as a whole.
         at: When it was last written.
-        author: Who wrote it last, as the audit names callers.
+        author: Who wrote it last, by the caller's name in the audit log.
         body: The text, in UTF-8.
     """
 
@@ -54,7 +54,7 @@ class NoteRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def note_misfit(text: str) -> str | None:
-    """Return why a text cannot be a note; ``None`` if it can."""
+    """Return why a text is not valid as a note; ``None`` if it is valid."""
     if not text.strip():
         return "a note must not be empty; remove it instead"
     try:

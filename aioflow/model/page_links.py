@@ -1,4 +1,4 @@
-"""Addresses of the web page for runs, their tasks, and DAGs: for messages and commands."""
+"""Links to the web UI's pages for runs, their tasks, and DAGs, for messages and commands."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ _CHILD = re.compile(r"(?P<task>.+)\[(?P<map>[0-9]+)\]")
 
 
 def dag_page(base: str, dag_id: str) -> str:
-    """Return the address of a DAG; empty if that of the page is not known.
+    """Return the address of a DAG's page; empty if the address of the web UI is not known.
 
     Args:
-        base: The address of the page, without a slash at its end.
+        base: The address of the web UI, without a slash at its end.
     """
     return f"{base}/dags/{quote(dag_id, safe='')}" if base else ""
 
 
 def run_page(base: str, run_id: str) -> str:
-    """Return the address of a run; see ``dag_page``."""
+    """Return the address of a run's page; see ``dag_page``."""
     return f"{base}/runs/{quote(run_id, safe='')}" if base else ""
 
 
 def task_page(base: str, run_id: str, task: str, map_index: int = -1) -> str:
-    """Return the address of a task of a run; of the run if no task is given.
+    """Return the address of the page of a task in a run, or of the run's page if no task is given.
 
     Args:
-        task: Its id, or the name of a child: ``load[3]``.
+        task: The task id, or the name of a child: ``load[3]``.
     """
     child = _CHILD.fullmatch(task)
     if child is not None and map_index < 0:

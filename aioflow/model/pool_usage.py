@@ -1,4 +1,4 @@
-"""How full the pools were: one sample a minute of each pool that is used or waited for."""
+"""Usage of pools: one sample per minute of each pool that is used or waited for."""
 
 from __future__ import annotations
 

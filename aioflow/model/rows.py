@@ -61,7 +61,7 @@ class DagFileRow(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         version: Its last good version, which stays active while the file is broken.
-        reason: Why the last parse failed, machine-readable; ``None`` if it succeeded.
+        reason: Why the last parse failed, as a machine-readable code; ``None`` if it succeeded.
     """
 
     file: str
@@ -75,7 +75,7 @@ class DagRow(msgspec.Struct, frozen=True, kw_only=True):
     """A DAG, identified by its name.
 
     Attributes:
-        version: The newest good version; new runs use it.
+        version: The newest good version, which new runs use.
         gone: Whether its file no longer defines it. It then starts no run.
         last_fire_time: The last fire time that was handled; ``None`` if all fire times before
             ``next_run_at`` count as handled.
@@ -113,13 +113,14 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         cause: ``manual``, ``schedule``, ``event``, ``backfill``, or ``task`` for ``run_dag``.
         logical_date: The fire time of the run; ``None`` if a person started it without one.
-        conf: msgpack of the parameters that were given; ``None`` if none were.
+        conf: msgpack of the parameters that were set; ``None`` if none were.
         key: Idempotency key, unique in its DAG.
         quarantine: Why the engine has suspended it; ``None`` for a healthy run.
-        caller: Number of the trigger with which the durable call that created the run waits for it.
+        caller: If a durable call created the run and waits for it, the number of the trigger with
+            which it waits.
         backfill: The number of the backfill that created it.
-        started_by: The person who started it, or its backfill, or the run that called it; ``None``
-            if no person did. That of a token is its creator.
+        started_by: The person who started it, its backfill, or the run that called it; ``None`` if
+            no person did. For a token, this is the creator of the token.
     """
 
     run_no: RunNo
@@ -151,7 +152,7 @@ class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
         due_at: When it continues: the time of a retry, or of a sensor's next poke. During a try
             with a timeout, when the timeout expires. In steady time, like ``deadline_at``.
         deadline_at: When a sensor times out. Set at its first poke, and the same in every try.
-        queued_at: When it could first have run in this try.
+        queued_at: When it was first ready to run in this try.
         failure: Why the last try failed; ``None`` once a later try has succeeded.
     """
 
@@ -202,7 +203,7 @@ class TryRow(msgspec.Struct, frozen=True, kw_only=True):
 class TryWorkerRow(msgspec.Struct, frozen=True, kw_only=True):
     """The remote worker in which a start of a task ran, stored for display when the start began.
 
-    A start in a local worker, in the async host or in a trigger has no such row.
+    A start in a local worker, in the async host or as a trigger has no such row.
 
     Attributes:
         executor: Name of the executor.
@@ -221,12 +222,12 @@ class ResultRow(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a task. A result of ``None`` has no row.
 
     Attributes:
-        start_no: The start that returned it. The file of a large result is named by ``task_no``
+        start_no: The start that returned it. The file of a large result is named after ``task_no``
             and ``start_no``.
         body: msgpack, at most 64 KiB; ``None`` if the result is in a file.
         size: The size in bytes.
-        width: The number of items, if the result feeds an ``expand``. It is then in an indexed
-            file.
+        width: The number of items, if other tasks expand over the result. The result is then in an
+            indexed file.
     """
 
     task_no: TaskNo
@@ -244,11 +245,11 @@ class TriggerRow(msgspec.Struct, frozen=True, kw_only=True):
         kwargs: msgpack of the trigger's fields. Encrypted at rest: the store encrypts on write and
             decrypts on read; ``None`` if no available key decrypts it.
         since: When its task began to wait.
-        deadline_at: When the wait fails.
+        deadline_at: When the wait times out.
         next_method: The method in which the task resumes.
         next_kwargs: msgpack, passed to ``next_method``; encrypted at rest as well.
-        event: msgpack of the event's payload, once the trigger has fired. For a stream, that of its
-            last event, once the event is consumed. ``event_key`` is the key of the event.
+        event: msgpack of the event's payload, once the trigger has fired. For a stream: the payload
+            of the last consumed event. ``event_key`` is the key of the event.
         timeout_method: The method in which the task resumes if the deadline passes; empty to fail.
         ordinal: The recorded call in which the coroutine waits; ``RESUMES`` if the task resumes in
             a method, ``FROM_START`` if the task was deferred before it ran.
@@ -286,7 +287,7 @@ class RecordRow(msgspec.Struct, frozen=True, kw_only=True):
         name: The trigger class or function. A replay must call the same one.
         source_location: ``file:line`` of the call.
         answer: msgpack of the answer; ``None`` until there is one.
-        label: What the call is for, in its author's words. A replay does not compare it.
+        label: The purpose of the call, in its author's words. A replay does not compare it.
     """
 
     task_no: TaskNo
@@ -302,7 +303,7 @@ class RecordRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventRow(msgspec.Struct, frozen=True, kw_only=True):
-    """An event of a stream. Stored as long as its trigger, to recognize a repeated key.
+    """An event of a stream, stored as long as its trigger, so that a repeated key is detected.
 
     Attributes:
         sequence: Counts the events of a trigger from 0, without gaps.
@@ -317,7 +318,7 @@ class EventRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NamedEventRow(msgspec.Struct, frozen=True, kw_only=True):
-    """An event emitted under a name, for all waiters of that name.
+    """An event emitted under a name, for all waiters for that name.
 
     Attributes:
         event_no: Grows with each stored event, and is higher than the number of every run created
@@ -325,7 +326,7 @@ class NamedEventRow(msgspec.Struct, frozen=True, kw_only=True):
         key: Distinguishes events with the same name, so that a wait can select one of them.
         data: msgpack.
         run_no: The run whose task emitted it; ``None`` if it is external.
-        request: Idempotency key of the request that emitted it, unique in its name.
+        request: Idempotency key of the request that emitted it, unique per event name.
     """
 
     event_no: int
@@ -364,7 +365,7 @@ class PoolRow(msgspec.Struct, frozen=True, kw_only=True):
     """A named limit on running tasks. The default pool has no row and no limit.
 
     Attributes:
-        include_deferred: Whether tasks also use its slots while they are deferred, and until they
+        include_deferred: Whether tasks use its slots even while they are deferred, and until they
             have resumed.
     """
 
@@ -374,11 +375,11 @@ class PoolRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ValueRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A secret, connection or variable, as it was set last.
+    """A secret, connection or variable, as last set.
 
     Attributes:
         value_no: A new number each time the value is set. The encrypted value is bound to it.
-        value: msgpack; ``None`` if no available key decrypts it. In a batch ``None`` deletes the
+        value: msgpack; ``None`` if no available key decrypts it. In a batch, ``None`` deletes the
             row.
     """
 
@@ -393,7 +394,7 @@ class ValueRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeMark(NamedTuple):
-    """The state of the active node at some moment. Each commit and each heartbeat changes it."""
+    """A snapshot of the active node's counters. Each commit and each heartbeat changes it."""
 
     node_no: int
     epoch: int
@@ -402,15 +403,15 @@ class NodeMark(NamedTuple):
 
 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts that a node reports when it claims the database.
+    """The data that a node provides when it claims the database.
 
     Attributes:
         home: The identity of its home; empty if not reported.
         name: Name of the node in lists and messages.
-        heartbeat_ms: Interval of its heartbeats; 0 if it sends them only while it commits nothing.
+        heartbeat_ms: Interval of its heartbeats; 0 if it expects no standby.
         after: The mark of the active node from which it takes over. If another node is active, or
             this one has committed or sent a heartbeat since, the claim is refused.
-        is_forced: Take over from any node, whatever it does.
+        is_forced: Whether to take over from any active node, even a living one.
         joined_epoch: The epoch under which it stands by; 0 if it does not.
     """
 
@@ -434,7 +435,7 @@ class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
         started_at: When it last claimed the database.
         seen_at: When it last committed, or sent a heartbeat.
         version: The version of aioflow.
-        name: Its name; by default that of its host.
+        name: Its name; by default the name of its machine.
         heartbeat_ms: Interval of its heartbeats; 0 if other nodes cannot stand by for it.
     """
 
@@ -460,7 +461,7 @@ class DeletionRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
-    """An effect to perform at least once. The input that reports its completion deletes the row."""
+    """An effect to perform at least once. The input that reports completion deletes the row."""
 
     outbox_no: int
     kind: str
@@ -511,7 +512,7 @@ class TriggerChange(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RecordChange(msgspec.Struct, frozen=True, array_like=True):
-    """Store the answer of an open record, or its failure."""
+    """Store the answer or the failure of an open record."""
 
     task_no: TaskNo
     ordinal: int
@@ -531,14 +532,14 @@ class ExpansionChange(msgspec.Struct, frozen=True, array_like=True):
 
 
 DAMAGED = "damaged"
-"""The reason of failures, alerts and waits that come from a damaged row."""
+"""The reason of failures, alerts and waits that are caused by a damaged row."""
 
 
 _PREFIX = "damaged: "
 
 
 def is_damage(text: str | None) -> bool:
-    """Return whether a text is the message of a damaged row."""
+    """Return whether a text is the message about a damaged row."""
     return text is not None and text.startswith(_PREFIX)
 
 
@@ -547,10 +548,10 @@ class Damage(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         key: The key columns of the row and their values.
-        key_values: The values alone, to find the row again; empty if it was read without a key.
+        key_values: Only the values, to find the row again; empty if it was read without a key.
         column: The first column that cannot be read.
         reason: What is wrong with it.
-        run_no, dag_id: The run and DAG of the row, as far as readable.
+        run_no, dag_id: The run and DAG of the row, if readable.
     """
 
     table: str

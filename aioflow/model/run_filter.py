@@ -1,4 +1,4 @@
-"""The selection of runs by their properties, for lists, counts and bulk actions."""
+"""Selection of runs by their properties, for lists, counts and bulk actions."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from aioflow.model.timestamps import Timestamp
 __all__ = ("CAUSES", "EVERY_RUN", "RunCount", "RunCounts", "RunFilter")
 
 CAUSES = ("manual", "schedule", "backfill", "event", "task")
-"""What may have created a run; ``task`` for a run that a task of another run started."""
+"""Possible causes of a run; ``task`` means that a task of another run started it."""
 
 
 class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Properties that a run must have. An empty property matches every run.
 
     Attributes:
-        dag_ids, states, causes: The run has one of them.
+        dag_ids, states, causes: The run has one of the listed values.
         first, last: The run was created at or after ``first``, and before ``last``.
         search: A part of the id of the run or of its DAG.
         prefix: The beginning of the id of the run.
@@ -48,10 +48,10 @@ class RunCount(msgspec.Struct, frozen=True):
 
 
 class RunCounts(msgspec.Struct, frozen=True):
-    """The runs that match a filter, by DAG, state and cause.
+    """The number of runs that match a filter, by DAG, state and cause.
 
     Attributes:
-        is_complete: Whether they are all, not only the newest ones.
+        is_complete: Whether all matching runs were counted, not only the newest.
     """
 
     counts: list[RunCount]

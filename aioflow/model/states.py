@@ -43,7 +43,7 @@ class TaskState(IntEnum):
 
     @property
     def label(self) -> str:
-        """The name in JSON, logs and the page."""
+        """The name in JSON, logs and the web UI."""
         return self.name.lower()
 
     @property
@@ -67,7 +67,7 @@ class RunState(IntEnum):
 
     @property
     def label(self) -> str:
-        """The name in JSON, logs and the page."""
+        """The name in JSON, logs and the web UI."""
         return self.name.lower()
 
     @property
@@ -80,7 +80,7 @@ class TriggerState(IntEnum):
     """The state of a trigger row. After ``FIRED`` or ``ENDING`` the row is deleted."""
 
     WAITING = 0
-    """It waits for its assignment to a host, or runs in a host."""
+    """It waits to be assigned to a host, or runs in a host."""
     FIRED = 1
     """Its event is stored. The row stays until the resumed work has ended."""
     ENDING = 2
@@ -88,7 +88,7 @@ class TriggerState(IntEnum):
 
 
 class NodeState(IntEnum):
-    """The role of a node. Only an active node may commit, and there is at most one."""
+    """The state of a node. Only the active node may commit, and there is at most one."""
 
     STANDBY = 0
     ACTIVE = 1
@@ -110,7 +110,8 @@ class RecordState(IntEnum):
     """The call waits for its answer."""
     ANSWERED = 1
     FAILED = 2
-    """The call raised, and raises again when the coroutine runs again within the same try."""
+    """The call raised an exception, and raises it again if the coroutine is re-run in the same try.
+    """
 
 
 class TriggerRule(StrEnum):
@@ -165,7 +166,7 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
         detail: The specific reason: parents by name, a pool, a trigger's class and number.
         since: When it began to wait for this, if known.
         until: The latest time at which it continues by itself, if known.
-        behind: The ids of another live run, and of a task in it, for which it waits.
+        behind: If it waits for another live run, the ids of that run and of a task in it.
         checked_by: The number of the trigger, or of the hosted sensor, that checks the condition.
         pool: The pool that has no free slots for it.
     """
@@ -184,14 +185,14 @@ MARKED = "marked"
 
 
 CODE_MISSING, IMPORT_ERROR = "code_missing", "import_error"
-"""Failure reasons of tries that did not start: code of the version missing or not importable."""
+"""Failure reasons of tries that did not start, because code was missing or not importable."""
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """The failure of a try, as stored and shown.
 
     Attributes:
-        type: The exception's class name, or a substitute for one (``"Killed"``).
+        type: The exception's class name, or a substitute such as ``"Killed"``.
         message: One line, at most 4 KiB.
         reason: Machine-readable: ``raised``, ``timeout``, ``crashed``, ``marked`` ...
     """

@@ -1,6 +1,6 @@
 """Timestamps: microseconds since 1970-01-01 UTC, in rows and messages, and as datetimes.
 
-Names of durations in the same unit end in ``_us``.
+Names of durations in microseconds end in ``_us``.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ class Moment(NamedTuple):
     """One moment on several clocks, in microseconds.
 
     Steady time is the wall clock without its steps: it advances with the monotonic clock. Every
-    duration is measured in steady time, so the end of a duration can be stored as a timestamp.
-    Times that people schedule or read are wall time.
+    duration is measured in steady time, so that its end can be stored as a timestamp. Times that
+    people schedule or read are wall time.
 
     Attributes:
         now: The wall clock.
         steady: Steady time.
         monotonic: The monotonic clock of the machine.
-        shift: How far the wall clock is ahead of steady time, because it has stepped.
+        shift: How far the wall clock is ahead of steady time, because it was stepped.
     """
 
     now: int
@@ -37,12 +37,12 @@ class Moment(NamedTuple):
 
     @classmethod
     def of(cls, now: int) -> Self:
-        """Return a moment of a wall clock that has never stepped."""
+        """Return a moment for a wall clock that was never stepped."""
         return cls(now, now, now)
 
 
 def to_timestamp(moment: datetime) -> int:
-    """Return the timestamp of a datetime with a time zone, rounded down to microseconds."""
+    """Return the timestamp of a time-zone-aware datetime, rounded down to microseconds."""
     return (moment - _EPOCH) // _MICROSECOND
 
 

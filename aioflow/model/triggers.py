@@ -1,7 +1,7 @@
-"""Triggers that start runs of a DAG in place of a schedule, and descriptions of hosted triggers.
+"""Triggers that start runs of a DAG instead of a schedule, and descriptions of hosted triggers.
 
-The triggers of DAGs have declarations, rows and changes. Descriptions come from the hosts, for
-display.
+For the triggers of DAGs, there are declarations, rows and changes. Descriptions come from the
+hosts, for display.
 """
 
 from __future__ import annotations
@@ -36,17 +36,19 @@ __all__ = (
 )
 
 BY_EVENT = "event"
-"""The cause of a run that an event has started."""
+"""The cause of a run that was started by an event."""
 
 ASSET = "asset:"
 """The prefix of the names of asset events."""
 
 ASSETS = "assets"
-"""The class path of a trigger that is a condition over assets. No host runs it."""
+"""The class path of a trigger that is a condition on assets. No host runs it."""
 
 IfRunning: TypeAlias = Literal["queue", "skip", "cancel_old"]
-"""What happens to an event while a run of the DAG is live: its run is queued, it starts no run, or
-its run replaces the runs that earlier events have started."""
+"""What happens to an event while a run of the DAG is live.
+
+Its run is queued, it starts no run, or its run replaces the runs that earlier events have started.
+"""
 
 
 class AssetCondition(msgspec.Struct, frozen=True, array_like=True):
@@ -60,7 +62,7 @@ class AssetCondition(msgspec.Struct, frozen=True, array_like=True):
     parts: tuple[str | AssetCondition, ...]
 
     def names(self) -> list[str]:
-        """Return the assets it names, each once, in order."""
+        """Return the assets that the condition names, each once, in order."""
         return list(dict.fromkeys(self._names()))
 
     def _names(self) -> Iterator[str]:
@@ -72,14 +74,14 @@ class AssetCondition(msgspec.Struct, frozen=True, array_like=True):
 
 
 class DagTriggerSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """The declaration of a DAG's trigger, each event of which starts a run.
+    """The declaration of a DAG's trigger. Each event of the trigger starts a run.
 
     Attributes:
         kwargs: msgpack of its fields, as received from the parser. They are stored only in the row
             of the trigger, encrypted.
         name: For display: its class, or the assets of its condition.
-        debounce_us: How long there must be no further event before the last event starts a run.
-        is_timetable: Whether it is an author's own timetable, whose events are fire times.
+        debounce_us: How long the trigger must be quiet before its last event starts a run.
+        is_timetable: Whether it is a custom timetable, whose events are fire times.
     """
 
     class_path: str
@@ -95,9 +97,11 @@ class EventOutcome(IntEnum):
 
     RUN = 0
     HELD = 1
-    """The event waits until its trigger is quiet for long enough, or its asset condition is met."""
+    """The event waits until its trigger has been quiet long enough, or its asset condition is met.
+    """
     REPLACED = 2
-    """The event starts no run: a later event replaced it, or it was dropped while it waited."""
+    """The event starts no run, because a later event replaced it or it was dropped while it waited.
+    """
     SKIPPED = 3
     """The event started no run, because another run was live."""
     REFUSED = 4
@@ -136,7 +140,7 @@ class DagTriggerRow(msgspec.Struct, frozen=True, kw_only=True):
         since: When the trigger got its current class. Only later events count.
         sequence: The number of its next event.
         event: msgpack of the payload of its last event.
-        run_no: The run that it started last.
+        run_no: The last run that it started.
     """
 
     trigger_no: int
@@ -175,7 +179,7 @@ class DagEventRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutcomeChange(msgspec.Struct, frozen=True, array_like=True):
-    """The new outcome of an event that was held."""
+    """The new outcome of an event whose outcome was ``HELD``."""
 
     event_no: int
     outcome: EventOutcome
@@ -188,7 +192,7 @@ class DagTriggerChanges(msgspec.Struct, kw_only=True):
 
     Attributes:
         triggers: Whole rows, inserted or replaced.
-        moved: Rows whose position changes, while the class and its fields are unchanged.
+        moved: Rows whose position changes while the class and its fields are unchanged.
     """
 
     triggers: list[DagTriggerRow] = msgspec.field(default_factory=list)
@@ -206,8 +210,8 @@ class TriggerDescription(msgspec.Struct, frozen=True, array_like=True):
     Attributes:
         shared_with: Number of other triggers that are served by the same watch.
         next_check_at: When it checks next, if known.
-        last_check_at: When it checked last, if reported.
-        text: What it waits for, according to its class; empty if the class does not say.
+        last_check_at: When it last checked, if reported.
+        text: What it waits for, as described by its class; empty if the class gives no description.
         note: The result of its last check; empty if not reported.
         public: The fields that its class declares public.
     """
@@ -223,21 +227,21 @@ class TriggerDescription(msgspec.Struct, frozen=True, array_like=True):
 DescribeTriggers: TypeAlias = Callable[
     [Sequence[TriggerNo]], Awaitable[Mapping[TriggerNo, TriggerDescription]]
 ]
-"""Returns the descriptions of triggers from their hosts, as far as available."""
+"""Function that returns the available descriptions of triggers from their hosts."""
 
 DescribeSensors: TypeAlias = Callable[
     [RunNo, Sequence[TaskNo]], Awaitable[Mapping[TaskNo, TriggerDescription]]
 ]
-"""Returns the descriptions of those tasks of a run that are sensors in an async host."""
+"""Function that returns the descriptions of a run's tasks that are sensors in an async host."""
 
 
 async def describe_no_triggers(_: Sequence[TriggerNo]) -> Mapping[TriggerNo, TriggerDescription]:
-    """Return no description of any trigger, because there are no hosts."""
+    """Return no descriptions of triggers, because there are no hosts."""
     return {}
 
 
 async def describe_no_sensors(
     _: RunNo, __: Sequence[TaskNo]
 ) -> Mapping[TaskNo, TriggerDescription]:
-    """Return no description of any sensor, because there are no hosts."""
+    """Return no descriptions of sensors, because there are no hosts."""
     return {}

@@ -1,4 +1,4 @@
-"""Workers: processes that run one try at a time, on any machine, and what tasks require of them."""
+"""Workers: processes on any machine that run one try at a time, and what tasks require of them."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ __all__ = (
 )
 
 WorkerNo: TypeAlias = int
-"""Number of a worker, unique in the life of a daemon. Local workers are numbered from 0."""
+"""Number of a worker, unique during the life of a daemon. Local workers are numbered from 0."""
 
 LOCAL = "local"
-"""The executor of the daemon's own machine: as many workers as the setting ``cpu_slots``."""
+"""The executor of the daemon's own machine. It has as many workers as the setting ``cpu_slots``."""
 
 
 class WorkerSpec(msgspec.Struct, frozen=True):
-    """The requirements that tries share if they run in the same worker, one after the other.
+    """The requirements of tries on their worker. Tries with equal specs may share a worker.
 
-    It is hashable. Two tasks with equal specs share workers.
+    They run in the worker one after the other. The spec is hashable.
 
     Attributes:
         executor: Name of the executor: ``local``, or a table ``[executors.NAME]`` of the settings.
         interpreter: Name of the interpreter; empty for the daemon's own.
         resources: Sorted by name, each amount above 0, sizes in bytes: ``(("GPU", 1.0),
             ("memory", 4294967296.0))``. The worker holds them all as long as it lives.
-        options: What else the task tells this executor, as a msgpack map with sorted keys; empty if
-            nothing.
+        options: Further options for this executor, as a msgpack map with sorted keys; empty if
+            there are none.
     """
 
     executor: str = LOCAL
@@ -46,7 +46,7 @@ class WorkerSpec(msgspec.Struct, frozen=True):
 
 
 class WorkerLocation(msgspec.Struct, frozen=True):
-    """Where a remote worker runs, for display. Empty texts are unknown.
+    """Where a remote worker runs, for display. A text is empty if it is unknown.
 
     Attributes:
         host: Name of the machine.
@@ -58,10 +58,10 @@ class WorkerLocation(msgspec.Struct, frozen=True):
 
 
 WorkerPages: TypeAlias = Callable[[], Mapping[tuple[str, WorkerLocation], str]]
-"""Returns the address of a page about each remote worker that is up and has one.
+"""Function that returns the addresses of web pages about the remote workers that are up.
 
-The keys are the name of the executor and the location of the worker. An empty location is that of
-the engine itself.
+The keys are the name of the executor and the location of the worker. An empty location stands for
+the engine of the executor itself.
 """
 
 
@@ -69,9 +69,11 @@ class WorkerDemand(msgspec.Struct, frozen=True):
     """How many workers of a spec have work: running tries and ready tries that limits admit.
 
     Attributes:
-        count: Number of workers that could be at work now, at least 1.
-        priority: The highest priority of the tasks that wait for such a worker; higher is earlier.
-        oldest_since: When the longest of these waits began; ``None`` if all have a worker.
+        count: Number of workers that could be working now, at least 1.
+        priority: The highest priority of the tasks that wait for such a worker. A higher priority
+            comes first.
+        oldest_since: Since when the longest-waiting of these tasks has waited; ``None`` if none
+            waits.
     """
 
     spec: WorkerSpec

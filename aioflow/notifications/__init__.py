@@ -78,7 +78,7 @@ class OutboxWorker:
         on_alert: Called with each alert, once per alert while this process lives.
         needs_values: Whether declared secrets, connections and variables must exist.
         describe: Describes an open decision for a message, with its links.
-        public_url: The address of the page, for links in messages; empty for none.
+        public_url: The address of the web page, for links in messages; empty for none.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class OutboxWorker:
                 ready = await self._serve(ready)
 
     async def _serve(self, ready: PreparedDelivery) -> PreparedDelivery | None:
-        """Run a process for deliveries of one version. Return the first that needs another."""
+        """Run a process for one version. Return the first delivery of another version."""
         waiting: PreparedDelivery | None = ready
         try:
             async with (
@@ -160,7 +160,7 @@ class OutboxWorker:
         except* NoHeadroom:
             await self._context.children.wait_for_headroom()
         except* InterpreterUnusable:
-            waiting = None  # deliveries of other interpreters need not wait for it
+            waiting = None  # deliveries of other interpreters need not wait
             self._again(ready.job, _INTERPRETER_AGAIN_SECONDS, attempts=ready.job.attempts)
         except* OSError as exc:
             _log.error("no callback process can be started", error=str(exc.exceptions))
@@ -197,13 +197,13 @@ class OutboxWorker:
                 continue
             self._at_work += 1
             ready = None
-            with anyio.CancelScope(shield=True):  # cancelled here, it would be lost until a restart
+            with anyio.CancelScope(shield=True):  # else a cancelled job is lost until a restart
                 ready = await self._prepare(job)
             if ready is not None:
                 return ready
 
     async def _prepare(self, job: Job) -> PreparedDelivery | None:
-        """Prepare a job. Return ``None`` if nothing is to be done, or it cannot be delivered."""
+        """Prepare a job. Return ``None`` if it is not to be delivered, or cannot be now."""
         is_alert = job.effect.kind == ALERT
         if is_alert and not job.attempts:
             self._on_alert(msgspec.msgpack.decode(job.effect.body, type=Alert))
@@ -243,7 +243,7 @@ class OutboxWorker:
         self._tell_of_change()
 
     def _again(self, job: Job, seconds: float, *, attempts: int) -> None:
-        assert self._services is not None  # noqa: S101 - one of them asks
+        assert self._services is not None  # noqa: S101 - called only by services
         self._at_work -= 1
         self._services.start_soon(self._put_later, Job(job.effect, attempts), seconds)
         self._tell_of_change()

@@ -155,7 +155,7 @@ class Caller:
             raise InterpreterUnusable(launch.interpreter, launch.path, failure.message)
 
     async def watch(self) -> None:
-        """Wait for the death of the process. It also ends a call in flight."""
+        """Wait until the process dies. Its death also ends a call in flight."""
         assert self._child is not None  # noqa: S101 - adopted before
         self._death = await self._child.ended()
         self._answered.set()
@@ -194,7 +194,7 @@ def _launch(context: ExecutorContext, interpreter: str) -> Launch | None:
     """Return how to start a process in an interpreter; ``None`` for the daemon's own.
 
     Raises:
-        InterpreterUnusable: If that is not known now.
+        InterpreterUnusable: If the interpreter cannot be used now, or is being checked.
     """
     if not interpreter or context.interpreters is None:
         return None

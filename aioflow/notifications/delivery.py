@@ -1,4 +1,4 @@
-"""Deliveries: their queue and their inputs, which are the run, its code, and values it may read.
+"""Deliveries: their queue, and their inputs: the run, its code, and the values that it may read.
 
 The queue returns alerts first, and then the deliveries of one DAG after another.
 """
@@ -35,8 +35,10 @@ __all__ = (
 )
 
 BURST = 50
-"""Maximum consecutive deliveries of one DAG while other DAGs' deliveries wait. They share a process
-that has loaded the code."""
+"""Maximum consecutive deliveries of one DAG while other DAGs' deliveries wait.
+
+Consecutive deliveries of a DAG share a process that has loaded its code.
+"""
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -51,7 +53,7 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class DeliveryQueue:
-    """The queue of deliveries, by kind; see the module."""
+    """The queue of deliveries, grouped by their kind: alerts, or the callbacks of one DAG."""
 
     def __init__(self) -> None:
         self._by_kind: dict[str, deque[Job]] = {}
@@ -61,11 +63,11 @@ class DeliveryQueue:
         return sum(map(len, self._by_kind.values()))
 
     def put(self, job: Job) -> None:
-        """Add a delivery after those of its kind."""
+        """Add a delivery after the others of its kind."""
         self._by_kind.setdefault(job.effect.kind, deque()).append(job)
 
     def take(self, like: str = "") -> Job | None:
-        """Return the next delivery, preferably of the same kind; ``None`` if there is none."""
+        """Return the next delivery, preferably of the kind ``like``; ``None`` if none is left."""
         if ALERT in self._by_kind:
             return self._pop(ALERT)
         if like in self._by_kind and (self._burst < BURST or len(self._by_kind) == 1):
@@ -94,7 +96,7 @@ Cached = TypeVar("Cached")
 
 
 class ImpossibleDelivery(Exception):
-    """A delivery can never be made; the message says why."""
+    """A delivery can never be made. The message says why."""
 
 
 class Targets(msgspec.Struct, frozen=True, kw_only=True):
@@ -208,7 +210,7 @@ class Preparing:
         return PreparedDelivery(job=job, command=command, version="", what={"callback": "alert"})
 
     def _url_of(self, alert: Alert) -> str:
-        """Return the page of what an alert is about; empty if it is about no run or DAG."""
+        """Return the URL of the page about an alert's task or DAG; empty if it is about neither."""
         if alert.run_id:
             return task_page(self._public_url, alert.run_id, alert.task_id)
         return dag_page(self._public_url, alert.dag_id) if alert.dag_id else ""

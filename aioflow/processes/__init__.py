@@ -1,7 +1,7 @@
 """Child processes: spawning, watching, killing, and cleaning up after them.
 
 A child lives no longer than the ``async with`` block that created it. However the block ends, the
-child's whole process group is dead afterwards, and so is everything that the child started, even a
+child's whole process group is dead afterwards. So is everything that the child started, even a
 process that forked twice and created its own session.
 """
 
@@ -79,7 +79,7 @@ _NO_PROGRAM = frozenset(
         errno.EINVAL,
     }
 )
-"""Errors of a start that are the fault of the program, and not of the machine."""
+"""Errors on a start that are caused by the program, not by the machine."""
 
 OUTPUT_GRACE_SECONDS = 5.0
 REAP_SECONDS = 10.0
@@ -95,9 +95,9 @@ class Launch(msgspec.Struct, frozen=True):
 
     Attributes:
         interpreter: Name of the interpreter in the settings.
-        generation: Grows with each change of the interpreter; see ``interpreters``.
+        generation: Increases with each change of the interpreter; see ``interpreters``.
         path: Path of the interpreter.
-        root: Root of its virtual environment; empty if it is in none.
+        root: Root of its virtual environment; empty if it is not in one.
     """
 
     interpreter: str
@@ -116,7 +116,7 @@ class Children:
 
     Args:
         home: Home directory. Its folder ``run/children`` contains a record of each child.
-        program: Command line of a child; its role is sent over the link.
+        program: Command line of a child. The child's role is sent over the link.
         environment: Variables from which children inherit some; by default the daemon's own.
         allowed: Names, or patterns of names, of further variables that children inherit.
         clock: Clock for waits, such as the wait before another attempt to start a process.
@@ -140,14 +140,18 @@ class Children:
         self._mark = home_mark(home)
         self._boot = boot_id()
         self._oom = OomCounter.of_this_process()
-        # A separate limiter, so that slow disks do not delay waiting for the death of a process.
+        # Use a separate limiter, so that slow disks do not delay waiting for the death of a
+        # process.
         self._sweepers = anyio.CapacityLimiter(_SWEEPERS)
         self._clock = clock or SystemClock()
         self._headroom = ProcessHeadroom(self._clock)
         self._waited_for: set[int] = set()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Kill what an earlier daemon left, signal ``task_status``, and sweep again at the end."""
+        """Kill all processes that an earlier daemon left.
+
+        Signal ``task_status``. Sweep again at the end.
+        """
         clear = partial(sweep, self._records, f"{self._mark}:")
         if killed := await in_thread(clear, limiter=self._sweepers):
             _logger.warning("killed %d orphaned processes of an earlier daemon", killed)
@@ -167,7 +171,8 @@ class Children:
         If no file descriptor is free, the next call reaps them.
         """
         try:
-            # Run in this thread: no child can be started between the search and the reaping.
+            # Run in this thread, because no child must be started between the search and the
+            # reaping.
             reap_marked(f"{self._mark}:", self._waited_for)
         except OSError as exc:
             _logger.warning("cannot search for orphaned processes: %s", exc)
@@ -190,7 +195,8 @@ class Children:
             role: Role of the child, for its record and the log.
             on_reports: Called with the reports of each frame, from the event loop.
             on_output: Awaited with each piece of output. No more output is read until it returns.
-            black_box: Whether the child runs code of many owners and records whose code runs.
+            black_box: Whether the child runs code of many owners, and records whose code is
+                running.
             limits: Value of each limit, by ``resource.RLIMIT_*``.
             launch: The interpreter; ``None`` for the daemon's own.
             arguments: Arguments of the interpreter ``launch``, if it is to run another program than
@@ -200,8 +206,8 @@ class Children:
             NoHeadroom: If the machine cannot start another process now.
             InterpreterUnusable: If there is no program at the path of ``launch``.
         """
-        # No await between the fork and ``try``: otherwise a cancellation could leave the child
-        # without an owner.
+        # There must be no await between the fork and ``try``. Otherwise a cancellation could leave
+        # the child without an owner.
         child = self._start(role, launch, arguments, black_box=black_box, limits=limits or {})
         try:
             await child.connect(on_reports)
@@ -228,7 +234,7 @@ class Children:
         return self._headroom.refused(role, exc)
 
     async def wait_for_headroom(self) -> None:
-        """After ``NoHeadroom``, wait until a process was started or another attempt is due."""
+        """Wait, after ``NoHeadroom``, until a process was started or another attempt is due."""
         await self._headroom.wait()
 
     def _start(
@@ -255,7 +261,7 @@ class Children:
                 found = exc
         if isinstance(found, Child):
             return found
-        assert launch is not None  # noqa: S101 - otherwise it was raised
+        assert launch is not None  # noqa: S101 - otherwise an error was raised
         raise InterpreterUnusable(launch.interpreter, launch.path, str(found.strerror))
 
     def _spawn(
@@ -315,7 +321,7 @@ class Children:
 
 
 def _limit(pid: int, limits: Mapping[int, int], mark: str) -> None:
-    """Set limits of a running child: code between fork and exec is not safe with threads."""
+    """Set limits of a running child, as code between fork and exec is not safe with threads."""
     # A process that has ended has no limits. Its watcher reports the end.
     with contextlib.suppress(ProcessLookupError):
         mark_process(pid, mark)

@@ -1,7 +1,8 @@
-"""Runs ``worker.connection_program``: lists the types of connections, and tests one connection.
+"""Runs ``worker.connection_program``, which lists the types of connections or tests one connection.
 
-Types are plug-ins, so their code runs in a process of its own, with the environment of children,
-which is killed with all that it started after a time limit, or if the request is cancelled.
+Types are plug-ins. Therefore their code runs in a separate process, with the environment of
+children. After a time limit, or if the request is cancelled, the process is killed with all that it
+started.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from aioflow.worker.connection_program import BEGUN, ConnectionOutcome, FoundTyp
 __all__ = ("TEST_SECONDS", "ConnectionTests")
 
 TEST_SECONDS = 10.0
-"""Time limit of a test, without the start of its process."""
+"""Time limit of a test. The start of its process does not count."""
 
 _START_SECONDS = 30.0
 _PROCESSES = 2
@@ -41,7 +42,7 @@ class ConnectionTests:
     Args:
         environment: The daemon's own environment.
         allowed: Names, or patterns of names, of further variables that children inherit.
-        mark: The mark of the home's children, so that one that outlives the daemon is found.
+        mark: The mark of the home's children, by which a process that outlives the daemon is found.
         test_seconds: Time limit of a test.
     """
 
@@ -62,7 +63,7 @@ class ConnectionTests:
         self._known: FoundTypes | None = None
 
     async def types(self) -> FoundTypes:
-        """Return the installed types. They are read once per life of the daemon.
+        """Return the installed types. They are read only once in the life of the daemon.
 
         Raises:
             RequestError: If the process gives no answer.
@@ -77,7 +78,7 @@ class ConnectionTests:
         return self._known
 
     async def test(self, connection: Connection) -> ConnectionOutcome:
-        """Open a connection, and return the outcome. Its message has masked secrets.
+        """Open a connection, and return the outcome. Secrets in its message are masked.
 
         Raises:
             RequestError: If no process can be started.
@@ -103,7 +104,9 @@ class ConnectionTests:
 
     @asynccontextmanager
     async def _run(self, role: str) -> AsyncIterator[tuple[Process, BufferedByteReceiveStream]]:
-        """Start the program. At the end of the block, it and everything it started are dead.
+        """Start the program.
+
+        At the end of the block, the program and everything it started are dead.
 
         Raises:
             RequestError: If the machine cannot start a process now.
@@ -133,7 +136,7 @@ _BROKEN = (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.Incomplet
 
 
 async def _rest(answer: BufferedByteReceiveStream) -> bytes:
-    """Return everything up to the end of the answer, within a limit."""
+    """Return the whole rest of the answer, within a limit."""
     found = bytearray()
     with contextlib.suppress(anyio.EndOfStream):
         while len(found) <= _ANSWER_BYTES:

@@ -11,7 +11,7 @@ from aioflow.worker.withheld_variables import WITHHELD
 __all__ = ("MARK", "NAMES_ALLOWED", "child_environment", "foreign_environment")
 
 MARK = "AIOFLOW_CHILD_OF"
-"""Variable with the mark ``<home id>:<nonce>``, which a child and everything it starts have."""
+"""Variable with the mark ``<home id>:<nonce>``. A child and everything it starts have it."""
 
 NAMES_ALLOWED = "AIOFLOW_CHILD_ENV"
 """Variable with names of variables that children inherit, separated by commas.
@@ -24,7 +24,7 @@ _NAMES = frozenset({"HOME", "LANG", "LANGUAGE", "PATH", "TMPDIR", "TZ", "VIRTUAL
 _PREFIXES = ("LC_", "PYTHON")
 
 _PROXIES = frozenset({"ALL_PROXY", "FTP_PROXY", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"})
-"""Proxy variables, in upper or lower case. Behind a proxy, clients need them to connect."""
+"""Proxy variables, in upper or lower case. Clients behind a proxy need them to connect."""
 
 _CERTIFICATES = frozenset({"CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_DIR", "SSL_CERT_FILE"})
 
@@ -47,7 +47,7 @@ def child_environment(source: Mapping[str, str], allowed: Sequence[str] = ()) ->
 
 
 _OF_AN_INTERPRETER = frozenset({"PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV"})
-"""Variables that lead to the packages of one interpreter."""
+"""Variables that point to the packages of one interpreter."""
 
 
 def foreign_environment(
@@ -55,13 +55,13 @@ def foreign_environment(
 ) -> dict[str, str]:
     """Return the variables for a child that runs in another interpreter than the daemon.
 
-    Variables that lead to packages of the daemon's own interpreter are left out, unless the user
-    names them. Commands that the child starts come from its own environment first.
+    Variables that point to packages of the daemon's own interpreter are left out, unless the user
+    names them. The child's own environment comes first in the search for commands that it starts.
 
     Args:
         given: Variables of a child in the daemon's own interpreter, see ``child_environment``.
         program: Path of the interpreter.
-        root: Root of its virtual environment; empty if it is in none.
+        root: Root of its virtual environment; empty if it is not in one.
         allowed: See ``child_environment``.
     """
     passed = {
@@ -69,7 +69,7 @@ def foreign_environment(
         for name, value in given.items()
         if name not in _OF_AN_INTERPRETER or any(fnmatchcase(name, one) for one in allowed)
     }
-    folder = os.path.dirname(program)  # noqa: PTH120 - as it is written, links unresolved
+    folder = os.path.dirname(program)  # noqa: PTH120 - as written, without resolving links
     passed["PATH"] = os.pathsep.join(filter(None, (folder, passed.get("PATH", os.defpath))))
     return passed | {"VIRTUAL_ENV": root} if root else passed
 

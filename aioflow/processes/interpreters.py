@@ -1,9 +1,9 @@
-"""The interpreters of the settings: whether each can run children, checked before any is started.
+"""The interpreters of the settings, and the check whether each can run children.
 
-A child of another interpreter imports the aioflow of that environment. It must be there, and must
-exchange the same messages as the daemon. A program that the interpreter runs reports that, see
-``worker.identity``. It runs when an interpreter is first needed, and again when its files change,
-when children of it die before they answer, and at intervals while it is unusable.
+A child in another interpreter imports the aioflow of that environment. aioflow must be installed
+there, and must exchange the same messages as the daemon. To report that, the interpreter runs a
+program, see ``worker.identity``. It runs when an interpreter is first needed, when the files of the
+interpreter change, when its children die before they answer, and at intervals while it is unusable.
 """
 
 from __future__ import annotations
@@ -39,8 +39,10 @@ RETRY_SECONDS = 30.0
 
 PROBE_SECONDS = 30.0
 SILENT_DEATHS_LIMIT = 3
-"""After this many children in a row that died before they answered, an interpreter is unusable for
-``RETRY_SECONDS``, whatever it says of itself."""
+"""Number of consecutive deaths before an answer that make an interpreter unusable.
+
+The interpreter is then unusable for ``RETRY_SECONDS``, whatever it reports itself.
+"""
 
 OLDEST = (3, 11)
 
@@ -60,7 +62,7 @@ if sys.version_info >= (3, 11):
 sys.stdout.write("\\n%s%s\\n" % (sys.argv[1], json.dumps(said)))
 sys.stdout.flush()
 """
-"""Any Python can run this. What else the interpreter prints is ignored."""
+"""A program that any Python can run. Other output of the interpreter is ignored."""
 
 _LAST_WORDS = 300
 _UNKNOWN = "not in the settings"
@@ -68,13 +70,13 @@ _UNKNOWN = "not in the settings"
 _logger = logging.getLogger(__name__)
 
 Listener: TypeAlias = Callable[[str], None]
-"""Called with the name of an interpreter that has become usable, unusable, or another one."""
+"""Called with the name of an interpreter that has become usable or unusable, or was replaced."""
 
 _Stamps: TypeAlias = tuple[tuple[str, int, int], ...]
 
 
 class _Identity(msgspec.Struct, frozen=True):
-    """What an interpreter says of itself. Without ``error``, it can run a child."""
+    """What an interpreter reports about itself. Without ``error``, it can run a child."""
 
     python: tuple[int, int, int]
     root: str = ""
@@ -88,15 +90,15 @@ class _State:
     """The state of one interpreter, as of its last check.
 
     Attributes:
-        generation: Grows with each change. A file that was parsed in another one is parsed again.
+        generation: Increases with each change. A file parsed in another generation is parsed again.
         launch: How to start a child; ``None`` if it is unusable or being checked.
         problem: Why it is unusable.
-        outcome: The problem found by the last check, and the files that it was based on.
-        seen: The files at the last look.
-        due_us: When an unusable one is checked again.
+        outcome: The problem found by the last check, and the files that the check was based on.
+        seen: The files when they were last looked at.
+        due_us: When an unusable interpreter is checked again.
         decided: Set once a check has ended, until the next one begins.
         silent_deaths: Number of children in a row that died before they answered.
-        last_words: How the last of these died.
+        last_words: How the last of these children died.
     """
 
     def __init__(self, name: str, path: str, generation: int) -> None:
@@ -114,7 +116,7 @@ class _State:
         self.last_words = ""
 
     def error(self) -> InterpreterUnusable:
-        """Return the error that says why it is unusable."""
+        """Return the error that states why the interpreter is unusable."""
         return InterpreterUnusable(self.name, self.path or _UNKNOWN, self.problem)
 
 
@@ -123,7 +125,7 @@ class Interpreters:
 
     Args:
         paths: Path of each interpreter.
-        reread: Returns the paths if the settings have changed, else ``None``. May block.
+        reread: Returns the paths if the settings have changed, and ``None`` otherwise. May block.
     """
 
     def __init__(
@@ -144,11 +146,11 @@ class Interpreters:
         self._threads = anyio.CapacityLimiter(1)
 
     def listen(self, listener: Listener) -> None:
-        """Call ``listener`` with each change. Listeners are called in the order of this call."""
+        """Call ``listener`` for each change. Listeners are called in the order of registration."""
         self._listeners.append(listener)
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Check interpreters that are needed, until cancelled."""
+        """Check the interpreters that are needed, until cancelled."""
         async with anyio.create_task_group() as self._group:
             for state in self._states.values():
                 self._check(state)
@@ -184,7 +186,7 @@ class Interpreters:
         """Return how to start a child, once the interpreter has been checked.
 
         Raises:
-            InterpreterUnusable: If that cannot be done now.
+            InterpreterUnusable: If no child can be started now.
         """
         state = self._state(name)
         while not state.decided.is_set():
@@ -213,7 +215,7 @@ class Interpreters:
     # ── experience with children ────────────────────────────────────────────────────────
 
     def answered(self, launch: Launch) -> None:
-        """Record that a child has answered, so that the interpreter is what it said."""
+        """Record that a child has answered, which confirms what its interpreter reported."""
         self._state(launch.interpreter).silent_deaths = 0
 
     def died_silently(self, launch: Launch, last_words: str) -> None:
@@ -240,7 +242,7 @@ class Interpreters:
         return state
 
     def _check(self, state: _State) -> None:
-        """Start a check, unless one runs or there is nothing to check."""
+        """Start a check, unless a check is running or there is nothing to check."""
         if not state.path:
             self._decide(state, None, self._advice(), ())
         elif self._group is not None and not state.is_checking:
@@ -253,7 +255,7 @@ class Interpreters:
         return f"{known}add [pythons.NAME] with its path to aioflow.toml in the daemon's home"
 
     async def _look(self) -> None:
-        """Check interpreters whose path or files have changed, and those that are due."""
+        """Check interpreters whose path or files have changed, and unusable ones that are due."""
         paths = await in_thread(self._reread, limiter=self._threads)
         if paths is not None:
             self._take(paths)
@@ -262,7 +264,7 @@ class Interpreters:
                 continue
             before, state.seen = state.seen, await in_thread(_stamps, state.path)
             is_due = state.launch is None and self._clock.monotonic_us() >= state.due_us
-            # While packages are being installed, the files change from look to look.
+            # While packages are being installed, the files differ from one look to the next.
             is_settled = state.launch is None or state.seen == before
             if is_due or (state.seen != state.outcome[1] and is_settled):
                 self._check(state)
@@ -280,12 +282,12 @@ class Interpreters:
                 self._notify(name)
 
     async def _run_check(self, state: _State) -> None:
-        """Check an interpreter, and take the result unless its path has changed meanwhile."""
+        """Check an interpreter. Use the result unless its path has changed in the meantime."""
         stamps, launch, problem, has_headroom = await in_thread(_stamps, state.path), None, "", True
         try:
             launch, problem = await self._probe(state)
         except* NoHeadroom:
-            has_headroom = False  # not its fault
+            has_headroom = False  # not the fault of the interpreter
         if not has_headroom:
             await self._children.wait_for_headroom()
         state.is_checking = False
@@ -300,7 +302,7 @@ class Interpreters:
         self._decide(state, launch, problem, stamps)
 
     def _decide(self, state: _State, launch: Launch | None, problem: str, stamps: _Stamps) -> None:
-        """Take the result of a check."""
+        """Store the result of a check."""
         outcome = (problem, stamps)
         is_other = state.outcome is not None and state.outcome != outcome
         is_news = state.outcome != outcome or state.launch is None
@@ -405,7 +407,7 @@ def _release() -> str:
 
 
 def _refusal(path: str) -> str:
-    """Return why a path must not be run, whatever it is; empty if it may."""
+    """Return why a path must not be run, whatever program is there; empty if it may be run."""
     if not Path(path).is_absolute():
         return "the path must be absolute"
     try:
@@ -419,20 +421,21 @@ def _refusal(path: str) -> str:
 
 
 def _resolved(path: str) -> str:
-    """Return a path whose folder is no link.
+    """Return a path with all links in its folder resolved.
 
-    Running processes then stay in their environment when the link leads to another one. The last
-    part may be a link, because a virtual environment is known by the place of its interpreter.
+    Running processes then stay in their environment even if a link is changed to another one. The
+    last part may be a link, because a virtual environment is identified by the location of its
+    interpreter.
     """
     return str(Path(os.path.realpath(Path(path).parent), Path(path).name))
 
 
 def _stamps(named: str) -> _Stamps:
-    """Return the state of the files that decide what an interpreter is, and if it has aioflow."""
+    """Return the state of the files that determine an interpreter and whether it has aioflow."""
     path = Path(_resolved(named))
     root = path.parent.parent
     files = [path, Path(os.path.realpath(path)), root / "pyvenv.cfg"]
-    # The daemon's user may not be allowed to search the folders: ``_refusal`` reports that.
+    # The daemon's user may not be allowed to search the folders. ``_refusal`` reports that.
     with contextlib.suppress(OSError):
         for kind in ("site-packages", "dist-p*"):
             for place in root.glob(f"lib*/python3*/{kind}"):
@@ -448,9 +451,9 @@ def _stamps(named: str) -> _Stamps:
 
 
 class PythonPaths:
-    """Reads the paths of interpreters again when the file of the settings has changed.
+    """Reads the paths of interpreters again when the settings file has changed.
 
-    An invalid file changes nothing; the log says what is wrong with it.
+    An invalid file changes nothing. The log states what is wrong with the file.
     """
 
     def __init__(self, home: Path) -> None:
@@ -458,7 +461,7 @@ class PythonPaths:
         self._stamp = _file_stamp(home / FILE_NAME)
 
     def reread(self) -> Mapping[str, str] | None:
-        """Return the paths by name if the file has changed, else ``None``. Blocks."""
+        """Return the paths by name if the file has changed; ``None`` otherwise. Blocks."""
         stamp = _file_stamp(self._home / FILE_NAME)
         if stamp == self._stamp:
             return None

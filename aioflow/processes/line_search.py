@@ -1,13 +1,14 @@
-"""Searches task output for lines that match a filter, in a process with limits.
+"""Search of task output for lines that match a filter, in a process with limits.
 
-A regular expression of a caller may take for ever to compile or to match, and Python neither
-interrupts it nor releases the GIL meanwhile. Any other search of a megabyte holds the GIL for some
-20 ms, too. Therefore ``worker.log_text`` runs as a program of its own. It ends at a limit on its
-processor time, so that a busy machine does not fail a search, and it is killed if the request is
-cancelled. It starts with nothing of this process: no environment, no packages, and no descriptors.
+A regular expression from a caller may take forever to compile or to match. Python does not
+interrupt it, and does not release the GIL meanwhile. Any other search of a megabyte holds the GIL
+for some 20 ms, too. Therefore ``worker.log_text`` runs as a separate program. It ends at a limit on
+its processor time, so that a search does not fail because the machine is busy. It is killed if the
+request is cancelled. It inherits nothing from this process: no environment, no packages, and no
+descriptors.
 
-A search of a large log takes several requests. Each has a process for a limited time, in the order
-in which they were received, so that one search does not wait for the end of another one.
+A search of a large log takes several requests. Each request has a process for a limited time, in
+the order in which the requests were received. So one search does not wait for the end of another.
 """
 
 from __future__ import annotations
@@ -33,26 +34,26 @@ from aioflow.worker.log_text import LineFilter
 __all__ = ("BLOCK_SECONDS", "LineFinder", "LineSearch")
 
 BLOCK_SECONDS = 5.0
-"""Limit on the processor time for a pattern, and for a block of output."""
+"""Limit on the processor time for a pattern, and for each block of output."""
 
 _STALLED_SECONDS = 60.0
-"""After this time without an answer a search is stopped on a busy machine, too."""
+"""Time without an answer after which a search is stopped, even if the machine is busy."""
 
 _PROCESSES = 2
 _PATTERN_LENGTH = 500
 _PROGRAM = Path(log_text.__file__)
 _REQUEST_US = 1_000_000
-"""For so long one request searches further blocks."""
+"""Time for which one request searches further blocks."""
 
 _clock = SystemClock()
 
 
 class LineFinder(Protocol):
-    """Finds the lines of a block that are wanted."""
+    """Finds the wanted lines of a block."""
 
     @property
     def is_due(self) -> bool:
-        """Whether the request should return what was found so far, and others are served."""
+        """Whether the request should return what was found so far, so that others are served."""
 
     async def find(self, data: bytes, limit: int, *, is_backward: bool = False) -> list[int]:
         """See ``LineFilter.find``.
@@ -63,7 +64,7 @@ class LineFinder(Protocol):
 
 
 class _AllLines:
-    """Finds any line: few of a block are wanted, and the others are not looked at."""
+    """Finds any line. Only as many lines as wanted are looked at."""
 
     is_due = False
 
@@ -118,7 +119,7 @@ class LineSearch:
 
     @asynccontextmanager
     async def finding(self, wanted: LineFilter) -> AsyncIterator[LineFinder]:
-        """Return what finds lines, within a limit on the time per request.
+        """Yield a finder of lines, with a limit on the time per request.
 
         Raises:
             BadPattern: If the pattern is not valid.
@@ -140,7 +141,7 @@ class LineSearch:
                 yield finder
             finally:
                 with anyio.CancelScope(shield=True):
-                    with suppress(ProcessLookupError):  # it may have reached its limit
+                    with suppress(ProcessLookupError):  # the process may have ended by itself
                         process.kill()
                     await process.aclose()
 
@@ -151,7 +152,7 @@ def _time_limit() -> Iterator[None]:
         with anyio.fail_after(_STALLED_SECONDS):
             yield
     except (anyio.BrokenResourceError, anyio.EndOfStream, anyio.IncompleteRead) as exc:
-        # The process has a limit of its own on processor time, and on memory.
+        # The process itself limits its processor time and memory.
         why = f"the search was stopped: a pattern has {BLOCK_SECONDS:.0f} s for a megabyte"
         raise BadPattern(why) from exc
     except TimeoutError as exc:

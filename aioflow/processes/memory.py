@@ -44,8 +44,8 @@ def memory_limit_bytes(root: Path = CGROUPS) -> int:
 def cgroup_files(version_2: str, version_1: str, root: Path = CGROUPS) -> Iterator[Path]:
     """Yield possible paths of a file in this process's memory cgroup.
 
-    The file has a different name in each version of cgroups. In a container, the path in ``/proc``
-    is often that of the host.
+    The file has a different name in each version of cgroups. In a container, ``/proc`` often
+    contains the path on the host.
     """
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
@@ -82,14 +82,18 @@ _logger = logging.getLogger(__name__)
 
 
 class NoHeadroom(OSError):
-    """No process could be started; this was logged. Retry after ``ProcessHeadroom.wait``."""
+    """Raised if no process could be started, which was logged.
+
+    Retry after ``ProcessHeadroom.wait``.
+    """
 
 
 class ProcessHeadroom:
-    """State shared by all code that starts processes, so that a failed start limits all others.
+    """State shared by all code that starts processes, so that a failed start delays all others.
 
-    A start within a second of a failed attempt is refused with the error of that attempt. The first
-    failure is logged at once. Log lines then become rarer, from one a second to one a minute.
+    A start within a second after a failed attempt is refused with the error of that attempt. The
+    first failure is logged at once. Further log lines become rarer, from one a second to one a
+    minute.
     """
 
     def __init__(self, clock: Clock) -> None:

@@ -1,15 +1,15 @@
-"""Orphans: finding and killing what an earlier daemon, or a dead child, left running.
+"""Orphans, the processes that an earlier daemon or a dead child left: finding and killing them.
 
 A process can be found by its group and session, whose id is their leader's process id, and by its
 mark, which everything that a child starts inherits. A process id alone proves nothing, because ids
-are reused: a recorded process is recognized only together with its start time and boot id. All
+are reused. A recorded process is recognized only together with its start time and boot id. All
 functions that search block for some milliseconds and are called in a thread.
 
 Each child has its own mark, ``<home id>:<nonce>``. The prefix ``<home id>:`` matches every child of
 the home. Descendants inherit the mark in two places:
 
-- The environment variable ``AIOFLOW_CHILD_OF``. People can read it, but a program that clears its
-  environment loses it.
+- The environment variable ``AIOFLOW_CHILD_OF``. It is readable for people, but a program that
+  clears its environment loses it.
 - The resource limit ``RLIMIT_RTTIME``, which survives ``fork``, ``exec``, ``setsid``, re-parenting
   and a change of user. The hard limit encodes the home, and the soft limit the nonce. Both exceed
   70,000 years of uninterrupted real-time computation, so the limit itself has no effect.
@@ -48,14 +48,17 @@ _MARK_LIMIT = resource.RLIMIT_RTTIME
 _MARK_BITS = (1 << 60) - 1
 _NONCE_BIT = 1 << 61
 _HOME_BIT = 1 << 62
-"""Bit that is set in every hard limit, so that it is larger than any soft limit, as required."""
+"""Bit that is set in every hard limit.
+
+It makes the hard limit larger than any soft limit, as required.
+"""
 
 
 def mark_process(pid: int, mark: str) -> None:
     """Set the mark in the limit of a process. Processes that it starts later inherit the mark.
 
-    If the daemon itself runs under such a limit, keep that limit. Only the environment then carries
-    the mark.
+    If the daemon itself runs under such a limit, the limit is not changed. Only the environment
+    then carries the mark.
 
     Raises:
         ProcessLookupError: If the process has ended.
@@ -67,7 +70,7 @@ def mark_process(pid: int, mark: str) -> None:
 def mark_limits(mark: str) -> tuple[tuple[int, int, int], ...]:
     """Return the limits ``(resource.RLIMIT_*, soft, hard)`` that mark a process.
 
-    There are none if this process itself runs under such a limit, see ``mark_process``.
+    Return no limits if this process itself runs under such a limit, see ``mark_process``.
     """
     if resource.getrlimit(_MARK_LIMIT)[1] != resource.RLIM_INFINITY:
         return ()
@@ -176,7 +179,10 @@ def reap_marked(mark: str, besides: Collection[int] = ()) -> None:
 
 
 def sweep(records: Path, mark: str) -> int:
-    """Kill what an earlier daemon of this home left running. Return the number of processes."""
+    """Kill all processes that an earlier daemon of this home left.
+
+    Return the number of processes.
+    """
     killed = 0
     for path in sorted(records.glob("*")):
         record = _read_record(path)
@@ -195,7 +201,7 @@ def _read_record(path: Path) -> Record | None:
 
 def _kill_session(record: Record) -> int:
     if read_start_ticks(record.pid) != record.start_ticks:
-        return 0  # the child is dead, or its id was reused: the mark finds what it left
+        return 0  # the child is dead, or its id was reused: the mark finds its remaining processes
 
     def belongs(pid: int) -> bool:
         stat = process_tree.process_stat(pid)
@@ -225,7 +231,8 @@ def _kill(pid: int, is_ours: Callable[[int], bool]) -> None:
     with contextlib.suppress(ProcessLookupError):
         handle = os.pidfd_open(pid)
         try:
-            # Check again with the handle open: only the handle surely refers to the same process.
+            # Check again with the handle open, because only the handle surely refers to the same
+            # process.
             if is_ours(pid):
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
                 _await_death(handle)

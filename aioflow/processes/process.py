@@ -50,7 +50,7 @@ class OomCounter:
 
     Attributes:
         path: ``memory.events`` (version 2) or ``memory.oom_control`` (version 1). ``None`` if there
-            is neither; then no death is attributed to memory.
+            is neither. No death is attributed to memory then.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -64,7 +64,7 @@ class OomCounter:
         return cls(next((path for path in cgroup_files(*names, root) if path.exists()), None))
 
     def claim(self) -> bool:
-        """Claim one of the counted kills. Return whether an unclaimed kill was left."""
+        """Claim one of the counted kills. Return whether there was an unclaimed kill."""
         if self._read() <= self._seen:
             return False
         self._seen += 1
@@ -133,7 +133,7 @@ def _where_it_died(text: str) -> str:
 
 
 def own_words(output: bytes) -> bytes:
-    """Return the end of the output without the marks of aioflow and what is before the last one."""
+    """Return the output after aioflow's last mark, without lines of the watchdog."""
     return _MARKER.split(_BLOCKED.sub(b"", output))[-1]
 
 
@@ -143,7 +143,7 @@ LINK_GRACE_SECONDS = 1.0
 
 SWEEPS = 30
 SWEEP_AGAIN_SECONDS = 1.0
-"""Delay before the next search for orphans of a dead child, if a search failed."""
+"""Delay before the next search for orphans of a dead child, after a search has failed."""
 
 LAST_WORDS = 2_048
 _CHUNK = 64 * 1024
@@ -163,7 +163,7 @@ class Plumbing(msgspec.Struct, frozen=True):
 
 
 class Footprint(msgspec.Struct, frozen=True):
-    """How a child can be found once it is dead.
+    """The data by which a child can be found once it is dead.
 
     Attributes:
         record: The file of the child in ``HOME/run/children``.
@@ -246,7 +246,7 @@ class Child:
         return self._failure
 
     def culprit(self) -> int:
-        """Return the owner of the code that runs now, from the crash recorder; -1 if none runs."""
+        """Return the owner of the code that is running, from the crash recorder; -1 if none is."""
         if self._plumbing.black_box is None:
             return NO_OWNER
         data = os.pread(self._plumbing.black_box, _WORD.size, 0)
@@ -336,7 +336,7 @@ class Child:
         return killed
 
     async def pump(self, on_output: Callable[[bytes], Awaitable[None]]) -> None:
-        """Pass on the child's output until the pipe ends, reading no faster than it is consumed."""
+        """Pass on the child's output until the pipe ends. Read it no faster than it is consumed."""
         try:
             while True:
                 await anyio.wait_readable(self._plumbing.output)
@@ -391,14 +391,14 @@ def write_record(folder: Path, pid: int, boot: str, role: str) -> Path:
 
 
 class Receiver(Protocol):
-    """A child, or a worker on another machine."""
+    """A receiver of commands: a child, or a worker on another machine."""
 
     def send(self, messages: Sequence[object]) -> None:
         """Send one frame of commands."""
 
 
 class CommandBuffer:
-    """Commands to send to one child. Those of one event loop iteration share a frame."""
+    """Commands to send to one child. Commands of the same event loop iteration share a frame."""
 
     __slots__ = ("_child", "_messages")
 

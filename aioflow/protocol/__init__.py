@@ -1,1 +1,1 @@
-"""Messages across boundaries: inputs, requests, effects, commands, reports, outbox rows."""
+"""Messages between components: inputs, requests, effects, commands, reports, outbox rows."""

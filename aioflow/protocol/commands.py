@@ -1,6 +1,6 @@
-"""Commands of the daemon to its children. Their reports are in ``protocol.reports``.
+"""Commands of the daemon to its child processes. Their reports are in ``protocol.reports``.
 
-Structs are array-like, as in ``protocol.reports``: both ends must have the same aioflow version.
+Structs are array-like, as in ``protocol.reports``, so both ends must have the same aioflow version.
 """
 
 from __future__ import annotations
@@ -42,24 +42,25 @@ __all__ = (
 
 
 class _Wire(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """A message on the link."""
+    """Base class of the messages on the link."""
 
 
 class Hello(_Wire, frozen=True):
     """The first command to every child.
 
     Attributes:
-        code: Folder of the version snapshots; ``<code>/<version>/`` is one.
+        code: Folder of the version snapshots; ``<code>/<version>/`` contains one version.
         results: Folder in which the process writes large results.
-        memory_limit_bytes: Above this a host evicts suspended coroutines; 0 for no limit.
-        stall_seconds: A step that blocks a shared event loop for longer is reported.
+        memory_limit_bytes: Memory use above which a host evicts suspended coroutines; 0 for no
+            limit.
+        stall_seconds: Duration above which a step that blocks a shared event loop is reported.
         default_deferrable: The value of an operator's ``deferrable=None``, if one is configured.
         default_tries: The number of tries of a task that does not set its own.
         traces: Whether each start receives the id of its tracing span.
         default_executor: The executor of ``def`` tasks that name none.
         fetches_code: Whether the process queries code that is missing in ``code``.
-        transfers_results: Whether ``results`` is a folder that the daemon does not see.
-        copies: Folder of copies of results that are stored outside of the home; empty if none are.
+        transfers_results: Whether ``results`` is a folder that the daemon cannot access.
+        copies: Folder for copies of results that are stored outside the home; empty for none.
     """
 
     role: str
@@ -80,7 +81,7 @@ class ParserLimits(_Wire, frozen=True):
     """Limits of a process that parses one file.
 
     Attributes:
-        processes: Maximum number of its child processes at a time, including their children.
+        processes: Maximum number of its descendant processes at a time.
     """
 
     wall_seconds: float = 30.0
@@ -93,7 +94,7 @@ class Parse(_Wire, frozen=True):
     """Import one file and describe its DAGs.
 
     Attributes:
-        interpreter: Name of the interpreter in which this happens; empty for the daemon's own.
+        interpreter: Name of the interpreter that imports the file; empty for the daemon's own.
     """
 
     folder: str
@@ -110,7 +111,7 @@ class Inspect(_Wire, frozen=True):
 
 
 class RunInfo(_Wire, frozen=True):
-    """The facts that all tasks of a run share. Sent to a process before the run's first task."""
+    """Data that all tasks of a run share. Sent to a process before the run's first task."""
 
     run_no: RunNo
     run_id: str
@@ -144,7 +145,8 @@ class StartTask(_Wire, frozen=True):
         events: ``(payload, key)`` of each event that this start handles, if the operator handles
             its events in batches.
         upto: The sequence number after the last of ``events``.
-        is_closing: Whether this is the last start of such an operator: no more events follow.
+        is_closing: Whether this is the last start of such an operator, after which no events
+            follow.
         stored: Number of stored items of the task's output.
         item: msgpack of the stream item of child ``map_index``, if it is in memory.
     """
@@ -172,11 +174,11 @@ class StartTask(_Wire, frozen=True):
 
 
 class ResumeCoroutine(_Wire, frozen=True):
-    """Resume a suspended coroutine: the call in which it waits has a stored answer.
+    """Resume a suspended coroutine, because the call in which it waits has a stored answer.
 
     Attributes:
-        was_start_no: The start in which it was suspended.
-        start_no: The start as which it resumes.
+        was_start_no: Number of the start in which it was suspended.
+        start_no: Number of the start that resumes it.
         answer: msgpack; ``None`` if the call failed.
     """
 
@@ -192,9 +194,9 @@ class CallRecorded(_Wire, frozen=True):
     """Confirm that the answer of a durable call is stored.
 
     Attributes:
-        answer: The answer, if the host does not know it yet: the pending event of a stream.
+        answer: The answer, if the host does not know it yet, such as the pending event of a stream.
         failure: Why the call failed, if the engine made it fail. ``answer`` is then the data from
-            which to build the exception.
+            which the exception is built.
     """
 
     task_no: TaskNo
@@ -205,7 +207,7 @@ class CallRecorded(_Wire, frozen=True):
 
 
 class ItemsStored(_Wire, frozen=True):
-    """Confirm that a task's items with an index below ``upto`` are stored; it may yield more."""
+    """Confirm that a task's items below index ``upto`` are stored, so that it may yield more."""
 
     task_no: TaskNo
     start_no: StartNo
@@ -213,7 +215,7 @@ class ItemsStored(_Wire, frozen=True):
 
 
 class Recall(_Wire, frozen=True):
-    """Give back those of the claimed tries that have not started. Answered by ``Recalled``."""
+    """Return those of the claimed tries that have not started. Answered by ``Recalled``."""
 
     tries: tuple[tuple[TaskNo, StartNo], ...]
 
@@ -242,10 +244,11 @@ class StartTrigger(_Wire, frozen=True):
         since: When its task began to wait, on the wall clock.
         window: The maximum number of events that it may be ahead of the store; 0 if it ends with
             its first event.
-        start: For a task that is deferred from the start: the data from which its trigger is
+        start: For a task that is deferred from its start: the data from which its trigger is
             created. For a task whose result other tasks expand over: the data needed to write that
             result, if an event ends the task.
-        is_made_there: Whether its task is deferred from the start.
+        is_made_there: Whether the host creates the trigger, because its task is deferred from its
+            start.
         dag_id: The DAG of its task, or the DAG whose runs it starts.
         newest: The newest version of its DAG; empty if that is ``version``.
         last: Its last stored event: payload and key.
@@ -283,9 +286,9 @@ class PreviewFireTimes(_Wire, frozen=True):
     """Compute the next fire times of a timetable. Answered by ``FireTimesPreviewed``.
 
     Attributes:
-        host: The data from which to create an instance of the timetable. The trigger that runs the
+        host: The data from which an instance of the timetable is created. The trigger that runs the
             timetable need not be in the receiving host.
-        after: Compute only fire times after this.
+        after: Only later fire times are computed.
         count: Maximum number of fire times.
         limit_seconds: Time limit for the computation.
     """
@@ -322,7 +325,7 @@ class EventsStored(_Wire, frozen=True):
 
 
 class Reply(_Wire, frozen=True):
-    """The daemon's reply to a ``Query``. If there is no answer, ``error`` says why."""
+    """The daemon's reply to a ``Query``. If there is no answer, ``error`` contains the reason."""
 
     question: int
     body: bytes
@@ -330,7 +333,7 @@ class Reply(_Wire, frozen=True):
 
 
 class RunCallback(_Wire, frozen=True):
-    """Run a callback of an author for an event. Answered by ``CallbackReturned``.
+    """Run an author's callback for an event. Answered by ``CallbackReturned``.
 
     Attributes:
         number: The number of the outbox row, the same in each attempt.
@@ -356,7 +359,7 @@ class Notify(_Wire, frozen=True):
         webhook_secret: Instead of ``webhook``: the name of the secret that contains the URL.
         signing_secret: The name of the secret to sign with; empty for none.
         email: Addresses.
-        connection: The name of the connection to send mail over.
+        connection: The name of the connection used to send mail.
         names, values: See ``RunCallback``.
         url: The page of the run or DAG that the alert is about; empty for none.
     """
@@ -375,11 +378,11 @@ class Notify(_Wire, frozen=True):
 
 
 class Ping(_Wire, frozen=True):
-    """Answer with ``Pong`` as soon as the event loop gets to it. Sent to shared hosts only.
+    """Answer with ``Pong`` as soon as the event loop handles this. Sent to shared hosts only.
 
     Attributes:
-        sent_us: When it was sent: microseconds on the monotonic clock, which all processes of the
-            machine share.
+        sent_us: When it was sent, in microseconds of the monotonic clock, which all processes of
+            the machine share.
     """
 
     sent_us: int = 0

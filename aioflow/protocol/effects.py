@@ -1,4 +1,4 @@
-"""Effects of a turn: executed once its batch is durable, or returned to the engine as inputs."""
+"""Effects of a turn, executed once its batch is durable, or returned to the engine as inputs."""
 
 from __future__ import annotations
 
@@ -60,17 +60,17 @@ class StartTry(msgspec.Struct, frozen=True):
     """Start a try in an executor.
 
     Attributes:
-        worker: Number of the worker slot for a ``def`` body, -1 for a coroutine.
+        worker: Number of the worker for a ``def`` body; -1 for a coroutine.
         claimed: Whether the try is prefetched: it starts when the other try in the same worker has
             ended.
-        timeout_us: After this the executor stops the try with reason ``timeout``.
+        timeout_us: Time after which the executor stops the try with the reason ``timeout``.
         limit_us: The timeout that the author set. ``timeout_us`` is what remains of it.
         expected_us: How long it is expected to take; 0 if unknown.
         resume: The command to resume a coroutine that is suspended in its host. If the host no
             longer has the coroutine, ``start`` is used instead.
         role: For a coroutine: the role of its host.
-        process_no: For a coroutine: number of the process that it was decided for. Another process
-            of the role does not start it.
+        process_no: For a coroutine: number of the process for which the start was decided. Another
+            process of the role does not start it.
     """
 
     body: Body
@@ -112,9 +112,9 @@ class AssignTrigger(msgspec.Struct, frozen=True):
     """Assign a trigger to the triggerer.
 
     Attributes:
-        info: The facts of its run, if the trigger is created from them.
+        info: The data of its run, if the trigger is created from it.
         role: The role of the host.
-        process_no: Number of the process that the assignment was decided for; 0 if none was known.
+        process_no: Number of the process for which the assignment was decided; 0 if none was known.
             Another process of the role does not start it.
     """
 
@@ -125,14 +125,14 @@ class AssignTrigger(msgspec.Struct, frozen=True):
 
 
 class ReleaseTrigger(msgspec.Struct, frozen=True):
-    """Tell the triggerer of a role to release a trigger."""
+    """Command the host of a role to release a trigger."""
 
     end: StopTrigger
     role: str = "triggers"
 
 
 class ConfirmCall(msgspec.Struct, frozen=True):
-    """Confirm to a coroutine that the answer of its durable call, or an item it yielded, is stored.
+    """Confirm to a coroutine that the answer of a durable call, or an item it yielded, is stored.
 
     Attributes:
         role: As in ``StartTry``.
@@ -149,13 +149,13 @@ class ConfirmEvents(msgspec.Struct, frozen=True):
 
 
 class StartHost(msgspec.Struct, frozen=True):
-    """Start the host with this role, which serves a single DAG, unless it is already running."""
+    """Start the on-demand host with this role, unless it is already running."""
 
     role: str
 
 
 class SetWorkerDemand(msgspec.Struct, frozen=True):
-    """Tell each executor how many workers of each spec have work. It replaces the last demand."""
+    """Report to each executor how many workers of each spec have work. Replaces the last demand."""
 
     demands: tuple[WorkerDemand, ...]
 
@@ -170,7 +170,7 @@ class WakeAt(msgspec.Struct, frozen=True):
     """Put ``due`` into the inbox at its due time, or immediately if that has passed.
 
     Attributes:
-        at: The due time, if it is not the timestamp in ``due``.
+        at: The due time, if it differs from the timestamp in ``due``.
     """
 
     due: TimerFired
@@ -178,7 +178,7 @@ class WakeAt(msgspec.Struct, frozen=True):
 
 
 class Acknowledge(msgspec.Struct, frozen=True):
-    """Respond to a request. Exactly one of ``answer`` and ``error`` is relevant."""
+    """Respond to a request. If ``error`` is set, ``answer`` is ignored."""
 
     ticket: int
     answer: object = None

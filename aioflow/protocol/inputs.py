@@ -1,8 +1,8 @@
 """Inputs of the engine: the unfinished work that a restart reads, and all messages of its inbox.
 
-The inbox receives reports, requests, parsed files, timers, processes that started or ended, and
-messages of the engine to itself to continue in a later turn. All unfinished work is read as it was
-at one moment.
+The inbox receives reports, requests, parsed files, timers, started and ended processes, and
+messages that the engine sends to itself to continue in a later turn. All unfinished work is read
+from a single snapshot.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class RequestReceived(msgspec.Struct, frozen=True):
     """A request in the inbox. ``ticket`` identifies the caller who waits for the response.
 
     Attributes:
-        by: The author of the request, for the audit; ``None`` for the daemon itself.
+        by: The author of the request, for the audit log; ``None`` for the daemon itself.
     """
 
     ticket: int
@@ -114,7 +114,7 @@ class RequestReceived(msgspec.Struct, frozen=True):
 
 
 class FileParsed(msgspec.Struct, frozen=True, kw_only=True):
-    """A DAG file has a good version (perhaps along with failures of single DAGs).
+    """A DAG file was parsed and has a good version, although some of its DAGs may have failed.
 
     Attributes:
         triggers: See ``protocol.reports.Parsed``.
@@ -152,8 +152,8 @@ class TimerFired(msgspec.Struct, frozen=True):
         task_no: The task; -1 for a DAG, a run, or the trigger of a DAG.
         dag_id: The DAG whose schedule has reached its next fire time.
         run_no: The run whose deadline or timeout is due.
-        trigger_no: The trigger of a DAG that is to be assigned again, or has been quiet for long
-            enough.
+        trigger_no: The trigger of a DAG that must be assigned again, or that has been quiet for
+            long enough.
     """
 
     at: Timestamp
@@ -164,16 +164,16 @@ class TimerFired(msgspec.Struct, frozen=True):
 
 
 class ContinueRun(msgspec.Struct, frozen=True):
-    """Continue with the work that did not fit into the last batch of this run.
+    """Continue the work of this run that did not fit into the last batch.
 
-    Also sent after a run was quarantined: other runs may start instead.
+    Also sent after a run was quarantined, because other runs may start instead.
     """
 
     run_no: RunNo
 
 
 class TriggerCapacityChanged(msgspec.Struct, frozen=True):
-    """A trigger waits for capacity in a host, or has received it."""
+    """A trigger waits for capacity in a host, or has been granted it."""
 
     trigger_no: TriggerNo
     assignment_id: int
@@ -181,7 +181,7 @@ class TriggerCapacityChanged(msgspec.Struct, frozen=True):
 
 
 class MigrateTriggers(msgspec.Struct, frozen=True):
-    """Continue to move the triggers of a file to its newest version.
+    """Continue moving the triggers of a file to its newest version.
 
     Attributes:
         version: The version to which they move. If it is no longer the newest, nothing changes.
@@ -194,7 +194,7 @@ class MigrateTriggers(msgspec.Struct, frozen=True):
 
 
 class AssignTriggers(msgspec.Struct, frozen=True):
-    """Continue to assign triggers to a host that has started.
+    """Continue assigning triggers to a host that has started.
 
     Attributes:
         assignment_id: The last assignment number when the host started. Triggers with a higher
@@ -213,8 +213,8 @@ class IsolateTriggerClass(msgspec.Struct, frozen=True):
     """Move the triggers of a class into quarantine, or back.
 
     Attributes:
-        after: The last trigger that was handled; -1 to begin. If the opposite move has begun since,
-            a continuation is ignored.
+        after: The last trigger that was handled; -1 at the start. If the opposite move has been
+            started since, a continuation is ignored.
     """
 
     class_path: str
@@ -235,7 +235,7 @@ class PauseTriggers(msgspec.Struct, frozen=True):
 
 
 class Restarted(msgspec.Struct, frozen=True):
-    """Memory has just been restored. No process has received any of the restored work yet.
+    """The memory has just been restored, and no process has received any of the restored work yet.
 
     Attributes:
         runs: The runs to continue. If empty, only work that belongs to no run continues; ``None``
@@ -248,13 +248,16 @@ class Restarted(msgspec.Struct, frozen=True):
 
 
 class PreviousRunLoaded(msgspec.Struct, frozen=True):
-    """The previous run, for which a task waits, is not in memory. The database is queried."""
+    """The previous run of a run is not in memory, but a task waits for it.
+
+    The previous run is loaded before the turn that processes this input.
+    """
 
     run_no: RunNo
 
 
 class ContinueBackfill(msgspec.Struct, frozen=True):
-    """Continue to create the runs of a backfill."""
+    """Continue creating the runs of a backfill."""
 
     backfill_no: int
 
@@ -265,7 +268,7 @@ class CreateMissingRuns(msgspec.Struct, frozen=True):
     Attributes:
         cursor: The cursor of the schedule when the fire times were due.
         fire_times: The due fire times, oldest first.
-        following: The cursor after them.
+        following: The next cursor, after these fire times.
     """
 
     dag_id: str
@@ -275,7 +278,7 @@ class CreateMissingRuns(msgspec.Struct, frozen=True):
 
 
 class ClockStepped(msgspec.Struct, frozen=True):
-    """The wall clock has stepped. This input causes a turn, which checks the clock."""
+    """The wall clock was stepped. This input only causes a turn, which checks the clock."""
 
 
 class Drain(msgspec.Struct, frozen=True):
@@ -293,7 +296,7 @@ class HostUp(msgspec.Struct, frozen=True):
 
     Attributes:
         process_no: Number of the process, unique in its daemon. It receives only commands that were
-            decided for it.
+            decided for this process.
     """
 
     role: str
@@ -301,7 +304,7 @@ class HostUp(msgspec.Struct, frozen=True):
 
 
 class HostLost(msgspec.Struct, frozen=True, kw_only=True):
-    """A shared host died with everything it hosted.
+    """A shared host died, together with everything it hosted.
 
     Attributes:
         role: ``async``, ``triggers`` or ``quarantine``. For a host that serves a single DAG, a
@@ -309,8 +312,8 @@ class HostLost(msgspec.Struct, frozen=True, kw_only=True):
         culprit: The ``task_no`` or ``trigger_no`` whose code was running at that moment, according
             to the host's crash recorder; -1 if none was.
         failure: How the process ended.
-        class_path: The class of the trigger in ``culprit``. Only the host may still have known the
-            trigger, if it was stopping.
+        class_path: The class of the trigger in ``culprit``. If the trigger was being stopped, only
+            the host may still have known it.
         was_dismissed: Whether the daemon ended the host on purpose while no task ran in it: because
             installed packages changed, or because it was idle. An idle host is not replaced.
     """
@@ -324,15 +327,15 @@ class HostLost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoopBlocked(msgspec.Struct, frozen=True, kw_only=True):
-    """A step of user code blocks the event loop of a host, or has blocked it until now.
+    """A step of user code is blocking the event loop of a host, or has blocked it until now.
 
     Attributes:
         role: As in ``HostLost``.
         culprit: As in ``HostLost``.
-        incident: Identifies the stall, about which there are several reports.
-        milliseconds: How long the stall has lasted so far, or in total if it is over.
+        incident: Identifies the block. There are several reports about one block.
+        milliseconds: How long the block has lasted so far, or in total if it is over.
         source_location: File, line and function.
-        is_loading: Whether it imports code.
+        is_loading: Whether the step imports code.
         is_over: Whether the event loop runs again.
         class_path: As in ``HostLost``.
     """
@@ -348,13 +351,13 @@ class LoopBlocked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerUnresponsive(msgspec.Struct, frozen=True):
-    """A worker neither answers nor uses CPU, or it answers again.
+    """A worker neither responds nor uses CPU, or it responds again.
 
     Attributes:
-        worker: The number of its slot.
-        since: Since when it has not answered; ``None`` once it answers again.
+        worker: The number of the worker.
+        since: Since when it has not responded; ``None`` once it responds again.
         until: When it will be killed.
-        why: What the executor says about it; empty for a local worker.
+        why: The reason reported by the executor; empty for a local worker.
     """
 
     worker: WorkerNo
@@ -364,7 +367,7 @@ class WorkerUnresponsive(msgspec.Struct, frozen=True):
 
 
 class WorkerUp(msgspec.Struct, frozen=True):
-    """A worker of another executor than the local one accepts tries. Its number is new."""
+    """A worker of a remote executor is ready for tries. Its number is new."""
 
     worker: WorkerNo
     spec: WorkerSpec
@@ -372,22 +375,22 @@ class WorkerUp(msgspec.Struct, frozen=True):
 
 
 class WorkerGone(msgspec.Struct, frozen=True):
-    """The process of a remote worker has ended. What became of its tries is reported by itself."""
+    """The process of a remote worker has ended. The outcome of its tries is reported separately."""
 
     worker: WorkerNo
 
 
 class WorkerIdle(msgspec.Struct, frozen=True):
-    """A remote worker has had no try for as long as its executor keeps one without work."""
+    """A remote worker has been idle for as long as its executor retains idle workers."""
 
     worker: WorkerNo
 
 
 class ExecutorUnavailable(msgspec.Struct, frozen=True):
-    """An executor can provide no worker of a spec now, or it can again.
+    """An executor cannot provide workers of a spec now, or can do so again.
 
     Attributes:
-        why: One sentence; empty if it can again.
+        why: One sentence; empty if it can provide them again.
     """
 
     spec: WorkerSpec
@@ -395,13 +398,13 @@ class ExecutorUnavailable(msgspec.Struct, frozen=True):
 
 
 class BodyReturned(msgspec.Struct, frozen=True):
-    """The body of a try has returned, and its result is being stored outside of the home.
+    """The body of a try has returned, and its result is being stored outside the home.
 
-    The report of the try follows once the result is stored, or if it cannot be stored.
+    The report of the try follows once the result has been stored or storing it has failed.
 
     Attributes:
-        is_backlogged: Whether too many results wait to be stored. No task then starts until this
-            one is stored.
+        is_backlogged: Whether too many results wait to be stored. If so, no task starts until this
+            result is stored.
     """
 
     task_no: TaskNo
@@ -418,13 +421,13 @@ class OutboxDelivered(msgspec.Struct, frozen=True):
 
 
 class CodeRestored(msgspec.Struct, frozen=True):
-    """The code of a trigger was restored as far as possible, so its host may try again."""
+    """The code of a trigger was restored if possible, so its host may try again."""
 
     trigger_no: TriggerNo
 
 
 class AlertRaised(msgspec.Struct, frozen=True, kw_only=True):
-    """The operators must be alerted of a problem of the whole node."""
+    """The operators must be alerted about a problem of the whole node."""
 
     reason: str
     message: str
@@ -455,7 +458,7 @@ Internal: TypeAlias = (
     | WorkerUnresponsive
     | DamageFound
 )
-"""Inputs that no child process reports: requests, timers, and messages of the daemon itself."""
+"""Inputs that are not reported by child processes: requests, timers, and the daemon's messages."""
 
 
 Input: TypeAlias = (
@@ -519,7 +522,7 @@ class CoroutineProgress(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         count: The number of its records.
-        first_failed: The first ordinal that failed; -1 if none did.
+        first_failed: The ordinal of the first call that failed; -1 if none did.
         open_kind: The kind of the last record if that is still open, else empty.
         open_name: The name of that record.
     """
@@ -535,14 +538,14 @@ class LiveRun(msgspec.Struct, frozen=True, kw_only=True):
     """All data needed to continue one run.
 
     Attributes:
-        tasks: All its task rows, including ended ones, by ``task_no``.
-        widths: ``(task_no, width)`` of the results that feed an ``expand``.
+        tasks: All its task rows, including ended tasks, by ``task_no``.
+        widths: ``(task_no, width)`` of the results that other tasks expand over.
         triggers: All its trigger rows.
         progress: The progress of tasks that have records.
         events: Events of the streams among its triggers, in order of trigger and sequence.
         items: ``(task_no, count)`` of the items that its tasks have yielded.
         is_whole: Whether this is the whole run or its last part. Otherwise more tasks and triggers
-            follow, all tasks before the first trigger.
+            follow, with all tasks before the first trigger.
         damage: The first damaged row among all of these, if any.
     """
 
@@ -559,13 +562,13 @@ class LiveRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecoverySnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """All unfinished work, read at start.
+    """All unfinished work, read at the start.
 
     Attributes:
-        versions: The newest version of each DAG and those of the live runs, without sources.
-        runs: Runs that have not ended. A cancelled run ends with its last task.
+        versions: The newest version of each DAG and the versions of live runs, without sources.
+        runs: Runs that have not ended, including cancelled runs with tasks that have not ended.
         outbox: Rows that the engine processes itself.
-        outbox_totals: For each kind of other outbox rows: their count and their lowest number.
+        outbox_totals: For each other kind of outbox rows: their count and their lowest number.
         stray_triggers: Trigger rows of runs that ended before the host had released the trigger.
         backfills: Running backfills.
         audit_head: The end of the audit log.

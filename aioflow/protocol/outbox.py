@@ -1,4 +1,4 @@
-"""Bodies of outbox rows: callbacks, alerts, and pending work of the engine itself."""
+"""Contents of outbox rows: callbacks, alerts, and pending work of the engine itself."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ __all__ = (
 )
 
 CLEAR = "clear"
-"""The kind of outbox rows with tasks still to be cleared or marked: ``Clearing``."""
+"""The kind of outbox rows that contain tasks still to be cleared or marked: ``Clearing``."""
 
 DEADLINE = "deadline"
-"""The kind of outbox rows with a due time, see ``Deadline``."""
+"""The kind of outbox rows that contain a due time: ``Deadline``."""
 
 TRIAL = "trial"
-"""The kind of the outbox row with the suspects of a crash: ``Trial``."""
+"""The kind of the outbox row that contains the suspects of a crash: ``Trial``."""
 
 ENGINE_KINDS = frozenset({CLEAR, DEADLINE, TRIAL})
 """The kinds that the engine processes itself. All such rows are in memory; none is handed out."""
@@ -59,13 +59,13 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Deadline(msgspec.Struct, frozen=True, array_like=True):
-    """A time by which parts of a run should have ended, or begun: the body of an outbox row.
+    """A time by which parts of a run should have ended or started: the body of an outbox row.
 
     Attributes:
-        at: The time, as steady time.
+        at: The time, in steady time.
         length_us: The time from the creation of the run to ``at``; 0 if an earlier version of
             aioflow stored the row.
-        ends_wait: Whether tasks with a ``max_wait`` of ``length_us`` fail unless they have begun.
+        ends_wait: Whether tasks with a ``max_wait`` of ``length_us`` fail if they have not started.
             ``length_us`` then counts from the start of the run, or from its last clear. If
             ``False``, an alert is due instead.
     """
@@ -80,7 +80,7 @@ class Span(msgspec.Struct, frozen=True, array_like=True):
     """A range of triggers that may have killed the daemon: numbers from ``first``, below ``end``.
 
     Attributes:
-        count: The number of triggers in the range at that time.
+        count: The number of triggers in the range when the daemon died.
     """
 
     first: TriggerNo = 0
@@ -103,11 +103,11 @@ class Trial(msgspec.Struct, frozen=True, array_like=True):
         spans: The triggers of each group. While there are any spans, no other triggers are assigned
             to hosts. If there are none, only tasks are suspected.
         has_begun: Whether the triggers of the first group may be assigned to hosts.
-        deaths: How often the daemon has died in a row while it had triggers.
-        row_end: A number above those of all triggers that the daemon had at the first of these
+        deaths: Number of consecutive deaths of the daemon while it had triggers.
+        row_end: A number above the numbers of all triggers that existed at the first of these
             deaths.
-        since: The steady time since which hosts have had the daemon's triggers, or those of the
-            first group.
+        since: The steady time since which hosts have had the daemon's triggers, or the triggers of
+            the first group.
         barred: Triggers of DAGs that have killed the daemon, each with the version of its DAG at
             that time. They are not assigned to hosts in that version.
     """
@@ -126,12 +126,12 @@ class Trial(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """A decision that people are notified of.
+    """A decision that people are notified about.
 
     Attributes:
-        url: The page of the decision; empty if the address of the page is not known.
+        url: The page of the decision; empty if the address of the web UI is not known.
         links: A signed link for each assignee that may have one.
-        personal: The assignees among them that are users. The others are groups.
+        personal: Those of these assignees that are users. The others are groups.
         deadline: When it times out.
     """
 
@@ -155,10 +155,10 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         personal: Iterable[str] = (),
         shift: int = 0,
     ) -> Self:
-        """Return what a message says about an open decision.
+        """Return the content of a message about an open decision.
 
         Args:
-            shift: The offset of the wall clock from the steady time.
+            shift: The offset of the wall clock from steady time.
 
         Raises:
             msgspec.MsgspecError: If the question of the row is damaged.
@@ -183,14 +183,15 @@ class Callback(msgspec.Struct, frozen=True, array_like=True):
     Attributes:
         event: ``success``, ``failure``, ``retry``, ``skip``, ``ask`` or ``deadline``.
         task_index: The index of the task; -1 for the run itself.
-        state: The label of the state that the task or run entered; for a deadline, of its state at
-            the deadline.
+        state: The label of the state that the task or run entered; for a deadline, the label of its
+            state at the deadline.
         at: When that happened.
         failure: The failure of a failed try.
         decision_no: The decision that the task waits for, if the event is ``ask``.
-        asked: That decision. Added for the delivery, because links are signed as late as possible.
-        url: The page of the run or task; empty if the address of the page is not known. Added for
-            the delivery.
+        asked: The content of that decision. Added at delivery, because links are signed as late as
+            possible.
+        url: The page of the run or task; empty if the address of the web UI is not known. Added at
+            delivery.
     """
 
     event: str
@@ -209,12 +210,12 @@ class Callback(msgspec.Struct, frozen=True, array_like=True):
 
 
 def callback_kind(dag_id: str) -> str:
-    """Return the outbox kind of a DAG's callbacks. Each DAG has its own, and so its own quota."""
+    """Return the outbox kind of a DAG's callbacks, so that each DAG has its own quota."""
     return _CALLBACK + dag_id
 
 
 def is_callback(kind: str) -> bool:
-    """Return whether rows of that kind contain callbacks."""
+    """Return whether rows of this kind contain callbacks."""
     return kind.startswith(_CALLBACK)
 
 
@@ -224,12 +225,12 @@ class Marking(msgspec.Struct, frozen=True, array_like=True):
     Attributes:
         ranges: ``(task_index, first, end)``: the map indexes from ``first``, below ``end``; -1 and
             0 for a task that is not mapped or has not expanded.
-        changed: Indexes of tasks whose final state was revoked. Tasks after them may have to be
-            stopped, or evaluated again.
-        overtaken: Mapped tasks after ``changed`` whose children in progress may have to be stopped.
+        changed: Indexes of tasks whose final state was revoked. Tasks downstream of them may have
+            to be stopped, or evaluated again.
+        overtaken: Mapped tasks downstream of ``changed`` whose children in progress may have to be
+            stopped.
         ended: How and when the run had ended; ``None`` if it had not.
-        is_cut_short: Whether the run had ended before all of its tasks had. It then keeps its
-            state.
+        is_cut_short: Whether the run had ended before all of its tasks. It then keeps its state.
     """
 
     state: TaskState
@@ -241,19 +242,19 @@ class Marking(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Clearing(msgspec.Struct, frozen=True, array_like=True):
-    """The tasks of a run that must be cleared: the body of an outbox row, until all are cleared.
+    """The tasks of a run to clear: the body of an outbox row, until all of them are cleared.
 
-    The states of the tasks show the progress: cleared tasks are pending, or removed.
+    The progress is derived from the states of the tasks: cleared tasks are pending or removed.
 
     Attributes:
         whole: Indexes of tasks that are selected as a whole, with all their children.
-        failed: Indexes of other mapped tasks, whose failed children are selected.
+        failed: Indexes of mapped tasks of which only the failed children are selected.
         children: Selected children of other mapped tasks, by task index and map index.
         reexpanded: Mapped tasks among ``whole`` that will be expanded again.
-        retained: Indexes of tasks among ``whole`` that stay as they are.
-        excluded: Children that stay as they are, by task index: one bit for each, the lowest first.
-        unrun: Mapped tasks whose children that never ran are selected.
-        mark: The marked tasks, which are the reason why the other tasks are cleared.
+        retained: Indexes of tasks among ``whole`` that stay unchanged.
+        excluded: Children that stay unchanged, by task index: one bit per child, lowest first.
+        unrun: Mapped tasks of which the children that never ran are selected.
+        mark: The marked tasks, because of which the other tasks are cleared.
     """
 
     run_no: RunNo
@@ -267,7 +268,7 @@ class Clearing(msgspec.Struct, frozen=True, array_like=True):
     mark: Marking | None = None
 
     def ends(self, task_index: int, map_index: int) -> bool:
-        """Return whether a started task will be cleared, or marked, before this row is deleted."""
+        """Return whether a started task will be cleared or marked before this row is deleted."""
         ranges = () if self.mark is None else self.mark.ranges
         is_marked = any(
             at == task_index and (first < 0 or first <= map_index < end)
@@ -296,7 +297,7 @@ _OF_CALLBACKS = msgspec.msgpack.Decoder(Callback)
 
 
 def decoder_of(kind: str) -> msgspec.msgpack.Decoder[Any]:
-    """Return the decoder of the bodies of rows of a kind."""
+    """Return the decoder for the bodies of rows of a kind."""
     if is_callback(kind):
         return _OF_CALLBACKS
     return _DECODERS.get(kind, _ANY)

@@ -1,8 +1,8 @@
-"""Reports of children to the daemon. The daemon's commands are in ``protocol.commands``.
+"""Reports of child processes to the daemon. The daemon's commands are in ``protocol.commands``.
 
-They cross the link and enter the engine's inbox unchanged. Only the results of parsing DAG files
+Reports cross the link and enter the engine's inbox unchanged. Only the results of parsing DAG files
 and plug-ins go to the catalog instead. A report with an old ``start_no`` or ``assignment_id`` is
-too late, and is ignored.
+outdated and ignored.
 
 Structs are array-like: a frame contains only values, so both ends must have the same version of
 aioflow. They do, because the daemon starts its children from its own code.
@@ -65,11 +65,12 @@ __all__ = (
 )
 
 NO_PARSER_CAPACITY = "no_room"
-"""The ``limit`` if the machine lacked the resources to start a parser. The file is not at fault."""
+"""The ``limit`` if the machine lacked resources to start a parser, which is not the file's fault.
+"""
 
 
 class _ParserReport(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """A message on the link, see ``protocol.reports``."""
+    """Base class of parser messages on the link, see ``protocol.reports``."""
 
 
 class DagFailure(_ParserReport, frozen=True):
@@ -87,10 +88,10 @@ class DataFiles(_ParserReport, frozen=True):
         paths: Targets of expressions built on ``__file__``, even outside the DAG folder, each with
             the line of the expression; 0 if that is in an imported module.
         named: Files and folders that its strings name, and folders that its import listed.
-        opened: Files that its import has read, each with its stamp at that time; the stamp is empty
-            if the file had none.
+        opened: Files that its import has read, each with its stamp at that time. If there was no
+            such file, the stamp is empty.
         written: Files that its import has written.
-        patterns: Patterns of its line ``# aioflow: files = [...]``; ``None`` without one.
+        patterns: Patterns of its line ``# aioflow: files = [...]``; ``None`` without such a line.
         reads: Patterns of files that its DAGs declare to read.
     """
 
@@ -107,12 +108,12 @@ class Parsed(_ParserReport, frozen=True):
 
     Attributes:
         dags: The valid DAGs.
-        failures: Errors. After a syntax error there are no DAGs at all.
+        failures: Errors. After a syntax error there are no DAGs.
         modules: The local files that it imported, and the file itself, relative to the DAG folder.
         wanted: See ``NamesFound``.
         triggers: The local trigger classes it may use, by class path, each with a digest of the
             code on which it depends.
-        odd: Valid code that is probably a mistake.
+        odd: Warnings about valid code that is probably a mistake.
         beside: Other files that it uses.
     """
 
@@ -131,7 +132,7 @@ class NamesFound(_ParserReport, frozen=True):
     Attributes:
         modules: The file itself, and all local files that it imports directly or indirectly,
             relative to the DAG folder.
-        wanted: Targets of imports that do not exist yet: paths in the DAG folder, without the
+        wanted: Targets of imports that do not exist yet, as paths in the DAG folder without a
             suffix.
     """
 
@@ -148,7 +149,7 @@ class ParserDied(_ParserReport, frozen=True):
         last_words: The end of its output.
         limit: The exceeded limit for which it was killed; empty if it died by itself;
             ``NO_PARSER_CAPACITY`` if it could not be started.
-        named: The names found in the file before the process ended.
+        named: The names that were found in the file before the process ended.
     """
 
     status: int
@@ -162,7 +163,7 @@ class TriggerKind(msgspec.Struct, frozen=True, omit_defaults=True):
     """A trigger class of a plug-in.
 
     Attributes:
-        summary: The first line of its docstring, if it has one.
+        summary: The first line of its docstring, if any.
         public_fields: Names of the fields that viewers may read.
     """
 
@@ -179,7 +180,7 @@ class Inspected(_ParserReport, frozen=True):
 
 
 class _Wire(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """A message on the link."""
+    """Base class of the messages on the link."""
 
 
 class TaskReport(_Wire, frozen=True):
@@ -193,7 +194,7 @@ class TaskReport(_Wire, frozen=True):
 
 
 class TaskStarted(TaskReport, frozen=True):
-    """User code of this start begins now, in a worker. A claimed try uses its slot from now on.
+    """User code of this start begins now in a worker. A claimed try uses its slot from now on.
 
     A coroutine uses its slot as soon as it is started, so it sends no such report.
     """
@@ -211,11 +212,11 @@ class Succeeded(TaskReport, frozen=True):
     """The task returned.
 
     Attributes:
-        body: msgpack of the result; ``None`` if it is ``None`` or in a file.
-        size: Bytes of the result; 0 for ``None``. With ``body`` ``None`` and a size, the result is
-            in the file of this start.
-        width: Number of items, if the result feeds an ``expand``.
-        skips: Positions of the tasks to skip, unless they have started.
+        body: msgpack of the result; ``None`` if the result is ``None`` or in a file.
+        size: Size of the result in bytes; 0 for ``None``. If ``body`` is ``None`` and the size is
+            not 0, the result is in the file of this start.
+        width: Number of items, if other tasks expand over the result.
+        skips: Indexes of the tasks to skip, unless they have started.
         again: For the task that decides whether a loop ends: whether there is another iteration.
     """
 
@@ -233,7 +234,7 @@ class Failed(TaskReport, frozen=True):
 
     Attributes:
         retryable: Whether another try may help, according to the failure itself.
-        retry_after_us: The delay that the task requested, instead of that of its retry policy.
+        retry_after_us: The delay that the task requested instead of that of its retry policy.
         interrupted: Whether the infrastructure is at fault. The start then counts as an
             interruption, not as a try.
     """
@@ -247,7 +248,7 @@ class Failed(TaskReport, frozen=True):
 
 
 class Skipped(TaskReport, frozen=True):
-    """The task asked to be skipped."""
+    """The task requested to be skipped."""
 
     began_at: Timestamp
     at: Timestamp
@@ -258,7 +259,7 @@ class SensorNotReady(TaskReport, frozen=True):
     """The condition of a sensor that pokes in a slot is not met yet.
 
     Attributes:
-        recheck_in_us: The time until the next poke, if the sensor set it itself.
+        recheck_in_us: The time until the next poke, if the sensor itself has set it.
     """
 
     began_at: Timestamp
@@ -273,7 +274,7 @@ class Deferred(TaskReport, frozen=True):
         kwargs: msgpack of the trigger's fields.
         next_kwargs: msgpack of the arguments of ``next_method`` besides the event.
         timeout_us: How long it may wait.
-        timeout_method: The method in which it resumes after the timeout; empty to fail then.
+        timeout_method: The method in which it resumes after the timeout; if empty, it fails.
     """
 
     began_at: Timestamp
@@ -287,7 +288,7 @@ class Deferred(TaskReport, frozen=True):
 
 
 class EventsHandled(TaskReport, frozen=True):
-    """An operator has handled events of its stream, and waits for the next ones.
+    """An operator has handled events of its stream, and waits for the next events.
 
     Attributes:
         upto: The sequence number after the last event that it received.
@@ -303,7 +304,7 @@ class EventsHandled(TaskReport, frozen=True):
 
 
 class ItemYielded(TaskReport, frozen=True):
-    """A generator yielded, and continues when the item is stored. Answered by ``ItemsStored``.
+    """A generator yielded, and continues once the item is stored. Answered by ``ItemsStored``.
 
     Attributes:
         index: Counts the items of the task from 0, including those of earlier tries.
@@ -315,7 +316,7 @@ class ItemYielded(TaskReport, frozen=True):
 
 
 class CallAnswered(TaskReport, frozen=True):
-    """A durable call that does not suspend its task has its answer. Answered by ``CallRecorded``.
+    """A durable call that does not suspend its task has an answer. Answered by ``CallRecorded``.
 
     Attributes:
         ordinal: Counts the durable calls of the task from 0.
@@ -323,7 +324,7 @@ class CallAnswered(TaskReport, frozen=True):
         name: The called function or class, which a replay compares.
         source_location: ``file:line`` of the call.
         answer: msgpack; ``None`` if it failed.
-        label: What the call is for, in its author's words; masked.
+        label: The purpose of the call in its author's words; masked.
     """
 
     ordinal: int
@@ -341,7 +342,7 @@ class Awaiting(TaskReport, frozen=True):
     Attributes:
         kind: ``wait``, ``any_of``, ``all_of`` or ``sleep``.
         triggers: ``(class_path, kwargs)`` of each; none for a ``sleep``.
-        timeout_us: After this the call raises or, for a ``sleep``, returns.
+        timeout_us: Time after which the call raises or, for a ``sleep``, returns.
         label: What the task waits for, in its author's words; masked.
     """
 
@@ -377,12 +378,12 @@ class StreamOpened(TaskReport, frozen=True):
 class NextEventRequested(TaskReport, frozen=True):
     """A coroutine requests the next event of a stream. It is suspended until there is one.
 
-    If there is one already, answered by ``CallRecorded``, else by ``ResumeCoroutine``. An answer of
-    ``None`` means that the stream has ended.
+    If there already is an event, this is answered by ``CallRecorded``, else by ``ResumeCoroutine``.
+    An answer of ``None`` means that the stream has ended.
 
     Attributes:
-        stream: The ordinal of the call that opened it.
-        timeout_us: After this the call raises.
+        stream: The ordinal of the call that opened the stream.
+        timeout_us: Time after which the call raises.
     """
 
     began_at: Timestamp
@@ -396,7 +397,7 @@ class NextEventRequested(TaskReport, frozen=True):
 
 
 class EventEmitted(TaskReport, frozen=True):
-    """A coroutine emits a named event: a durable call. Answered by ``CallRecorded``.
+    """A coroutine emits a named event, which is a durable call. Answered by ``CallRecorded``.
 
     Attributes:
         data: msgpack.
@@ -414,10 +415,10 @@ class EventEmitted(TaskReport, frozen=True):
 class RunCalled(TaskReport, frozen=True):
     """A coroutine starts a run of another DAG, and is suspended until the run has ended.
 
-    If the run cannot be created, answered by ``CallRecorded``, else by ``ResumeCoroutine``.
+    If the run cannot be created, this is answered by ``CallRecorded``, else by ``ResumeCoroutine``.
 
     Attributes:
-        conf: msgpack of the parameters that were given; ``None`` if none were.
+        conf: msgpack of the parameters that were set; ``None`` if none were.
         waits: Whether the coroutine waits. If not, it is not suspended, and the answer is a
             ``CallRecorded`` with the run's id.
     """
@@ -434,11 +435,11 @@ class RunCalled(TaskReport, frozen=True):
 
 
 class RecordDropped(TaskReport, frozen=True):
-    """The code has changed, and its author wants the records of calls from ``first`` on dropped.
+    """The code has changed, and its author requested to drop the records from ``first`` on.
 
     Attributes:
-        starts_over: Whether the coroutine has ended. The task then runs again from the top, without
-            using up a try.
+        starts_over: Whether the coroutine has ended. If so, the task runs again from the start,
+            without using up a try.
     """
 
     first: int
@@ -446,14 +447,14 @@ class RecordDropped(TaskReport, frozen=True):
 
 
 class NotSuspended(TaskReport, frozen=True):
-    """A host does not have the coroutine that it must resume, or whose call it must confirm."""
+    """A host does not have the coroutine that it should resume, or whose call it should confirm."""
 
 
 class ResultWriteFailed(TaskReport, frozen=True):
-    """The body has returned, but its result could not be written. The process keeps the result.
+    """The body has returned, but its result could not be written. The process retains the result.
 
     Attributes:
-        disk_is_full: Whether the disk is full. No task then starts until the result is written.
+        disk_is_full: Whether the disk is full. If so, no task starts until the result is written.
     """
 
     disk_is_full: bool
@@ -466,9 +467,9 @@ class Recalled(_Wire, frozen=True):
 
 
 class Output(_Wire, frozen=True):
-    """Output of a hosted coroutine. For the task log, never for the engine.
+    """Output of a hosted coroutine or trigger, for its log. It does not reach the engine.
 
-    For a trigger, ``task_no`` is the number of the trigger, and ``start_no`` that of its
+    For a trigger, ``task_no`` is the number of the trigger, and ``start_no`` is the number of its
     assignment.
 
     Attributes:
@@ -482,7 +483,7 @@ class Output(_Wire, frozen=True):
 
 
 class TaskStopped(_Wire, frozen=True):
-    """A start that was stopped has ended completely. For its log, never for the engine."""
+    """A start that was stopped has ended completely. For its log; it does not reach the engine."""
 
     task_no: TaskNo
     start_no: StartNo
@@ -497,16 +498,16 @@ Ended: TypeAlias = (
 
 
 class TriggerFired(_Wire, frozen=True):
-    """A hosted trigger yielded.
+    """A hosted trigger yielded an event.
 
     Attributes:
         index: Counts the events of this assignment from 0.
         payload: msgpack.
-        key: Identifies the event, also across assignments.
+        key: Identifies the event, even across assignments.
         ends: ``success``, ``failed`` or ``skipped`` if the event ends the task without resuming it.
             ``payload`` is then its result, or the error message.
         size: The size of a result that is in a file or has a ``width``; see ``Succeeded``.
-        is_last: The trigger has ended completely. No ``TriggerEnded`` follows unless it is
+        is_last: Whether the trigger has ended completely. No ``TriggerEnded`` follows unless it is
             requested.
         result: The task and start that name the file of a result; ``None`` if there is no file.
     """
@@ -525,10 +526,10 @@ class TriggerFired(_Wire, frozen=True):
 
 
 class TriggerEnded(_Wire, frozen=True):
-    """A hosted trigger has left its host: it returned, raised, or was told to stop.
+    """A hosted trigger has left its host, because it returned, raised, or was stopped.
 
     Attributes:
-        reason: The reason of the command to stop; empty if it ended by itself.
+        reason: The reason in the command to stop; empty if it ended by itself.
     """
 
     trigger_no: TriggerNo
@@ -539,7 +540,7 @@ class TriggerEnded(_Wire, frozen=True):
 
 
 class NextFireTime(_Wire, frozen=True):
-    """A hosted timetable waits for its next fire time. For previews, never for the engine.
+    """A hosted timetable waits for its next fire time. For previews; it does not reach the engine.
 
     Attributes:
         fire_time: ``None`` if there is no further fire time.
@@ -551,7 +552,7 @@ class NextFireTime(_Wire, frozen=True):
 
 
 class FireTimesPreviewed(_Wire, frozen=True):
-    """The answer to a ``PreviewFireTimes``; never for the engine.
+    """The answer to a ``PreviewFireTimes``. It does not reach the engine.
 
     Attributes:
         fire_times: In order.
@@ -564,14 +565,14 @@ class FireTimesPreviewed(_Wire, frozen=True):
 
 
 class Query(_Wire, frozen=True):
-    """A query of a child to the daemon.
+    """A query from a child to the daemon.
 
     Attributes:
-        question: Identifies the query in the reply.
+        question: Number that identifies the query in the reply.
         kind: ``results`` (a page of a parent's results), ``records`` (the records of a task),
-            ``runs`` (how runs end, or a task in each), ``events`` (the events of a name),
-            ``values``, or ``files`` (copies of stored results).
-        body: msgpack of the kind's own fields, see ``worker.query.messages``.
+            ``runs`` (how runs end, or how a task in each of them ends), ``events`` (the events of a
+            name), ``values``, or ``files`` (copies of stored results).
+        body: msgpack of the fields specific to the kind, see ``worker.query.messages``.
     """
 
     question: int
@@ -584,8 +585,8 @@ class CancelQuery(_Wire, frozen=True):
     """A child cancels a query.
 
     Attributes:
-        question: The query; -1 for all queries of the child. The daemon itself reports -1 for a
-            child that has died.
+        question: The query; -1 for all queries of the child. For a child that has died, the daemon
+            itself reports -1.
         numbers: For a query about runs: the runs to cancel; empty for the whole query.
     """
 
@@ -594,12 +595,15 @@ class CancelQuery(_Wire, frozen=True):
 
 
 class Pong(_Wire, frozen=True):
-    """The answer to a ``Ping``: the event loop runs. For the health check, never for the engine.
+    """The answer to a ``Ping``, for the health check. It does not reach the engine.
+
+    It shows that the event loop of the host runs.
 
     Attributes:
         late_us: How long the ``Ping`` had waited for the event loop.
         evicted: Number of suspended coroutines that the process has evicted to save memory.
-        watches: For a few classes: class path of the triggers, number of watches, next check.
+        watches: For a few trigger classes: class path, number of watches, and time of the next
+            check.
         changed: Name of a package that has changed since the process imported it; empty if none.
     """
 
@@ -610,7 +614,7 @@ class Pong(_Wire, frozen=True):
 
 
 class Described(_Wire, frozen=True):
-    """The answer to ``Describe``; never for the engine.
+    """The answer to ``Describe``. It does not reach the engine.
 
     Attributes:
         triggers: The number and description of each trigger or sensor in this host.
@@ -621,7 +625,7 @@ class Described(_Wire, frozen=True):
 
 
 class CallbackReturned(_Wire, frozen=True):
-    """The answer to a ``RunCallback`` or a ``Notify``; never for the engine.
+    """The answer to a ``RunCallback`` or a ``Notify``. It does not reach the engine.
 
     Attributes:
         may_pass: Whether the failure may be temporary.

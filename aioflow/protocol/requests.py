@@ -77,7 +77,7 @@ __all__ = (
 
 
 OF_RUN = "@run"
-"""Names the run itself in places that otherwise name a task."""
+"""Stands for the run itself in places that otherwise name a task."""
 
 EVENTS = "named_event"
 JOURNAL = "journal"
@@ -101,10 +101,10 @@ class CreateRun(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class StartBackfill(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Create runs for the fire times of a range. Answered with its number, and whether it is new.
+    """Create runs for the fire times of a range. Answered with ``(backfill_no, created)``.
 
     Attributes:
-        first, last: The range of fire times, with both ends.
+        first, last: The range of fire times, both inclusive.
         max_active: Maximum number of its live runs; 0 for the DAG's ``max_active_runs``.
         key: Its idempotency key. The same key returns the same backfill, even if that has ended.
     """
@@ -134,18 +134,19 @@ class CancelRun(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 class ClearTasks(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Clear tasks of a run. Answered with the number of cleared tasks, and the run's state.
 
-    The run resumes when all have been cleared. The same ``key`` returns the same response.
+    The run resumes when all tasks have been cleared. The same ``key`` returns the same response.
 
     Attributes:
         tasks: Their ids; empty for all.
         map_index: The child of a mapped task; -1 for all.
         map_indexes: Several children of the one mapped task in ``tasks``; empty for all.
-        downstream: Whether to clear all tasks after them as well.
+        downstream: Whether to clear all tasks downstream of them as well.
         failed: Whether to clear only tasks that failed, were ``upstream_failed``, or were
             cancelled.
         latest: Whether to move the run to the newest version of its DAG. If that is impossible, the
             request is refused.
-        dry_run: Whether to change nothing, and answer with a ``Preview``. It has no ``key``.
+        dry_run: Whether to change nothing, and answer with a ``Preview``. The request then has no
+            ``key``.
     """
 
     run_id: str
@@ -160,7 +161,7 @@ class ClearTasks(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Set the final state of tasks of a run, or of the run. Answered as ``ClearTasks``.
+    """Set the final state of tasks of a run, or of the run. Answered like ``ClearTasks``.
 
     The run resumes or ends when all tasks have been marked. Tasks that are already in that state
     are not changed, so the request is idempotent.
@@ -180,10 +181,11 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class TouchedTask(msgspec.Struct, frozen=True, kw_only=True):
-    """A task, with all its children, of which some would be cleared or marked.
+    """A task of which some instances would be cleared or marked.
 
     Attributes:
-        states: Number of those children by present state; one for a task that is not mapped.
+        states: Number of these instances by current state. A task that is not mapped has one
+            instance.
         is_marked: Whether they get the state of the mark; otherwise they are cleared.
     """
 
@@ -196,9 +198,9 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
     """The response to a clear or mark with ``dry_run``.
 
     Attributes:
-        state: The present state of the run.
-        tasks: The tasks that would be touched, in the order of the DAG.
-        upstream_failed: The tasks after them that would stay so.
+        state: The current state of the run.
+        tasks: The tasks that would be cleared or marked, in the order of the DAG.
+        upstream_failed: Downstream tasks that would stay ``upstream_failed``.
     """
 
     state: RunState
@@ -207,12 +209,12 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SetNote(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Write or remove the note on a run or on a task of it. Answered with the ``NoteRow``, if any.
+    """Set or delete the note on a run or one of its tasks. Answered with the ``NoteRow``, if any.
 
     Attributes:
-        task: The name of the task instance, for the audit; empty for the run.
-        task_index, map_index: The location of the task instance; both -1 for the run.
-        text: ``None`` to remove the note.
+        task: The name of the task instance, for the audit log; empty for the run.
+        task_index, map_index: The indexes of the task instance; both -1 for the run.
+        text: ``None`` to delete the note.
     """
 
     run_id: str
@@ -232,7 +234,7 @@ class DeleteDag(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Delete a DAG whose file was deleted and that has no live run. Answered with ``None``.
 
     Attributes:
-        only_asks: Whether to only check that it could be deleted.
+        only_asks: Whether to only check that the DAG could be deleted.
     """
 
     dag_id: str
@@ -248,7 +250,7 @@ class EraseRows(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class EraseOld(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Delete rows that belong to no run and exceed their retention. Answered with ``None``.
+    """Delete rows that belong to no run and are older than their retention. Answered with ``None``.
 
     Attributes:
         table: ``EVENTS``, ``DAG_EVENTS``, ``JOURNAL`` or ``AUDIT``.
@@ -263,7 +265,7 @@ class EraseHistory(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Delete rows of the history. Answered with ``None``.
 
     Attributes:
-        is_merged: Whether the counts of the rows are added to the rows of their days.
+        is_merged: Whether the counts of the rows are first added to the daily rows.
     """
 
     rows: list[HistoryRow]
@@ -271,16 +273,16 @@ class EraseHistory(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class EraseVersions(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Delete versions that nothing refers to any more. Answered with the number of deleted ones.
+    """Delete versions that nothing refers to any more. Answered with the number of deletions.
 
-    The caller has checked that no run in the database uses one of them.
+    The caller has checked that no run in the database uses any of them.
     """
 
     versions: list[str]
 
 
 class SetPaused(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Pause or resume a DAG. A paused DAG starts no scheduled runs. Answered with the flag."""
+    """Pause or resume a DAG. A paused DAG starts no scheduled runs. Answered with ``paused``."""
 
     dag_id: str
     paused: bool
@@ -316,7 +318,7 @@ class CountTasks(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class SetPool(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Limit a pool, or remove its limit. Answered with whether that changed anything.
+    """Limit a pool, or remove its limit. Answered with whether anything changed.
 
     Attributes:
         slots: Number of slots; ``None`` for no limit.
@@ -329,7 +331,7 @@ class SetPool(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class PoolSample(NamedTuple):
-    """How full a pool is."""
+    """The current usage of a pool."""
 
     pool: str
     slots: int
@@ -338,10 +340,10 @@ class PoolSample(NamedTuple):
 
 
 class RecordPoolUsage(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Store how full the pools are in this minute. Answered with ``None``.
+    """Store the usage of pools in this minute. Answered with ``None``.
 
     Attributes:
-        expired: Keys of samples that are deleted.
+        expired: Keys of samples to delete.
     """
 
     pools: tuple[PoolSample, ...]
@@ -353,7 +355,7 @@ class ShowPools(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class DrainNode(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Drain or undrain a node. Answered with whether that changed its state."""
+    """Drain or undrain a node. Answered with whether its state changed."""
 
     node_no: int
     is_drained: bool
@@ -369,14 +371,14 @@ class ShowHolders(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 class ShowShares(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Return how many slots of a pool the tasks of each run use.
 
-    Answered with ``[Share]``, the largest first, from a bounded sample of the tasks.
+    Answered with ``[Share]``, largest first, from a bounded sample of the tasks.
     """
 
     name: str
 
 
 class Share(msgspec.Struct, frozen=True):
-    """The slots of a pool that the tasks of one run use."""
+    """The number of slots of a pool that the tasks of one run use."""
 
     run_id: str
     dag_id: str
@@ -401,7 +403,7 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 class ShowWaiters(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Return what waits for slots of a pool, in order. Answered with ``[Waiter]``."""
+    """Return the entries that wait for slots of a pool, in order. Answered with ``[Waiter]``."""
 
     name: str
     limit: int = 100
@@ -411,9 +413,9 @@ class Waiter(msgspec.Struct, frozen=True, kw_only=True):
     """A task, or the remaining children of a mapped task, waiting for slots of a pool.
 
     Attributes:
-        children: Number of children that wait, of a mapped task; 0 for a single task.
+        children: Number of waiting children of a mapped task; 0 for a single task.
         weight: The number of slots that each task needs.
-        since: Since when it waits; ``None`` for a mapped task.
+        since: Since when it has waited; ``None`` for a mapped task.
     """
 
     run_id: str
@@ -433,13 +435,13 @@ class Unquarantine(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class FireTrigger(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Send a waiting task an event in place of its trigger.
+    """Send an event to a waiting task in place of its trigger.
 
     Answered with ``(run_id, task_id, map_index)``.
 
     Attributes:
         payload: msgpack.
-        key: The optional key of the event, like the one that a trigger may yield with an event.
+        key: The key of the event, as a trigger may yield it; optional.
     """
 
     trigger_no: TriggerNo
@@ -451,7 +453,7 @@ class AnswerDecision(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Vote on a decision that a task waits for. Answered with an ``Answered``.
 
     Attributes:
-        answer: msgpack of plain JSON types, which fit the form; of a bool for an approval.
+        answer: msgpack of plain JSON types that fit the form; for an approval, of a bool.
         link_account: The account for which a signed link was made; ``None`` for a group, or if the
             caller has no link.
     """
@@ -466,8 +468,8 @@ class Answered(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         is_yes: Whether the vote approves, or fills in the form.
-        votes, approvals: How many people have voted, and must approve.
-        is_over: Whether the vote has decided.
+        votes, approvals: How many people have voted, and how many must approve.
+        is_over: Whether the vote has settled the decision.
         link: The assignee whose signed link was used; empty for none.
     """
 
@@ -513,13 +515,13 @@ class SetValue(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 Encrypted: TypeAlias = Literal["value", "trigger", "decision"]
-"""The kinds of encrypted rows, in the order of a key rotation."""
+"""The kinds of encrypted rows, in the order in which a key rotation processes them."""
 
 
 class Reencrypt(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Encrypt stored values again with the current key. Answered with a ``Reencrypted``.
+    """Re-encrypt stored values with the current key, one page. Answered with a ``Reencrypted``.
 
-    The values come first, then the triggers by number, then the decisions, the newest first.
+    The values come first, then the triggers by number, then the decisions, newest first.
 
     Attributes:
         of: The kind of the rows in the page.
@@ -531,11 +533,11 @@ class Reencrypt(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Reencrypted(msgspec.Struct, frozen=True):
-    """The result of encrypting one page of values again.
+    """The result of re-encrypting one page of values.
 
     Attributes:
-        count: Values encrypted again.
-        unopened: Values left unchanged, because no available key decrypts them.
+        count: Number of re-encrypted values.
+        unopened: Number of values left unchanged, because no available key decrypts them.
         next: The request for the next page; ``None`` after the last one.
     """
 
@@ -563,10 +565,11 @@ class CreateAccount(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 class SetAccount(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Change an account and end its sessions. Answered with the ``AccountRow``.
 
-    Tokens of a disabled account are revoked, and those above a reduced role are reduced to it.
+    If the account is disabled, its tokens are revoked. If its role is lowered, tokens with a higher
+    role are limited to it.
 
     Attributes:
-        secret, role, is_disabled, groups: ``None`` to keep the value.
+        secret, role, is_disabled, groups: ``None`` to leave the value unchanged.
         seen: The ``secret`` against which a password was verified. It must not have changed since.
         keeps: The session that does not end.
     """
@@ -599,7 +602,7 @@ class OpenSession(msgspec.Struct, frozen=True, kw_only=True, tag=True):
         digest: The digest of the cookie's secret.
         replaces: The digest of the session that this one replaces.
         agent: The browser's description of itself.
-        replaces_unused_since: End those sessions of the same name, address and browser that were
+        replaces_unused_since: End the sessions with the same name, address and browser that were
             last used before this timestamp; ``None`` for none.
     """
 
@@ -623,7 +626,7 @@ class EndSession(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class EndOtherSessions(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """End all sessions of a name except one. Answered with the number of ended sessions."""
+    """End all sessions of an account except one. Answered with the number of ended sessions."""
 
     name: str
     keeps: int | None = None
@@ -662,7 +665,7 @@ class NoteUse(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Add audit entries for actions that send no other request. Answered with ``None``."""
+    """Add audit entries for actions for which no other request is sent. Answered with ``None``."""
 
     lines: tuple[AuditEntry, ...]
 

@@ -2,7 +2,8 @@
 
 A waiting query is data and occupies no asyncio task. Queries about events wait here, queries about
 endings in ``run_completion``. A query is registered *before* the store is read. If a change is
-committed between the two, it triggers another look-up, so no change is missed.
+committed between the registration and the read, it triggers another look-up, so no change is
+missed.
 """
 
 from __future__ import annotations
@@ -77,12 +78,17 @@ _KINDS: dict[str, type[Wanted]] = {
 CopyResults: TypeAlias = Callable[
     [RunNo, Collection[tuple[TaskNo, StartNo]], Callable[[AioflowError | None], None]], None
 ]
-"""Copies results of a run to this machine, and calls the function when it has, or has failed."""
+"""A function that copies results of a run to this machine.
+
+It calls the function that it is given once they are copied, or with the error if that failed.
+"""
 
 
 ReserveSpool: TypeAlias = Callable[[tuple[TaskNo, StartNo], int, Callable[[], bool]], None]
-"""Calls the function once a trigger may write a result of a size. The function returns whether the
-trigger still waits for that."""
+"""A function that calls another one as soon as a trigger may write a result of a given size.
+
+The function that it calls returns whether the trigger still waits for this.
+"""
 
 
 class _PendingQuery:
@@ -113,7 +119,8 @@ class QueryHandler:
         still_waits: See ``Cycles``.
         masks: Masks secrets in output, from just before they are sent to a child.
         copy_results: Copies stored results to this machine; ``None`` if results are in the home.
-        reserve_spool: Limits the results of triggers that wait to be stored; ``None`` likewise.
+        reserve_spool: Limits the size of trigger results that wait to be stored; ``None`` if
+            results are in the home.
     """
 
     def __init__(
@@ -135,7 +142,7 @@ class QueryHandler:
         self._endings = RunCompletionWaits(store, clock, still_waits)
         self._queue: deque[_PendingQuery] = deque()
         self._queued = anyio.Event()
-        # In order of arrival, so that a replayed simulation does the same.
+        # In order of arrival, so that a replayed simulation processes them in the same order.
         self._subscribed: dict[str, dict[_PendingQuery, None]] = {}
         self._open: defaultdict[QuerySender, dict[int, _PendingQuery]] = defaultdict(dict)
 
@@ -175,7 +182,7 @@ class QueryHandler:
         self._enqueue(pending)
 
     def _reserve(self, sender: QuerySender, query: Query, reserve: ReserveSpool) -> None:
-        """Reply once a result may be written, unless the query is cancelled before."""
+        """Reply once a result may be written, unless the query is cancelled first."""
         wanted = msgspec.msgpack.decode(query.body, type=SpoolWanted)
         pending = _PendingQuery(sender, query, wanted)
         self._open[sender][query.question] = pending
@@ -241,7 +248,7 @@ class QueryHandler:
     async def _process_queue(self) -> None:
         while True:
             while not self._queue:
-                if self._queued.is_set():  # all that wait share one event
+                if self._queued.is_set():  # all waiters share one event
                     self._queued = anyio.Event()
                 await self._queued.wait()
             pending = self._queue.popleft()
@@ -307,7 +314,7 @@ class QueryHandler:
             self._open.pop(pending.sender, None)
 
     async def _declaring(self, pending: _PendingQuery, task_index: int) -> TaskSpec | None:
-        """Return the task that queries; ``None`` for a trigger, which may read any value."""
+        """Return the task that sent the query; ``None`` for a trigger, which may read any value."""
         if task_index < 0 and pending.sender.hosts_triggers:
             return None
         try:

@@ -1,8 +1,8 @@
 """Replies to queries about how runs and their tasks end, for many waits at once.
 
-A wait is registered *before* the store is read. If a change is committed between the two, it
-triggers another look-up, so no change is missed. Hundreds of waits are looked up together, with a
-few statements.
+A wait is registered *before* the store is read. If a change is committed between the registration
+and the read, it triggers another look-up, so no change is missed. Hundreds of waits are looked up
+together, with a few statements.
 
 The ending of a task is read from its rows. The spec of the DAG says which rows these are.
 """
@@ -83,7 +83,8 @@ class DagSpecs:
     async def has_task(self, dag_id: str, task_id: str) -> bool:
         """Return whether a current or future run of a DAG may have a task.
 
-        That is so if the DAG's newest version has the task, or a version that an active run needs.
+        This is so if the task is in the DAG's newest version, or in a version that an active run
+        needs.
         """
         dags = await self._store.list_dags()
         newest = next((dag.version for dag in dags if dag.dag_id == dag_id), None)
@@ -188,7 +189,7 @@ async def _state_of_children(
     }
     count.missing = expansion.width - sum(counts.values())
     if count.missing > 0:
-        return None, count.seen >= count.missing  # the missing ones ended during the count
+        return None, count.seen >= count.missing  # the missing children ended during the count
     if spec.until >= 0:
         last = expansion.first_task_no + expansion.width - 1
         rows = await store.list_tasks_between(last, last + 1, 1)
@@ -199,7 +200,7 @@ async def _state_of_children(
         rows = await store.list_tasks_between(first, first + 1, 1)
         made = rows[0].state if rows else None
     if made is not None and made not in {TaskState.SUCCESS, TaskState.SKIPPED}:
-        counts.setdefault(TaskState.UPSTREAM_FAILED, 1)  # its stream ended early
+        counts.setdefault(TaskState.UPSTREAM_FAILED, 1)  # the stream of items ended early
     if not expansion.width:
         counts.setdefault(TaskState.SKIPPED, 1)
     return next((state for state in _WORST_FIRST if counts.get(state)), TaskState.REMOVED), False
@@ -282,7 +283,7 @@ class RunCompletionWaits:
             self._purge_at = max(1_000, 2 * len(self._waits))
 
     def cancel(self, sender: QuerySender, question: int, numbers: tuple[int, ...]) -> None:
-        """Remove waits of a query; see ``Waits.cancel``."""
+        """Remove waits of a query. See ``Waits.cancel``."""
         self._waits.cancel(sender, question, numbers)
 
     def on_commit(self, batch: Batch, run: Callable[[RunNo], RunRow | None]) -> None:
@@ -463,7 +464,7 @@ class RunCompletionWaits:
                     self._tasks.add(target)
 
     async def _register(self, found: Sequence[_Lookup]) -> list[_Lookup]:
-        """Register waits for changes of their run, if that is active. Return the new ones."""
+        """Register waits for changes of their runs, if these are active. Return the new waits."""
         fresh = []
         for lookup in found:
             run = lookup.run
@@ -532,7 +533,7 @@ class RunCompletionWaits:
             _send_endings(runs_query, endings)
 
     def _warn_of_cycle(self, no: WaitNo) -> None:
-        """Log a warning if a wait, whose run is known by now, closes a cycle."""
+        """Log a warning if a wait closes a cycle. The run that it waits for is known by now."""
         cycle = self._cycles.closed_by(no)
         if cycle:
             _logger.warning("runs wait for each other and cannot end: %s", cycle)

@@ -1,8 +1,8 @@
 """Detection of cycles in which runs wait for each other.
 
-If a task waits for another run, this is known here from the task's query for the end of that run. A
-wait for one task of a run depends only on that task and the tasks before it: other tasks of the run
-need not end first.
+If a task waits for another run, its query for the end of that run is known here. A wait for one
+task of a run depends only on that task and the tasks before it: other tasks of the run need not end
+first.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Cycles:
     Args:
         still_waits: Returns whether a task, given by run, task index and map index, is waiting now.
             A wait may still be registered after its task has stopped waiting, if other waits share
-                its query.
+            its query.
     """
 
     def __init__(self, waits: Waits, still_waits: Callable[[RunNo, int, int], bool]) -> None:

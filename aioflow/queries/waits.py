@@ -1,11 +1,11 @@
 """A registry of waits for runs to end, packed into bytes and indexed by what may answer them.
 
-There may be a hundred thousand waits. The number of a wait combines the number of its query and its
-own number in that query. A wait is indexed under every kind of change that may answer it. An index
+There may be a hundred thousand waits. The number of a wait combines the number of its query with a
+number within that query. A wait is indexed under every kind of change that may answer it. An index
 takes little memory for a key with a single waiter, and is fast for a key with a hundred thousand.
 
-A mapped task that has waiters is stored with the number of its children that have not ended. So it
-need not be looked up each time one of them ends.
+For a mapped task that has waiters, the number of children that have not ended is stored. So the
+task need not be looked up each time a child ends.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ class MappedTasks:
 WaitNo: TypeAlias = int
 
 _ROWS = 40
-"""Number of bits of a wait's own number. The number of its query is in the higher bits."""
+"""Number of bits for a wait's number within its query. The query's number is in the higher bits."""
 
 
 class Wait(msgspec.Struct, frozen=True, array_like=True):
@@ -210,10 +210,10 @@ class Wait(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         target: Number of the DAG and task waited for.
-        run_no: Run of the waiting task; ``task_index`` and ``map_index`` are also of that task.
+        run_no: Run of the waiting task; ``task_index`` and ``map_index`` also belong to that task.
         run_id: See ``RunWanted``, also for ``logical_date`` and ``since``.
         awaited: The run waited for, once it exists.
-        task_no: The task in that run, if the wait is for one task.
+        task_no: The awaited task in that run, if the wait is for one task.
         leads_to: Number of the set of tasks that have to end first in that run; -1 for all tasks.
         found_id: Id of that run, if the query did not name it.
     """
@@ -434,7 +434,7 @@ class Waits:
         )
 
     def of_run(self, run_no: RunNo) -> Iterator[tuple[WaitNo, Wait]]:
-        """Yield the waits of the tasks of a run, as far as the runs that they wait for exist."""
+        """Yield the waits of a run's tasks for runs that exist."""
         for no in self.by_waiting_run.at(run_no):
             wait = self.get(no)
             if wait is not None:

@@ -39,7 +39,7 @@ FILE_NAME = "aioflow.toml"
 PREFIX = "AIOFLOW_"
 
 NO_SETTINGS = frozenset({"AIOFLOW_HOME", "AIOFLOW_TOKEN", "AIOFLOW_DEBUG", "AIOFLOW_CHILD_ENV"})
-"""Environment variables with the prefix of settings that are not settings."""
+"""Environment variables that have the prefix of settings but are not settings."""
 
 SOCKET_PATH_LIMIT = 100
 """Maximum length of a socket path, in bytes; a longer path is replaced by one under ``/tmp``.
@@ -152,15 +152,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ha_enabled: Whether this daemon is one of several on its database: one is active, the
             others stand by.
         ha_lease_seconds: Silence of the active daemon after which another takes over.
-        ha_quick_lease_seconds: The same if the database has no session of it any more.
-        ha_node_name: Name of this node; empty for that of its host.
+        ha_quick_lease_seconds: The same, once the database has no session of the active daemon.
+        ha_node_name: Name of this node; empty for the name of its host.
         port: Port of the web server; 0 takes any free port.
         keep_runs_days: Retention of ended runs. For this and the seven fields below, 0 means
             forever.
         executor: Name of the executor of ``def`` tasks that name none.
         executors: A table for each further executor, by its name. ``kind`` is the name of its entry
-            point, by default the name of the executor; all else is for the backend.
-        public_url: The address of the page, for links in messages; empty for none.
+            point, by default the name of the executor. All other keys are passed to the backend.
+        public_url: The address of the web page, for links in messages; empty for none.
         trusted_proxies: Addresses and networks whose forwarding headers are trusted.
         log_url: Where the output of tries is stored in addition to the home; empty for nowhere.
         results_url: Where large results are stored; empty for the home.
@@ -168,7 +168,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         pythons: Path of each interpreter that DAG files may choose, by its name.
         sources: Source of each value, by its name in the file (``web.port``): ``default``, the
             file, the variable, or the flag.
-        values: Values to display by the same names, without the database password.
+        values: The values to display, by the same names, without the database password.
         odd_variables: Environment variables that look like settings but are not. The value is the
             most similar setting; empty if none is similar.
     """
@@ -362,14 +362,14 @@ def _is_anything_set(home: Path) -> bool:
 def socket_path(home: Path) -> Path:
     """Return the path of the socket on which the daemon of a home listens for commands.
 
-    All paths of one home folder lead to the same socket.
+    All paths that lead to the same home folder give the same socket.
     """
     real = Path(os.path.realpath(home))
     path = real / "run" / "aioflow.sock"
     if len(os.fsencode(path)) <= SOCKET_PATH_LIMIT:
         return path
     name = hashlib.sha256(os.fsencode(real)).hexdigest()[:32]
-    # Users of this path check that the folder belongs to the current user only.
+    # Callers check that the folder belongs to the current user only.
     return Path(f"/tmp/aioflow-{os.getuid()}") / f"{name}.sock"  # noqa: S108
 
 

@@ -40,11 +40,12 @@ _OF_CHILDREN = frozenset(
 )
 """Variables that a daemon sets for its children.
 
-They are no settings, but a daemon that is started by such a child inherits them.
+They are not settings, but a daemon that is started by such a child inherits them.
 """
 
 _OF_TESTS = "AIOFLOW_TEST_"
-"""Prefix of variables for tests, our own and others', which are not misspelt settings."""
+"""Prefix of variables for tests of aioflow and of other projects. They are not misspelt settings.
+"""
 
 
 PYTHONS = "pythons"
@@ -90,7 +91,7 @@ _DEFAULTS_FROM_HOME: Mapping[str, tuple[Any, Any]] = {
     "dags": (tuple[str, ...], ()),
     "db.url": (str, ""),
 }
-"""Annotations of settings whose default depends on the home, and the values for "not set"."""
+"""For settings whose default depends on the home: their annotation, and the value for "not set"."""
 
 FIELDS = {
     declared.name: setting
@@ -101,7 +102,7 @@ FIELDS = {
 
 
 _OPEN = tuple(setting.name for setting in FIELDS.values() if setting.is_open)
-"""Names of the sections with names of the user's choosing."""
+"""Names of the sections whose keys are chosen by the user."""
 
 
 def _file_structure() -> type[BaseSettings]:
@@ -177,7 +178,7 @@ _HEARTBEATS_IN_LEASE = 4
 
 
 def _check_standby(given: Mapping[str, Any]) -> None:
-    """Refuse settings with which a standby could not take over safely."""
+    """Reject settings with which a standby could not take over safely."""
     if not given["ha.enabled"]:
         return
     if not given["db.url"].startswith("postgres"):
@@ -274,7 +275,8 @@ def _of_file(path: Path) -> dict[str, Any]:
 def _of_environment() -> dict[str, Any]:
     sections = {f"{PREFIX}{name.upper()}__" for name in _Document.model_fields if name != "dags"}
     for name in os.environ:
-        # A variable without two underscores may belong to other software: `_odd_variables` warns.
+        # A variable without two underscores may belong to other software, so it is no error:
+        # `_odd_variables` finds it for a warning.
         if name.startswith(PREFIX) and "__" in name and not name.startswith(tuple(sections)):
             raise SettingsError(f"the variable {name} names no setting; see `aioflow config show`")
     try:

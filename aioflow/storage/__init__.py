@@ -1,1 +1,1 @@
-"""Storage outside of the home: results and logs in an object store, and its local copies."""
+"""Storage outside the home: results and logs in an object store, and their local copies."""

@@ -1,4 +1,4 @@
-"""Copies of stored results on this machine, so that its processes read each only once."""
+"""Copies of stored results on this machine, so that its processes fetch each result only once."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from aioflow.storage.results import FileVersion, ResultKey, file_version
 __all__ = ("COPIES_BYTES", "ResultCopies", "discard_after_reboot", "evict")
 
 COPIES_BYTES = 10 * 1024**3
-"""Default of the maximum size of all copies."""
+"""Default of the maximum total size of all copies."""
 
 _REMAINING_SHARE = 0.8
-"""Share of the maximum size that an eviction leaves, so that evictions are rare."""
+"""Share of the maximum size that is left after an eviction, so that evictions are rare."""
 
 _OPEN_ATTEMPTS = 100
 
@@ -33,14 +33,14 @@ _BOOT_NOTE = "boot"
 
 
 def discard_after_reboot(folder: Path) -> None:
-    """Empty a folder of copies unless this boot of the machine has written them.
+    """Empty a folder of copies unless it was written since the last boot of the machine.
 
-    Copies are not synced, so after a power cut they may be empty, or contain anything.
+    Copies are not synced, so after a power failure they may be empty or contain arbitrary data.
     """
     try:
         boot = _BOOT_ID.read_text()
     except OSError:
-        boot = ""  # each start is then like one after a reboot
+        boot = ""  # then each start counts as one after a reboot
     note = folder / _BOOT_NOTE
     with suppress(OSError):
         if boot and note.read_text() == boot:
@@ -51,10 +51,10 @@ def discard_after_reboot(folder: Path) -> None:
 
 
 class ResultCopies:
-    """A folder of copies of limited size. The copies read least recently are evicted.
+    """A folder of copies with a size limit. The copies read least recently are evicted.
 
-    Losing any copy at any time is harmless. Children read the folder directly, so the times of the
-    last reads are those of the file system, which may be a day old.
+    Any copy may be lost at any time without harm. Children read the folder directly. Therefore the
+    time of the last read is taken from the file system, where it may be a day old.
     """
 
     def __init__(self, folder: Path, limit_bytes: int = COPIES_BYTES) -> None:
@@ -67,15 +67,15 @@ class ResultCopies:
         return result_path(self.folder, *key)
 
     async def adopt(self, key: ResultKey, file: Path, version: FileVersion) -> None:
-        """Move the result file of a process here, once its result is stored.
+        """Move the result file of a process into the copies, once its result is stored.
 
         Args:
-            version: The file that was stored. Code of the user may have replaced it meanwhile.
+            version: The file that was stored. User code may have replaced it in the meantime.
         """
         size = version[2]
         try:
             is_it = await in_thread(_move, file, self.path(key), version)
-        except OSError as exc:  # another file system, or a full disk: it can be fetched
+        except OSError as exc:  # another file system, or a full disk: the result can be fetched
             _logger.warning("cannot keep a copy of %s: %s", file, exc)
             with suppress(OSError):
                 await in_thread(_unlink, file)
@@ -100,7 +100,7 @@ class ResultCopies:
 
     async def _grow(self, size: int) -> None:
         if self._bytes < 0 or self._bytes + size > self._limit_bytes:
-            # Measured first, so that parallel calls do not evict at the same time.
+            # Set the size first, so that parallel calls do not evict at the same time.
             self._bytes = 0
             self._bytes = await in_thread(evict, self.folder, self._limit_bytes)
         else:
@@ -112,7 +112,7 @@ def _unlink(file: Path) -> None:
 
 
 def _move(file: Path, copy: Path, version: FileVersion) -> bool:
-    """Move a file, and return whether it is the one that is meant. Otherwise it is deleted."""
+    """Move a file. Return whether it is still the expected version. Delete it otherwise."""
     for _ in range(_OPEN_ATTEMPTS):
         make_folder(copy.parent)
         with suppress(FileNotFoundError):  # the folder was empty and has just been deleted
@@ -120,7 +120,7 @@ def _move(file: Path, copy: Path, version: FileVersion) -> bool:
             break
     else:
         file.rename(copy)
-    with suppress(OSError):  # the folder has other results
+    with suppress(OSError):  # the folder contains other results
         file.parent.rmdir()
     is_it = file_version(copy.lstat()) == version
     if not is_it:
@@ -148,7 +148,10 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def evict(folder: Path, limit_bytes: int) -> int:
-    """Delete the copies read least recently if all together are too large. Return their size."""
+    """Delete the least recently read copies if all together are too large.
+
+    Return the total size.
+    """
     total, found = 0, []
     for place, _, names in os.walk(folder):
         for name in names if place != str(folder) else ():

@@ -1,14 +1,14 @@
-"""Output of tries in an object store: its names, and its copies on this machine.
+"""Output of tries in an object store: the names of the objects, and their local copies.
 
 Each segment file of a home (see ``telemetry.task_log``) is stored in parts, as it grows::
 
     logs/<run_no // 1000>/<run_no>/<task_index>.<segment>/<file id>/<offset>
 
 The id of a file begins with the time of its first record, and contains the home. A file that was
-deleted and created again has another id. The parts of one file are consecutive, and form the file
-again. A part that was stored a second time may be longer than the first time: it then replaces the
-beginning of the next one, which has the same content. The files of a segment are read in the order
-of their first records.
+deleted and created again has another id. The parts of one file are consecutive, and together are
+the file. When a part is stored a second time, it may be longer than the first time. It then also
+replaces the beginning of the next part, which has the same content. The files of a segment are read
+in the order of their first records.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from aioflow.telemetry.task_log_records import HEADER_SIZE, first_timestamp
 __all__ = ("COPIES_BYTES", "LogParts", "file_id", "part_name")
 
 COPIES_BYTES = 1024**3
-"""Maximum size of the copies of logs."""
+"""Maximum total size of the copies of logs."""
 
 _LISTED_US = 1_000_000
-"""Time for which the parts of a segment are not listed again, while a client follows a log."""
+"""Minimum time between two listings of a segment's parts, while a client follows a log."""
 
 _EXPIRY_US = 86_400_000_000
-"""Time between two searches of a block for expired logs, each of which lists the whole block."""
+"""Time between two searches of a block for expired logs. Each search lists the whole block."""
 
 _LISTED_SEGMENTS = 256
 
@@ -51,7 +51,7 @@ _log = Logger(__name__)
 
 
 def file_id(path: Path, home: str) -> str | None:
-    """Return the id of a segment file of a home; ``None`` if there is no such file, or it is empty.
+    """Return the id of a home's segment file; ``None`` if the file is missing or empty.
 
     The header of the first record is written at once, and never changes.
     """
@@ -83,7 +83,7 @@ class _Part(NamedTuple):
 
 
 class LogParts:
-    """Reads stored output, and deletes it. Implements ``EarlierLogs``.
+    """Reads and deletes stored output. Implements ``EarlierLogs``.
 
     Args:
         folder: The folder of copies.
@@ -125,7 +125,7 @@ class LogParts:
         return [segment for segment in found if segment is not None]
 
     async def ends(self, segment: LogSegment, of_file: str) -> int:
-        """Return how much of a file is stored, without gaps.
+        """Return how much of a file is stored without gaps.
 
         Raises:
             StorageUnavailable: If the store does not answer.
@@ -154,7 +154,10 @@ class LogParts:
         return dict(parts)
 
     async def _fetch(self, copy: Path, parts: list[_Part]) -> None:
-        """Append the parts that a copy lacks. Leave it as it is if that is impossible now."""
+        """Append the missing parts to a copy.
+
+        If a part cannot be fetched now, leave the copy as it is.
+        """
         try:
             size = await in_thread(_size, copy)
             for part in parts:
@@ -171,7 +174,7 @@ class LogParts:
         return folder / segment.name / of_file
 
     async def trim(self) -> None:
-        """Delete the copies read least recently, if all together are too large."""
+        """Delete the least recently read copies, if all together are too large."""
         await in_thread(evict, self._folder, COPIES_BYTES)
 
     # ── deletion ────────────────────────────────────────────────────────────────────────
@@ -195,7 +198,7 @@ class LogParts:
     async def delete_old(
         self, block: int, *, before: Timestamp, retained: Collection[RunNo], dry_run: bool = False
     ) -> int:
-        """See ``TaskLog.delete_old``. A block is searched once a day."""
+        """See ``TaskLog.delete_old``. A block is searched at most once a day."""
         now = self._clock.monotonic_us()
         last = self._expired_at.get(block)
         if not dry_run and last is not None and now - last < _EXPIRY_US:
@@ -241,10 +244,10 @@ def _size(path: Path) -> int:
 
 
 def _extend(path: Path, data: bytes, offset: int) -> int:
-    """Write data at an offset of a copy, and return its new size.
+    """Write data at an offset of a copy. Return the copy's new size.
 
     Raises:
-        OSError: If the copy was deleted meanwhile, so that its beginning is missing.
+        OSError: If the copy was deleted in the meantime, so that its beginning is missing.
     """
     flags = os.O_WRONLY | os.O_CLOEXEC
     if not offset:
@@ -253,7 +256,7 @@ def _extend(path: Path, data: bytes, offset: int) -> int:
     require_space(path.parent, len(data))
     descriptor = os.open(path, flags, 0o600)
     with os.fdopen(descriptor, "wb") as file:
-        if os.fstat(descriptor).st_size < offset:  # and another reader began again
+        if os.fstat(descriptor).st_size < offset:  # another reader has started over
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
         file.seek(offset)
         file.write(data)

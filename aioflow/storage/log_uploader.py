@@ -1,12 +1,12 @@
-"""Stores the output of tries in an object store while it is written, in parts.
+"""Upload of the output of tries to an object store, in parts, while it is written.
 
-Output is in a file of the home from its first byte. A part is stored when a file has grown for two
-seconds, by 256 KiB, or when a try has ended, but at most every two seconds per file. A part never
-changes. So after the death of a node at most its last two seconds are only on its disk, and its
-next start stores them.
+Output is written to a file of the home first. A part is stored when a file has grown for two
+seconds, when it has grown by 256 KiB, or when a try has ended, but at most every two seconds per
+file. A part never changes. So if a node dies, at most the output of its last two seconds is only on
+its disk, and its next start stores that.
 
 The progress of each file is recorded in ``<logs>/uploaded.<digest of the URL>``, one line per part,
-which the next start reads. If that file is lost, or the store is another one, the stored parts are
+which the next start reads. If that file is lost, or another store is used, the stored parts are
 listed. A file that is stored completely, and has not grown for a day, is deleted from the home.
 """
 
@@ -35,37 +35,40 @@ from aioflow.telemetry.task_log_index import delete_log_file
 __all__ = ("LOCAL_SECONDS", "PART_BYTES", "UPLOAD_SECONDS", "LogUploader")
 
 UPLOAD_SECONDS = 2.0
-"""Time after which a file that has grown is stored, and shortest time between two of its parts."""
+"""Time after which a grown file is stored. It is also the minimum time between two of its parts."""
 
 PART_BYTES = 256 * 1024
-"""A file that has grown by this much is stored earlier."""
+"""Growth of a file at which its next part is stored earlier."""
 
 LOCAL_SECONDS = 86_400.0
-"""A file that has not grown for this long is deleted from the home, once it is stored."""
+"""Time without growth after which a stored file is deleted from the home."""
 
 UPLOADS = 8
 _LARGEST_PART = 8 * 1024 * 1024
 _SWEEP_SECONDS = 3_600.0
 _TICK_SECONDS = 0.1
 _FORGOTTEN_US = 3_600_000_000
-"""Time after which a file that has not grown is forgotten. If it grows, its parts are listed."""
+"""Time without growth after which the progress of a file is forgotten.
+
+If the file grows later, its stored parts are listed.
+"""
 
 _RETRY_US = 5_000_000
 _SILENCE_US = 10_000_000
 _NOTES = "uploaded"
 _DELETED_AT_ONCE = 100
-"""Number of files to delete while no output can be written."""
+"""Number of files that are deleted in one go. No output can be written meanwhile."""
 
 
 _log = Logger(__name__)
 
 
 class _Progress(msgspec.Struct):
-    """How far a segment file is stored.
+    """How much of a segment file is stored.
 
     Attributes:
         size: Its size, without a record that is being written.
-        uploaded: How much of it is stored; -1 if that is not known.
+        uploaded: How much of it is stored; -1 if unknown.
         of_file: The id of the file.
         due_us: When its next part is to be stored; ``None`` if it has not grown.
         last_us: When its last part was stored.
@@ -113,7 +116,7 @@ class LogUploader:
         tasklog.on_closed = self.on_closed
 
     def on_written(self, sizes: Mapping[LogSegment, int]) -> None:
-        """Note that files have grown."""
+        """Record that files have grown."""
         now = self._clock.monotonic_us()
         for segment, size in sizes.items():
             progress = self._files.setdefault(segment, _Progress())
@@ -122,7 +125,7 @@ class LogUploader:
             self._plan(segment, progress, now if is_large else now + _us(UPLOAD_SECONDS))
 
     def on_closed(self, segment: LogSegment) -> None:
-        """Note that a try has printed its last output, though it may not be on the disk yet."""
+        """Record that a try has printed its last output, although it may not be on the disk yet."""
         progress = self._files.get(segment)
         if progress is not None and progress.due_us is not None:
             self._plan(segment, progress, self._clock.monotonic_us())
@@ -176,7 +179,7 @@ class LogUploader:
         progress.last_us = now
         try:
             await self._identify(segment, progress, path)
-            end = progress.size  # what is added meanwhile belongs to the next part
+            end = progress.size  # later output belongs to the next part
             while progress.of_file and progress.uploaded < end:
                 data = await in_thread(_read, path, progress.uploaded, end)
                 if not data:
@@ -184,7 +187,8 @@ class LogUploader:
                 name = part_name(segment, progress.of_file, progress.uploaded)
                 await self._objects.put(name, data)
                 if await in_thread(file_id, path, self._home) != progress.of_file:
-                    # The run was deleted, and its stored parts were listed before this one.
+                    # The run was deleted, and its stored parts were listed before this part was
+                    # stored.
                     await self._objects.delete([name])
                     break
                 progress.uploaded += len(data)
@@ -199,7 +203,7 @@ class LogUploader:
             self._plan(segment, progress, now)
 
     async def _identify(self, segment: LogSegment, progress: _Progress, path: Path) -> None:
-        """Find out which file it is, and how much of it is stored already."""
+        """Determine the id of a segment's file, and how much of the file is stored already."""
         of_file = await in_thread(file_id, path, self._home) or ""
         if of_file != progress.of_file or progress.uploaded < 0:
             uploaded = await self._parts.ends(segment, of_file) if of_file else 0
@@ -214,7 +218,7 @@ class LogUploader:
     # ── files of an earlier process, and old ones ───────────────────────────────────────
 
     async def _resume(self) -> None:
-        """Plan to store what an earlier process has left."""
+        """Schedule the output that an earlier process has not stored."""
         now = self._clock.monotonic_us()
         for segment, progress in await in_thread(
             _unfinished, self._folder, self._notes, self._home
@@ -223,7 +227,7 @@ class LogUploader:
             self._plan(segment, progress, now)
 
     async def _sweep(self) -> None:
-        """Forget and delete files that do not grow any more, every hour."""
+        """Delete files that no longer grow, and forget their progress, every hour."""
         while True:
             await self._clock.sleep(_SWEEP_SECONDS)
             try:
@@ -239,7 +243,7 @@ class LogUploader:
                     del self._files[segment]
 
     async def _delete_old(self) -> int:
-        """Delete the old files that are stored completely. Return how many these are."""
+        """Delete the old files that are stored completely. Return the number of deleted files."""
         before_us = self._clock.now() - _us(LOCAL_SECONDS)
         old = await in_thread(_stored_files, self._folder, self._notes, self._home, before_us)
         count = 0
@@ -277,7 +281,7 @@ def _note(notes: Path, line: str) -> None:
 
 
 def _read_notes(notes: Path) -> dict[tuple[int, int, int], tuple[str, int]]:
-    """Return the id and the stored size of each file. The last note of a file counts."""
+    """Return the id and the stored size of each file. The last note about a file counts."""
     found = {}
     with suppress(FileNotFoundError), notes.open(errors="replace") as file:
         for line in file:
@@ -318,8 +322,8 @@ def _unfinished(folder: Path, notes: Path, home: str) -> list[tuple[LogSegment, 
 def _stored_files(folder: Path, notes: Path, home: str, before_us: int) -> list[tuple[Path, int]]:
     """Return the old files that are stored completely, with their sizes.
 
-    Rewrite the notes without files that do not exist any more. A note that is written meanwhile is
-    lost, which costs the next start a listing.
+    Rewrite the notes without files that do not exist any more. If a note is written at the same
+    time, it is lost, and the next start must list the parts of its file.
     """
     noted, found = _read_notes(notes), []
     temporary = notes.with_suffix(f"{notes.suffix}-new")
@@ -347,6 +351,6 @@ def _delete_unchanged(files: Sequence[tuple[Path, int]]) -> int:
                 delete_log_file(path)
                 count += 1
                 for empty in (path.parent, path.parent.parent):
-                    with suppress(OSError):  # it has logs of others
+                    with suppress(OSError):  # the folder contains other logs
                         empty.rmdir()
     return count

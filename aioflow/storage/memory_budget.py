@@ -11,12 +11,12 @@ __all__ = ("MemoryBudget",)
 
 
 class MemoryBudget:
-    """Lets transfers wait until there is memory for them, in the order in which they asked.
+    """Lets transfers wait until there is memory for them, in the order of their requests.
 
-    A transfer that is larger than the limit gets it alone.
+    A transfer that is larger than the limit runs alone.
 
     Attributes:
-        used_bytes: What transfers hold now.
+        used_bytes: Memory that transfers hold now.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -27,7 +27,7 @@ class MemoryBudget:
 
     @asynccontextmanager
     async def held(self, size: int) -> AsyncIterator[None]:
-        """Hold so many bytes, once they are free."""
+        """Hold ``size`` bytes while the block runs. Wait until they are free."""
         async with self._turn:
             while self.used_bytes and self.used_bytes + size > self._limit_bytes:
                 await self._freed.wait()

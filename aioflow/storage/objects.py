@@ -27,7 +27,7 @@ __all__ = ("SCHEMES", "ObjectStore", "StoredObject", "open_objects")
 SCHEMES = ("s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss", "file")
 
 STALL_SECONDS = 30.0
-"""Time limit of a request, in addition to the time that its bytes need at the least rate."""
+"""Time limit of a request, in addition to the time that its bytes take at the minimum rate."""
 
 _LEAST_BYTES_PER_SECOND = 256 * 1024
 _LONGEST = timedelta(minutes=10)
@@ -42,7 +42,7 @@ Answer = TypeVar("Answer")
 
 
 class StoredObject(NamedTuple):
-    """An object as listed.
+    """An object in a listing.
 
     Attributes:
         stored_at: When it was stored, by the clock of the store.
@@ -56,8 +56,8 @@ class StoredObject(NamedTuple):
 class ObjectStore:
     """The objects under one URL. Names are relative to it.
 
-    An object exists completely or not at all. Each method tries once: the caller decides whether
-    and when to retry.
+    An object exists completely or not at all. Each method makes one attempt. The caller decides
+    whether and when to retry.
 
     Args:
         folder: The folder, if the store is one.
@@ -77,7 +77,7 @@ class ObjectStore:
         self._stall_seconds = stall_seconds
 
     async def put(self, name: str, data: bytes | bytearray) -> None:
-        """Store an object durably. An object of this name is replaced."""
+        """Store an object durably. An existing object of this name is replaced."""
         await self._store_with(self._write(name, data), name, len(data))
 
     async def _store_with(self, work: Awaitable[None], name: str, size: int) -> None:
@@ -92,7 +92,7 @@ class ObjectStore:
         await self._driver.put_async(self._store, name, data, mode=mode, use_multipart=False)
 
     async def _create(self, name: str, data: bytes) -> None:
-        """Write an object unless there is one."""
+        """Write an object unless it exists."""
         try:
             await self._write(name, data, "create")
         except self._driver.exceptions.AlreadyExistsError:
@@ -100,7 +100,8 @@ class ObjectStore:
         except (self._driver.exceptions.BaseError, NotImplementedError) as exc:
             if not _cannot_create(exc):
                 raise
-            # Such a store cannot tell which of two databases is first, if both begin at once.
+            # Such a store cannot decide which of two databases is first, if both begin at the same
+            # time.
             await self._write(name, data)
 
     async def get(self, name: str, size: int = 0) -> bytes:
@@ -128,7 +129,7 @@ class ObjectStore:
             return (await self.get(_OWNER)).decode(errors="replace")
 
     async def delete(self, names: Collection[str]) -> None:
-        """Delete objects. Missing ones are ignored."""
+        """Delete objects. Missing objects are ignored."""
         if not names:
             return
         if self._folder is not None:
@@ -138,12 +139,12 @@ class ObjectStore:
             await self._limited(self._driver.delete_async(self._store, sorted(names)), 0)
 
     async def list_objects(self, prefix: str) -> AsyncIterator[StoredObject]:
-        """Yield the objects whose names begin with ``prefix`` and a slash, in no given order."""
+        """Yield the objects whose names begin with ``prefix`` and a slash, in arbitrary order."""
         stream = self._driver.list(self._store, f"{prefix}/", chunk_size=_LIST_PAGE)
         while True:
             try:
                 page = await self._limited(_next_page(stream), 0)
-            except ObjectMissing:  # the folder, or the bucket
+            except ObjectMissing:  # the folder or the bucket is missing
                 return
             if page is None:
                 return
@@ -191,7 +192,7 @@ def _first_line(exc: Exception) -> str:
 
 
 def _cannot_create(exc: Exception) -> bool:
-    """Return whether a store does not support to create an object only if there is none."""
+    """Return whether an error means that the store does not support conditional creation."""
     name, text = type(exc).__name__, str(exc)
     return name in {"NotSupportedError", "NotImplementedError"} or any(
         sign in text for sign in _NO_CREATE
@@ -199,7 +200,7 @@ def _cannot_create(exc: Exception) -> bool:
 
 
 def _sync(path: Path, root: Path) -> None:
-    """Sync a file and its folders: the driver does not, and a commit relies on the file."""
+    """Sync a file and its folders. The driver does not do this, but a commit relies on the file."""
     below = path.relative_to(root).parents
     for place in (path, *(root / folder for folder in below)):
         descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
@@ -213,7 +214,7 @@ def _unlink(paths: Collection[Path]) -> None:
     for path in paths:
         path.unlink(missing_ok=True)
     for folder in {path.parent for path in paths}:
-        with suppress(OSError):  # it has other objects
+        with suppress(OSError):  # the folder contains other objects
             folder.rmdir()
 
 
@@ -250,7 +251,7 @@ def open_objects(url: str, setting: str, *, stall_seconds: float = STALL_SECONDS
             client_options={
                 "timeout": _LONGEST,
                 "connect_timeout": _CONNECT,
-                "allow_http": _is_plain(),  # these options hide the variable AWS_ALLOW_HTTP
+                "allow_http": _is_plain(),  # these options override AWS_ALLOW_HTTP
             },
             retry_config={"max_retries": 0, "retry_timeout": _CONNECT},
         )

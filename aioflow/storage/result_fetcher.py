@@ -1,9 +1,10 @@
-"""Fetches stored results for the processes of this machine, each result once.
+"""Download of stored results for the processes of this machine, each result once.
 
 A process reads results as files. If a file is missing, it asks the daemon for a copy, and reads the
 copy after the reply. The daemon looks up the row of the result, and checks the size and checksum of
-the copy. Each result is fetched as a whole, even if a process needs one item of a list: a result
-has at most 64 MiB, the other items are needed next, and only the whole has a checksum.
+the copy. Each result is fetched as a whole, even if a process needs only one item of a list. The
+reasons are that a result has at most 64 MiB, that the other items are needed next, and that only
+the whole result has a checksum.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ FETCHES = 8
 """Maximum number of concurrent fetches."""
 
 IN_MEMORY_BYTES = 256 * 1024 * 1024
-"""Maximum size of the results that are being fetched. One may be larger."""
+"""Maximum total size of the results that are being fetched. A single larger one is allowed."""
 
 _IN_MEMORY_TIMES = 2
-"""A result is in memory as it was stored, and as its content."""
+"""Number of copies of a result in memory during a fetch: as stored, and its content."""
 
 GIVE_UP_SECONDS = 600.0
-"""If a result cannot be fetched for this long, the try that needs it fails."""
+"""Time without success after which a fetch is given up, and the try that needs the result fails."""
 
 _FIRST_DELAY, _LONGEST_DELAY = 0.25, 15.0  # seconds between two attempts
 _SILENCE_US = 10_000_000  # between two log lines about an outage
@@ -56,11 +57,11 @@ FindResult: TypeAlias = Callable[[TaskNo], Awaitable[ResultRow | None]]
 """Returns the row of a task's result."""
 
 Reply: TypeAlias = Callable[[AioflowError | None], None]
-"""Called once all results of a request are on this machine, or with the first error."""
+"""Called with ``None`` once all results are on this machine, or with the first error."""
 
 
 class _Flight:
-    """A fetch that others wait for."""
+    """A fetch in progress that other requests wait for."""
 
     def __init__(self) -> None:
         self.ended = anyio.Event()
@@ -125,17 +126,19 @@ class ResultFetcher:
         reply(error)
 
     def local_path(self, key: ResultKey) -> Path | None:
-        """Return the path of a result on this machine; ``None`` if it is not here."""
+        """Return the path of a result on this machine; ``None`` if the result is not here."""
         for path in (self._copies.path(key), result_path(self._home, *key)):
             if path.exists():
                 return path
         return None
 
     async def copied(self, run_no: RunNo, key: ResultKey) -> Path:
-        """Return the folder with a result of a run, copying it if needed, however long that takes.
+        """Return the folder with a result of a run.
+
+        Copy the result if needed, however long that takes.
 
         Raises:
-            AioflowError: If it is missing or damaged, or could not be fetched in time.
+            AioflowError: If the result is missing or damaged, or could not be fetched in time.
         """
         if self.local_path(key) is None:
             await self._copy(key, partial(self._row_of_run, run_no))
@@ -145,12 +148,14 @@ class ResultFetcher:
         return found.parent.parent
 
     async def path(self, row: ResultRow) -> Path:
-        """Return the path of a result on this machine, copying it with one attempt if needed.
+        """Return the path of a result on this machine.
+
+        If needed, make one attempt to copy the result.
 
         Raises:
-            ResultMissing: If it is not stored.
-            ResultDamaged: If it differs from what was stored.
-            StorageUnavailable: If it cannot be fetched now.
+            ResultMissing: If the result is not stored.
+            ResultDamaged: If the result differs from what was stored.
+            StorageUnavailable: If the result cannot be fetched now.
         """
         key = (row.task_no, row.start_no)
         found = self.local_path(key)

@@ -1,13 +1,13 @@
-"""Uploads the large results of tries, each before the report of its try reaches the engine.
+"""Upload of the large results of tries, each before the report of its try reaches the engine.
 
-The order is: the result is stored, then the report is passed on, then the engine commits it. So
-every committed result is stored, wherever a process is killed in between. A start that never
-committed leaves an orphan.
+First the result is stored, then the report is passed on, then the engine commits it. So every
+committed result is stored, even if a process is killed in between. A start that never commits
+leaves an orphaned result.
 
-A try whose result is being stored holds no slot: the engine learns that its body has returned. If
-the storage is unavailable, the upload is retried; after ``GIVE_UP_SECONDS`` the try fails. While
-too many results wait, the engine starts no further task, and triggers write no further result, so
-that they do not fill the disk.
+A try whose result is being stored holds no slot, because the engine knows that its body has
+returned. If the storage is unavailable, the upload is retried. After ``GIVE_UP_SECONDS`` the try
+fails. While too many results wait, the engine starts no further task, and triggers write no further
+result, so that they do not fill the disk.
 """
 
 from __future__ import annotations
@@ -46,15 +46,18 @@ UPLOADS = 8
 """Maximum number of concurrent uploads."""
 
 GIVE_UP_SECONDS = 600.0
-"""If a result cannot be stored for this long, its try fails."""
+"""Time without success after which a result is given up, and its try fails."""
 
 IN_MEMORY_BYTES = 128 * 1024 * 1024
-"""Maximum size of the results that are being uploaded, which are in memory. One may be larger."""
+"""Maximum total size of the results being uploaded, held in memory.
+
+A single larger one is allowed.
+"""
 
 _FIRST_DELAY, _LONGEST_DELAY = 0.25, 15.0  # seconds between two attempts
 _SILENCE_US = 10_000_000  # between two log lines about an outage
 _ADMIT_SECONDS = 5.0
-"""How often reservations of dead processes are looked for while others wait."""
+"""Interval at which reservations of dead processes are released while others wait."""
 
 _log = Logger(__name__)
 
@@ -67,8 +70,9 @@ class _Upload(msgspec.Struct):
     Attributes:
         size: Size of the result file.
         since_us: When it was reported, in monotonic microseconds.
-        followers: Later reports about the same trigger, in order. One may have a result file too:
-            a trigger that was assigned again has another one, with the same key.
+        followers: Later reports about the same trigger, in order. One of them may have a result
+            file, too, because a trigger that was assigned again writes another one under the same
+            key.
     """
 
     report: Succeeded | TriggerFired
@@ -78,14 +82,16 @@ class _Upload(msgspec.Struct):
     followers: list[TriggerFired | TriggerEnded] = []
 
     def has_successor(self) -> bool:
-        """Return whether the result file is now that of a later report."""
+        """Return whether the result file now belongs to a later report."""
         return any(
             isinstance(one, TriggerFired) and one.result == self.key for one in self.followers
         )
 
 
 class ResultUploader:
-    """Passes reports of children to the engine, those with a result file once it is stored.
+    """Passes reports of children to the engine.
+
+    A report with a result file waits until it is stored.
 
     Args:
         storage: Where results are stored.
@@ -94,7 +100,7 @@ class ResultUploader:
         report: Called with the reports that may enter the inbox.
 
     Attributes:
-        may_store: Whether the storage is known to be that of this database. Until then, each
+        may_store: Whether the storage is known to belong to this database. Until then, each
             attempt counts as failed.
         limit: The results that wait to be stored, and those that triggers may write.
     """
@@ -121,7 +127,7 @@ class ResultUploader:
         self.may_store = False
 
     def report(self, inputs: Sequence[Input]) -> None:
-        """Pass reports on, in order, except those that have to wait for their results."""
+        """Pass reports on, in order, except reports that have to wait for their results."""
         passed: list[Input] = []
         for one in inputs:
             kind = type(one)
@@ -165,7 +171,10 @@ class ResultUploader:
         return trigger_no in self._held
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Upload until cancelled. Results that wait then are lost; their tries run again."""
+        """Upload until cancelled.
+
+        Results that still wait then are lost, and their tries run again.
+        """
         async with anyio.create_task_group() as group:
             for _ in range(UPLOADS):
                 group.start_soon(self._work)
@@ -180,24 +189,27 @@ class ResultUploader:
     async def _work(self) -> None:
         while True:
             while not self._queue:
-                if self._queued.is_set():  # all that wait share one event
+                if self._queued.is_set():  # all waiters share one event
                     self._queued = anyio.Event()
                 await self._queued.wait()
             upload = self._queue.popleft()
             report = await self._store(upload)
             if report is not upload.report and not upload.has_successor():
-                with suppress(OSError):  # left behind, it is only an orphan
+                with suppress(OSError):  # if left behind, the file is only an orphan
                     await in_thread(result_path(self._spool, *upload.key).unlink)
             self.limit.remove(upload.size)
             if isinstance(upload.report, TriggerFired):
                 del self._held[upload.report.trigger_no]
             passed = [report]
-            for one in upload.followers:  # one with a result file holds those after it
+            for one in upload.followers:  # a follower with a result file holds back the later ones
                 self._sort(one, passed)
             self._report(passed)
 
     async def _store(self, upload: _Upload) -> Input:
-        """Store a result, and return the report of its try; a failure if that is impossible."""
+        """Store a result.
+
+        Return the report of its try, or a failure if the result cannot be stored.
+        """
         delay = _FIRST_DELAY
         while True:
             try:

@@ -5,10 +5,9 @@ followed by a trailer::
 
     content   "AFRESULT"   task_no: u64   start_no: u64   size: u64   crc32: u32
 
-All numbers are little-endian. The checksum covers everything before it, so that a result that was
-cut, changed, or stored under another name is detected when it is read. One start stores its result
-under a name of its own, and never changes it. A result of a start that was never committed is an
-orphan.
+All numbers are little-endian. The checksum covers everything before it. So when a result is read,
+truncation, changes, and storage under another name are detected. Each start stores its result under
+a separate name, and never changes it. A result of a start that was never committed is an orphan.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ _SPOOL_LIMIT = 2 * RESULT_LIMIT
 
 
 class StoredResult(NamedTuple):
-    """A stored result as listed.
+    """A stored result in a listing.
 
     Attributes:
         stored_at: When it was stored, by the clock of the storage.
@@ -104,11 +103,11 @@ class ResultStorage(Protocol):
         """Return a packed result; see ``unpack_result``.
 
         Raises:
-            ResultMissing: If it is not stored.
+            ResultMissing: If the result is not stored.
         """
 
     async def delete(self, keys: Collection[ResultKey]) -> None:
-        """Delete results. Missing ones are ignored."""
+        """Delete results. Missing results are ignored."""
 
     async def list_blocks(self) -> list[int]:
         """Return the numbers of the blocks that may have results, in order."""
@@ -158,7 +157,10 @@ class ObjectResults:
 
 
 CHUNK_BYTES = 1024 * 1024
-"""Size of the pieces in the database. Each is a transaction, so that commits need not wait long."""
+"""Size of the chunks in the database.
+
+Each chunk is one transaction, so commits wait only briefly.
+"""
 
 
 class ChunkStore(Protocol):
@@ -187,7 +189,7 @@ class ChunkStore(Protocol):
 
 
 class DatabaseResults:
-    """Results in pieces in the database, for small installations without an object store."""
+    """Results stored in chunks in the database, for small installations without an object store."""
 
     def __init__(self, store: ChunkStore, clock: Clock) -> None:
         self._store = store
@@ -198,7 +200,7 @@ class DatabaseResults:
         return mark
 
     async def put(self, key: ResultKey, data: bytearray) -> None:
-        """See ``ResultStorage``. The last piece is the shortest, and may be empty."""
+        """See ``ResultStorage``. The last chunk is the shortest, and may be empty."""
         view, at = memoryview(data), self._clock.now()
         with _as_storage():
             for chunk_no in range(len(data) // CHUNK_BYTES + 1):
@@ -213,7 +215,7 @@ class DatabaseResults:
             while not pieces or len(pieces[-1]) == CHUNK_BYTES:
                 piece = await self._store.find_result_chunk(*key, len(pieces))
                 if piece is None:
-                    break  # if it is not the last one, the trailer is missing
+                    break  # if chunks are missing, so is the trailer
                 pieces.append(piece)
         if not pieces:
             raise ResultMissing(*key)
@@ -228,8 +230,8 @@ class DatabaseResults:
     async def list_blocks(self) -> list[int]:
         """See ``ResultStorage``.
 
-        A damaged number is read as 0, and SQLite sorts a text after all numbers. The search ends
-        there, because each further search would find the same row.
+        A damaged number is read as 0, and SQLite sorts a text after all numbers. The search ends at
+        such a row, because each further search would find the same row.
         """
         blocks: list[int] = []
         first = 0
@@ -254,7 +256,7 @@ class DatabaseResults:
 
 @contextmanager
 def _as_storage() -> Iterator[None]:
-    """Translate an outage of the database."""
+    """Translate an outage of the database to an outage of the storage."""
     try:
         yield
     except StoreUnavailable as exc:
@@ -262,7 +264,7 @@ def _as_storage() -> Iterator[None]:
 
 
 class FileResults:
-    """Results as files of one folder of this machine, as their processes have written them."""
+    """Results as files in one folder of this machine, as the child processes have written them."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -302,7 +304,7 @@ def _unlink(paths: Collection[Path]) -> None:
     for path in paths:
         path.unlink(missing_ok=True)
     for folder in {path.parent for path in paths}:
-        with suppress(OSError):  # it has other results
+        with suppress(OSError):  # the folder contains other results
             folder.rmdir()
 
 
@@ -333,10 +335,10 @@ def pack_result(key: ResultKey, content: bytearray) -> bytearray:
 
 
 def unpack_result(key: ResultKey, data: bytes) -> bytes:
-    """Return the content of a stored result, after a check of its trailer.
+    """Check the trailer of a stored result, and return the content.
 
     Raises:
-        ResultDamaged: If it differs from what was stored under this key.
+        ResultDamaged: If the result differs from what was stored under this key.
     """
     size = len(data) - TRAILER_SIZE
     if size < 0:
@@ -353,11 +355,11 @@ def unpack_result(key: ResultKey, data: bytes) -> bytes:
 
 
 FileVersion: TypeAlias = tuple[int, int, int, int]
-"""Device, inode, size and time of modification of a file; renaming it changes none of them."""
+"""Device, inode, size and modification time of a file. Renaming the file changes none of them."""
 
 
 def file_version(found: os.stat_result) -> FileVersion:
-    """Return which file this is, with which content."""
+    """Return the identity of a file, and a fingerprint of its content."""
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
@@ -369,21 +371,21 @@ class Spooled(NamedTuple):
 
 
 class SpoolDamaged(Exception):
-    """The result file of a try is missing, or not the file that its process reported."""
+    """Raised if the result file of a try is missing, or not the file that its process reported."""
 
 
 def read_spooled(folder: Path, key: ResultKey, size: int) -> Spooled:
     """Read the file that the process of a try has written.
 
     User code could have replaced the file by a link to any file that the daemon can read. So links
-    are not followed, and anything but a file is refused.
+    are not followed, and anything but a regular file is refused.
 
     Args:
-        size: The size that the process reported; a list also has an index.
+        size: The size that the process reported. A list has an index in addition.
 
     Raises:
-        SpoolDamaged: If it is not such a file.
-        OSError: If it cannot be read now.
+        SpoolDamaged: If the file is not as reported.
+        OSError: If the file cannot be read now.
     """
     if not 0 <= size <= _SPOOL_LIMIT:
         raise SpoolDamaged(f"the process of the try reported a result of {size:,} bytes")

@@ -1,7 +1,8 @@
-"""Limits the results that wait in the home until they are stored.
+"""A limit for the results that wait in the home until they are stored.
 
-Tasks write without asking: the engine starts none while too much waits. Triggers run all at once,
-and may all have their results in the same second, so each reserves its part before it writes.
+Tasks write without asking, because the engine starts no task while too much waits. Triggers all run
+at the same time, and may all have their results in the same second. So each trigger reserves
+capacity before it writes.
 """
 
 from __future__ import annotations
@@ -18,13 +19,16 @@ from aioflow.storage.results import ResultKey
 __all__ = ("BACKLOG_BYTES", "BACKLOG_RESULTS", "Grant", "SpoolLimit")
 
 BACKLOG_RESULTS, BACKLOG_BYTES = 1_000, 1024**3
-"""No task starts, and no trigger writes, while more results wait to be stored, or larger ones."""
+"""Limits for the number and total size of results that wait to be stored.
+
+Above them, no task starts and no trigger writes.
+"""
 
 RESERVED_SECONDS = 60.0
-"""How long a reservation counts if its result does not come: its process may be dead."""
+"""How long a reservation counts if its result does not arrive, because its process may be dead."""
 
 Grant: TypeAlias = Callable[[], bool]
-"""Tells a process that it may write. Returns whether it still wants to."""
+"""Notifies a process that it may write. Returns whether the process still wants to."""
 
 
 class _Request(msgspec.Struct):
@@ -37,7 +41,7 @@ class SpoolLimit:
     """The results that wait to be stored, and reservations for results about to be written.
 
     Attributes:
-        waiting_results, waiting_bytes: The results that wait to be stored.
+        waiting_results, waiting_bytes: Number and total size of the results that wait to be stored.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -54,7 +58,7 @@ class SpoolLimit:
 
     @property
     def reserved_results(self) -> int:
-        """Number of results that may be written and have not been reported."""
+        """Number of results that may be written but have not been reported yet."""
         return len(self._reserved)
 
     def add(self, key: ResultKey, size: int) -> None:
@@ -64,18 +68,18 @@ class SpoolLimit:
         self.waiting_bytes += size
 
     def remove(self, size: int) -> None:
-        """Count a result that does not wait any more, and let others be written."""
+        """Subtract a result that no longer waits, and let others be written."""
         self.waiting_results -= 1
         self.waiting_bytes -= size
         self.admit()
 
     def request(self, key: ResultKey, size: int, grant: Grant) -> None:
-        """Call ``grant`` once a result may be written, at once if there is nothing to wait for."""
+        """Call ``grant`` once a result may be written, which may be immediately."""
         self._requests.append(_Request(key, max(0, size), grant))
         self.admit()
 
     def admit(self) -> None:
-        """Grant requests in their order, as far as there is room."""
+        """Grant requests in order, as far as the limit allows."""
         now = self._clock.monotonic_us()
         while self._reserved:  # they are in the order of their times
             key, (_, until) = next(iter(self._reserved.items()))
@@ -90,7 +94,10 @@ class SpoolLimit:
                 self._reserved_bytes += request.size
 
     def _has_room(self, size: int) -> bool:
-        """Return whether a result may be written. One that is larger than the limit goes alone."""
+        """Return whether a result may be written.
+
+        A result larger than the limit must be the only one.
+        """
         results = self.waiting_results + len(self._reserved)
         used = self.waiting_bytes + self._reserved_bytes
         return results < BACKLOG_RESULTS and (not used or used + size <= BACKLOG_BYTES)

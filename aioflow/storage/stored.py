@@ -1,4 +1,4 @@
-"""Results and logs that are stored outside of the home: their parts, opened from the settings."""
+"""Results and logs that are stored outside the home: opens their services from the settings."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Mark: TypeAlias = Callable[[str], Awaitable[str]]
 
 
 async def claim_storage(of_database: Mark, of_storage: Mark, clock: Clock, setting: str) -> None:
-    """Return once it is known that no other database uses a storage, however long that takes.
+    """Wait, however long, until it is known that no other database uses a storage.
 
     Args:
         of_database: See ``Store.mark_storage``.
@@ -45,7 +45,7 @@ async def claim_storage(of_database: Mark, of_storage: Mark, clock: Clock, setti
         setting: The setting that names the storage, for messages.
 
     Raises:
-        SettingsError: If another database uses it.
+        SettingsError: If another database uses the storage.
     """
     delay = _FIRST_DELAY
     while True:
@@ -71,10 +71,10 @@ class MarkedStore(ChunkStore, Protocol):
 
 
 class StoredResults:
-    """Results that are stored outside of the home, and their copies on this machine.
+    """Results that are stored outside the home, and their copies on this machine.
 
     Attributes:
-        storage: Where they are stored.
+        storage: Where the results are stored.
         copies: The copies.
         uploader: Stores results before their reports are passed on.
         fetcher: Copies results for processes and the page.
@@ -106,7 +106,7 @@ class StoredResults:
         store: MarkedStore,
         clock: Clock,
     ) -> Self | None:
-        """Open the storage that the settings name; return ``None`` if that is the home.
+        """Open the storage that the settings name. Return ``None`` if that is the home.
 
         Args:
             report: Called with the reports that may enter the inbox.
@@ -141,10 +141,10 @@ class StoredResults:
 
 
 class StoredLogs:
-    """Logs that are stored outside of the home.
+    """Logs that are stored outside the home.
 
     Args:
-        tasklog: From now on, it also reads what other homes have stored.
+        tasklog: From now on, it also reads logs that other homes have stored.
         mark: Returns the mark of the database; see ``Store.mark_storage``.
     """
 
@@ -162,7 +162,7 @@ class StoredLogs:
 
     @classmethod
     def open(cls, settings: Settings, tasklog: TaskLog, mark: Mark, clock: Clock) -> Self | None:
-        """Open the store that the settings name; return ``None`` if logs stay in the home.
+        """Open the store that the settings name. Return ``None`` if logs stay in the home.
 
         Raises:
             SettingsError: If the URL is not valid, or a package is missing.
@@ -175,7 +175,7 @@ class StoredLogs:
         """Store output until cancelled. First check that no other database uses the store.
 
         Raises:
-            SettingsError: If another database uses it.
+            SettingsError: If another database uses the store.
         """
         await in_thread(discard_after_reboot, self._copies)
         task_status.started()

@@ -77,8 +77,8 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
     """The daemon that last claimed a database, if it has not shut down cleanly.
 
     Attributes:
-        home: The identity of the daemon's home; empty if it is not known.
-        mark: Changes with each commit and each heartbeat of the daemon.
+        home: The identity of the daemon's home; empty if unknown.
+        mark: A value that changes with each commit and each heartbeat of the daemon.
     """
 
     home: str
@@ -120,12 +120,12 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """The exclusive right of this node to write.
 
     Attributes:
-        epoch: The term of this claim. Each claim of any node has a higher one than all before.
+        epoch: The term of this claim. It is higher than that of any earlier claim of any node.
         commit_no: Number of this node's last applied batch. The next batch has the following
             number.
         seen_at, steady_at: Time of the last applied batch of any node, on the wall clock and on the
             steady clock. ``None`` if there was no batch, or if an older version applied it.
-        after_crash: The daemon that claimed the database last did not shut down cleanly.
+        after_crash: Whether the daemon that claimed the database last did not shut down cleanly.
     """
 
     node_no: int
@@ -146,13 +146,13 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 class Store(Browsed, Protocol):
     """Durable state, one instance per node.
 
-    A read lists each unreadable row in ``damages``, and marks the row if its Struct has a field for
-    that, see ``rows.mark_damaged``. Unreadable values are replaced by placeholders. For rows that
-    restore a run, ``LiveRun.damage`` reports the damage.
+    A read adds each unreadable row to ``damages``, and marks the row itself if its Struct has a
+    field for that, see ``rows.mark_damaged``. Unreadable values are replaced by placeholders. For
+    rows that restore a run, ``LiveRun.damage`` reports the damage.
 
-    Reads may run concurrently. They see only committed rows and never block the writer.
-    Only the engine writes, one batch at a time. Lists have a stable order and are paged. A page
-    shorter than its limit is the last one.
+    Reads may run concurrently. They see only committed rows and never block the writer. Only the
+    engine writes, one batch at a time. Lists have a stable order and are paged. A page shorter than
+    its limit is the last one.
 
     Raises:
         StoreUnavailable: From any method, if the database is unreachable or stays locked, or its
@@ -164,7 +164,7 @@ class Store(Browsed, Protocol):
 
     Attributes:
         membership: The other daemons on the database; ``None`` if this daemon is alone on it.
-        node_messages: The messages to and from them; ``None`` if this daemon is alone.
+        node_messages: The messages to and from the other daemons; ``None`` if this daemon is alone.
     """
 
     damages: Damages
@@ -227,8 +227,8 @@ class Store(Browsed, Protocol):
     async def find_refused(self, batch: Batch) -> dict[str, int]:
         """Return the ids of the first row in a refused batch that the database rejects.
 
-        The ids are those of ``run_no``, ``task_no`` and ``trigger_no`` that the table has. The
-        result is empty if the database rejects no single row. Nothing is written.
+        The ids are ``run_no``, ``task_no`` and ``trigger_no``, as far as the row's table has these
+        columns. The result is empty if the database rejects no single row. Nothing is written.
         """
 
     async def lease_numbers(self, count: int) -> int:
@@ -241,40 +241,41 @@ class Store(Browsed, Protocol):
         """
 
     async def mark_storage(self, proposal: str) -> str:
-        """Return the mark of this database in storage outside of it. The first proposal is stored.
+        """Return the mark of this database in external storage. The first proposal is stored.
 
-        The mark distinguishes databases that use the same storage.
+        The mark distinguishes databases that use the same external storage.
         """
 
     async def put_result_chunk(
         self, task_no: TaskNo, start_no: StartNo, chunk_no: int, body: bytes, at: Timestamp
     ) -> None:
-        """Store a piece of a large result durably. This is no part of a batch.
+        """Store a chunk of a large result durably, outside any batch.
 
-        Pieces of a start that never commits are deleted later; see ``maintenance.result_orphans``.
+        If the start never commits its result, the chunks are deleted later; see
+        ``maintenance.result_orphans``.
         """
 
     async def delete_result_chunks(self, task_no: TaskNo, start_no: StartNo) -> None:
-        """Delete the pieces of a large result. Missing ones are ignored."""
+        """Delete the chunks of a large result. Missing chunks are ignored."""
 
     async def find_result_chunk(
         self, task_no: TaskNo, start_no: StartNo, chunk_no: int
     ) -> bytes | None:
-        """Return a piece of a large result; ``None`` if there is no such piece."""
+        """Return a chunk of a large result; ``None`` if there is no such chunk."""
 
     async def list_chunked_results(
         self, first: TaskNo, end: TaskNo
     ) -> list[tuple[TaskNo, StartNo, Timestamp]]:
-        """Return the large results that are stored in pieces, ``end`` excluded."""
+        """Return the large results that are stored in chunks, ``end`` excluded."""
 
     async def next_chunked_task(self, first: TaskNo) -> TaskNo | None:
-        """Return the first task from ``first`` on with a result that is stored in pieces."""
+        """Return the first task, at or after ``first``, whose result is stored in chunks."""
 
     def unfinished(self) -> AbstractAsyncContextManager[AsyncIterator[UnfinishedWork]]:
         """Open a consistent view of all unfinished work. Versions come without their sources.
 
-        First comes a ``RecoverySnapshot`` without runs. The runs follow by number, large ones in
-        pieces, see ``LiveRun.is_whole``. Triggers without a live run come between the runs.
+        The first item is a ``RecoverySnapshot`` without runs. The runs follow by number, large ones
+        in pieces, see ``LiveRun.is_whole``. Triggers without a live run come between the runs.
         """
 
     async def load_run(self, run_no: RunNo) -> LiveRun | None:
@@ -372,7 +373,7 @@ class Store(Browsed, Protocol):
         """Return the stored tries of a task, in the order of their starts."""
 
     async def list_try_workers(self, task_no: TaskNo) -> list[TryWorkerRow]:
-        """Return the remote workers of the starts of a task, in the order of the starts."""
+        """Return the remote workers that ran the starts of a task, in the order of the starts."""
 
     async def list_records(
         self, task_no: TaskNo, after: int = -1, limit: int = 1000
@@ -460,8 +461,8 @@ class Store(Browsed, Protocol):
     ) -> set[tuple[TriggerNo, str]]:
         """Return which of these event keys are stored as used by their DAG triggers.
 
-        Used keys are deleted after some time. Takes one statement per 500 keys, regardless of how
-        many triggers they belong to.
+        Used keys are deleted after some time. One statement covers 500 keys, regardless of how many
+        triggers they belong to.
         """
 
     async def list_dags(self) -> list[DagRow]:
@@ -509,10 +510,10 @@ class Store(Browsed, Protocol):
         """Return the highest number of an outbox row of a kind; ``None`` if there is no row."""
 
     async def list_stored_results(self, first: TaskNo, end: TaskNo) -> list[tuple[TaskNo, StartNo]]:
-        """Return task and start of the results that are not in their rows, ``end`` excluded.
+        """Return task and start of the results stored outside their rows, ``end`` excluded.
 
-        Results that consist of stream items are included, and those of deleted runs while their
-        rows exist.
+        Results that consist of stream items are included, and results of deleted runs as long as
+        their rows exist.
         """
 
     async def list_erasable(
@@ -521,8 +522,8 @@ class Store(Browsed, Protocol):
         """Return keys of the rows that a run has in a table of ``TABLES_OF_RUNS``, in order.
 
         Args:
-            after: First task number, inclusive. Used for tables that refer to a run only by task
-                number.
+            after: The lowest task number, itself included. Used only for tables that refer to a run
+                by task number.
         """
 
     async def list_old_runs(
@@ -565,24 +566,24 @@ class Store(Browsed, Protocol):
     async def count_run_ends(
         self, since: Timestamp, until: Timestamp
     ) -> list[tuple[Timestamp, int, int]]:
-        """Return ``(hour, final state, count)`` of the ends of runs of all DAGs, by hour."""
+        """Return ``(hour, final state, count)`` of the ended runs of all DAGs, by hour."""
 
     async def count_ends_by_dag(
         self, since: Timestamp, until: Timestamp
     ) -> list[tuple[str, int, int]]:
-        """Return ``(dag_id, final state, count)`` of the ends of runs in a period."""
+        """Return ``(dag_id, final state, count)`` of the runs that ended in a period."""
 
     async def count_durations_by_dag(
         self, since: Timestamp, until: Timestamp
     ) -> list[tuple[str, int, int]]:
-        """Return ``(dag_id, bucket, count)`` of the durations of runs that succeeded."""
+        """Return ``(dag_id, bucket, count)`` of the durations of successful runs."""
 
     async def count_durations_of_tasks(
         self, tasks: Collection[tuple[str, str]], since: Timestamp, until: Timestamp
     ) -> list[HistoryRow]:
         """Return the durations of these tasks, each ``(dag_id, task_id)``, in a period.
 
-        One row has the occurrences of one bucket. Its start and its sum are 0.
+        Each row has the number of occurrences in one bucket. Its start and its sum are 0.
         """
 
     async def list_history(
@@ -604,10 +605,10 @@ class Store(Browsed, Protocol):
     async def list_old_history(
         self, *, before: Timestamp, is_daily: bool, limit: int
     ) -> list[HistoryRow]:
-        """Return rows of the history before a time, the oldest first.
+        """Return history rows from before a time, the oldest first.
 
         Args:
-            is_daily: Rows that start with a day in UTC; otherwise the rows of other hours.
+            is_daily: Return the rows whose hour begins a UTC day. If false, return all other rows.
         """
 
     async def list_history_of_dag(self, dag_id: str, *, limit: int) -> list[HistoryRow]:
@@ -638,10 +639,10 @@ class Store(Browsed, Protocol):
     async def find_uncounted_ends(
         self, limit: int = 100
     ) -> list[tuple[str, Timestamp, int, int, int]]:
-        """Return where more runs have ended than the history counts. For checks only.
+        """Return the days on which more runs ended than the history counts. For checks only.
 
-        Days before the history of the DAG begins are not compared. More may be counted than have
-        ended, because a run that is cleared ends again, and expired runs are deleted.
+        Days before the history of the DAG begins are not compared. The history may count more runs
+        than are stored, because a run that is cleared ends again, and expired runs are deleted.
 
         Returns:
             ``(dag_id, day, final state, ended, counted)``.

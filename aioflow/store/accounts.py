@@ -63,12 +63,12 @@ _HEAD = select(tables.audit_head.c.encrypted)
 _HEAD_NO = 0
 
 ACCESS_ROWS: tuple[Select[Any], ...] = (_ACCOUNTS, _TOKENS, _SESSIONS, _LAST, _HEAD)
-"""The queries of a restart, in the order that ``access_fields`` expects."""
+"""The queries that a restart runs, in the order that ``access_fields`` expects."""
 
 
 @cache
 def _audit_page(*given: str) -> Select[Any]:
-    """Return the statement for a page of the audit.
+    """Return the statement for a page of the audit log.
 
     Args:
         given: Names of the parameters besides ``limit``. With ``after``, entries are in ascending

@@ -1,4 +1,4 @@
-"""Rows that a batch writes: for versions, DAGs, pools, runs, tasks, streams, triggers and events.
+"""Rows that a batch writes for versions, DAGs, pools, runs, tasks, streams, triggers and events.
 
 Each function returns the parameters of one kind of change, one tuple for each row; see ``changes``.
 """
@@ -239,7 +239,7 @@ def new_tries(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
 
 
 def try_workers(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return the starts that began in a remote worker."""
+    """Return the starts that ran in a remote worker."""
     return [
         (row.task_no, row.start_no, row.run_no, row.executor, row.host, row.worker)
         for row in batch.try_workers
@@ -270,7 +270,7 @@ def new_expansions(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
 
 
 def expansion_changes(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return the expansions that grow with a stream or are closed."""
+    """Return the expansions that are closed, or that grow with a stream."""
 
     def values(change: ExpansionChange) -> tuple[Any, ...]:
         return (change.width, int(change.is_open), change.run_no, change.task_index, change.was, 1)
@@ -279,7 +279,7 @@ def expansion_changes(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
 
 
 def history(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return what to add to the history."""
+    """Return the counts to add to the history."""
     return [tuple(row) for row in batch.history]
 
 
@@ -307,12 +307,12 @@ def new_stream_events(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
 
 
 def consumed_stream_events(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return the consumed events, whose payloads are deleted."""
+    """Return the consumed stream events, whose payloads are deleted."""
     return [(None, *key) for key in batch.consumed_events]
 
 
 def deleted_stream_events(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return the triggers whose events are deleted."""
+    """Return the triggers whose stream events are deleted."""
     return [(number,) for number in batch.gone_events]
 
 

@@ -1,7 +1,7 @@
 """The changes of a batch as rows of plain values, and the statements that write them.
 
 The order of ``KINDS`` respects the foreign keys. Both databases, the journal and the replay use
-this list, so all of them know the same changes.
+this list, so all of them support the same changes.
 
 SQLAlchemy declares and compiles the statements, but does not execute them. Each statement is
 compiled once for each database. A writing statement takes its parameters in the order of
@@ -84,7 +84,8 @@ __all__ = (
 )
 
 _COMPILED = 2_048
-"""Maximum number of compiled statements. The program has some hundreds; clients choose others."""
+"""Maximum number of compiled statements. The program has a few hundred; client requests add more.
+"""
 
 Parameters: TypeAlias = tuple[Any, ...]
 """The new values, then the values that the guards expect, in the order of the SQL."""
@@ -131,7 +132,7 @@ class Kind:
 
     @property
     def is_journaled(self) -> bool:
-        """Whether the journal contains the change. Additions follow from the other changes."""
+        """Whether the journal contains the change. It omits additions: others imply them."""
         return self.action is not Action.ADD
 
     @property
@@ -175,8 +176,8 @@ def named_by(kind: Kind, row: Parameters) -> dict[str, int]:
 def _kinds_in(batch: Batch) -> Sequence[Kind]:
     """Return the kinds that a batch may contain, in order.
 
-    Most batches are small, and few attributes of them have values. Only the kinds that read one of
-    these are bound.
+    Most batches are small and set only a few attributes. Only the kinds that read one of these
+    attributes are bound.
     """
     by_attribute = _kinds_by_attribute()
     filled = zip(batch.__struct_fields__, msgspec.structs.astuple(batch), strict=True)
@@ -186,7 +187,7 @@ def _kinds_in(batch: Batch) -> Sequence[Kind]:
 
 @cache
 def _kinds_by_attribute() -> Mapping[str, Sequence[int]]:
-    """Return the places in ``KINDS`` of the kinds that read each attribute of a batch."""
+    """Return, for each attribute of a batch, the indices in ``KINDS`` of the kinds that read it."""
     found: dict[str, list[int]] = {}
     for place, kind in enumerate(KINDS):
         read = _ReadBatch(set())
@@ -197,7 +198,7 @@ def _kinds_by_attribute() -> Mapping[str, Sequence[int]]:
 
 
 class _ReadBatch:
-    """An empty batch that notes which of its attributes are read."""
+    """An empty batch that records which of its attributes are read."""
 
     _empty = Batch(number=0, at=0)
 
@@ -219,7 +220,7 @@ _TYPES: dict[type, frozenset[type]] = {
 
 @cache
 def _types_of(kind: Kind) -> Sequence[tuple[str, frozenset[type]]]:
-    """Return the columns of the rows of a kind, with the types of their values."""
+    """Return the columns of the rows of a kind, with the types that each accepts."""
     names = (*kind.columns, *kind.guards)
     return [(name, _TYPES[type(kind.table.c[name].type)]) for name in names]
 
@@ -274,7 +275,7 @@ def _deletion(kind: str, table: Table) -> Kind:
 
 
 def _erased(table: Table) -> Kind:
-    """Return the kind of change that deletes rows of a table, with their run or by age.
+    """Return the kind of change that deletes rows of a table by their run or age.
 
     Rows that have been deleted already are ignored.
     """
@@ -549,7 +550,7 @@ class Statement:
 
 @lru_cache(_COMPILED)
 def compiled(statement: Executable, dialect: Dialect) -> Statement:
-    """Return a statement compiled for a database. It is compiled at its first use."""
+    """Return a statement compiled for a database. The first use compiles it."""
     made = statement.compile(dialect=dialect)  # type: ignore[attr-defined]
     assert isinstance(made, SQLCompiler)  # noqa: S101 - for the type checker
     constants = {name: value for name, value in made.params.items() if value is not None}
@@ -655,7 +656,10 @@ _MOST: ColumnElement[int] = literal_column(str(2**62))
 
 
 def _added(kind: Kind, excluded: Any) -> dict[str, Any]:
-    """Return the sums. A damaged number counts as 0: adding to it could refuse each commit."""
+    """Return the sums of the stored and the new values.
+
+    A damaged stored number counts as 0, because adding to it could make every commit fail.
+    """
     zero: ColumnElement[int] = literal_column("0")
 
     def total(name: str) -> Any:
@@ -688,7 +692,10 @@ FENCE = (
         steady_at=_bound(_node, "steady_at", "steady"),
     )
 )
-"""Advances the commit number of this node, if it is active under its epoch. Affects one row."""
+"""Advances the commit number of this node.
+
+Affects one row if the node is active under its epoch, and none otherwise.
+"""
 
 READ_NODE = select(_node.c.epoch, _node.c.commit_no, _node.c.state).where(
     _node.c.node_no == _bound(_node, "node_no", "node_no")
@@ -769,7 +776,7 @@ def _put_chunk(dialect: Any) -> Insert:
 
 
 CLAIM_NODE = {SQLITE: _claim(sqlite), POSTGRES: _claim(postgresql)}
-"""Creates or updates the row of a node. Returns its epoch and its last commit."""
+"""Creates or updates the row of a node. Returns the node's epoch and last commit number."""
 
 LEASE_NUMBERS = {SQLITE: _lease(sqlite), POSTGRES: _lease(postgresql)}
 """Reserves a block of numbers and returns the first number after it.

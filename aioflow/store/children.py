@@ -1,4 +1,4 @@
-"""Reads of the children of a mapped task: counted, as cells, the slowest, and the failed ones.
+"""Reads of the children of a mapped task: counts, cells, and the slowest and failed children.
 
 The database aggregates, so that few rows are read, however many children there are. Callers divide
 a wide range into slices, so that no statement takes long.
@@ -37,10 +37,10 @@ _ATTENTION = (
     TaskState.UPSTREAM_FAILED,
     TaskState.FAILED,
 )
-"""The states in the order in which they need attention, the least first."""
+"""The states by how much they need attention, the least first."""
 
 _WIDEST = 1 << 32
-"""More than the number of children in a cell."""
+"""A number greater than the number of children in any cell."""
 
 _between = and_(
     _task.c.task_no >= number("first"),

@@ -3,8 +3,8 @@
 There is one constructor for each kind of value.
 
 A database file may contain any value, regardless of its schema. The type and the range of each
-column are taken from the tables, so a column that is added is checked without further code. If all
-rows are valid, a single call checks them.
+column are taken from the tables, so a new column is checked without further code. If all rows are
+valid, a single call checks them.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def key(column: str, *, most: int | None = None) -> Column[int]:
 
 
 def in_range(column: Column[int]) -> ColumnElement[bool]:
-    """Return the condition that a number is valid: within the range of its column."""
+    """Return the condition that a column's value is within the column's valid range."""
     least, most = column.info[RANGE]
     return column.between(literal_column(str(least)), literal_column(str(most)))
 
@@ -175,7 +175,7 @@ class RowChecker:
         selected = list(columns)
         self._columns = [column if isinstance(column, Column) else None for column in selected]
         self._types = [_type_of(column) for column in selected]
-        # msgspec analyses a struct only once, but any other type in each call.
+        # msgspec analyses a Struct only once, but any other type in each call.
         rows: Any = list[tuple[tuple(self._types)]]  # type: ignore[misc]
         self._rows = msgspec.defstruct("Rows", [("rows", rows)])
 
@@ -195,8 +195,9 @@ class RowChecker:
     ) -> tuple[Row | None, Damage | None]:
         """Return one row with placeholders for unreadable values, and its damage.
 
-        The row is ``None`` if it cannot be built even with placeholders. The damage is ``None`` as
-        well if no column is of a table, as in aggregate queries: reads of the rows report it.
+        The row is ``None`` if it cannot be built even with placeholders. The damage is also
+        ``None`` if no column belongs to a table, as in aggregate queries. Reads of the rows
+        themselves report it then.
         """
         repaired, damage = list(values), None
         for at, (column, kind) in enumerate(zip(self._columns, self._types, strict=True)):

@@ -1,4 +1,4 @@
-"""Copy of a database to another one, and export of a database, row by row as stored.
+"""Copies a database to another one, and exports a database, row by row as stored.
 
 Encrypted values stay encrypted: a copy needs the key of the home that it came from.
 """
@@ -92,7 +92,7 @@ async def _has_rows(connection: AsyncConnection, table: Table) -> bool:
 async def _copy_mark(
     source_connection: AsyncConnection, target_connection: AsyncConnection
 ) -> None:
-    """Copy the mark under which results are stored elsewhere: the copy continues to use them."""
+    """Copy the mark of the database in external storage, so that the copy finds its results."""
     is_mark = meta.c.name == "storage"
     found = await source_connection.execute(sqlalchemy.select(meta).where(is_mark))
     for row in found.mappings():

@@ -1,4 +1,4 @@
-"""Rows and queries of decisions that tasks wait for."""
+"""Rows and queries of human decisions that tasks wait for."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _decision, _run = tables.decision, tables.run
 
 
 def new_decisions(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return the decisions that tasks begin to wait for."""
+    """Return the decisions that tasks have started to wait for."""
 
     def values(row: DecisionRow) -> tuple[Any, ...]:
         question, answer = rows.encrypted_decision(vault, row.decision_no, row.question, row.answer)
@@ -66,9 +66,9 @@ def decision_answers(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
 
 
 def decision_ends(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return the decisions that end without an answer of people.
+    """Return the decisions that ended without being answered.
 
-    A row that is missing is ignored, so that its run can still be cancelled.
+    Missing rows are ignored, so that the run of a missing decision can still be cancelled.
     """
     return [_end(end, vault) for end in batch.decision_ends if end.outcome != "answered"]
 

@@ -1,6 +1,6 @@
-"""Reads of the history: how many runs and tasks ended by hour, and how long they took.
+"""Reads of the history: how many runs and tasks ended per hour, and how long they took.
 
-Buckets are added up in the database as far as possible. A damaged row is left out.
+The database adds up the buckets as far as possible. Damaged rows are left out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _history, _run, _dag = tables.history, tables.run, tables.dag
 _of_run = _history.c.task_id == literal_column("''")
 _states = _history.c.measure == literal(Measure.STATE)
 _between = and_(_history.c.start >= number("since"), _history.c.start < number("until"))
-# A damaged sum would be of all rows: count only what the column may hold.
+# Skip damaged values before adding up, because a sum cannot show which row was damaged.
 _is_count = and_(in_range(_history.c.occurrences), in_range(_history.c.total_ms))
 
 _RUN_ENDS = (
@@ -117,7 +117,7 @@ _started = _run.c.started_at < number("until")
 
 
 def _ended_runs(*conditions: ColumnElement[bool]) -> Select[tuple[object, ...]]:
-    """Return the statement for ended runs that started before ``until``, the newest first."""
+    """Return the statement for ended runs that started before ``until``, the last ended first."""
     return (
         select(_run)
         .where(tables.not_deleted, *conditions, _started)
@@ -136,7 +136,7 @@ _ENDED_AFTER = _ended_runs(
 ).select_from(_of_present_dag)
 _EARLY_ENDED_AFTER = _ended_runs(
     _run.c.run_no < number("run_no"),
-    literal_column("+run.ended_at") >= number("until"),  # the sign keeps its index out
+    literal_column("+run.ended_at") >= number("until"),  # the sign prevents the use of its index
 )
 _RUN_NUMBERS = select(func.min(_run.c.run_no), func.max(_run.c.run_no))
 _NEXT_CREATED = (
@@ -288,8 +288,8 @@ class HistoryReader(QueryInterface):
     async def _list_ended_after(self, until: Timestamp, limit: int) -> list[RunRow]:
         """Return the runs that started before a time, and ended at or after it.
 
-        No index has both times. So the smaller part is read: the runs that were created before the
-        time, or those that ended after it.
+        No index covers both times. Therefore the smaller of two sets is read: the runs created
+        before the time, or the runs that ended after it.
         """
         bounds = await self._one(_values, _RUN_NUMBERS)
         if bounds is None or bounds[0] is None:

@@ -2,8 +2,8 @@
 
 The journal row of a batch contains its changes without large and secret values. The body of the row
 is one byte for the format, followed by msgpack, compressed if that is worthwhile. A blob is
-replaced by its size and CRC-32, and an encrypted blob by those of its envelope. Failures are small
-and useful for analysis, so they are stored in full.
+replaced by its size and CRC-32. For an encrypted blob, these are the size and CRC-32 of its
+envelope. Failures are small and useful for analysis, so they are stored in full.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ class Moved(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         tables: Names of the tables with changed rows.
         runs: New and changed runs.
-        tasks: The last state of each task that moved.
+        tasks: The last state of each task that changed state.
         dags: New, changed and deleted DAGs.
-        triggers: Number of changes of the triggers of tasks.
+        triggers: Number of changes to the triggers of tasks.
     """
 
     tables: frozenset[str]
@@ -118,7 +118,9 @@ def decode(body: bytes) -> Entry:
 
 
 def unpacked(body: bytes) -> bytes:
-    """Return a body decompressed. Decoding the result takes many times its memory.
+    """Return a body decompressed.
+
+    Decoding the result takes many times its memory.
 
     Raises:
         ValueError: See ``decode``.
@@ -178,7 +180,7 @@ def moved_by(body: bytes) -> Moved:
 def _named_by(
     rows: Sequence[tuple[Kind, Sequence[Sequence[Any]]]], key: Column[Any]
 ) -> Iterator[Any]:
-    """Yield the keys of changed rows of the table of a key column."""
+    """Yield the keys of the changed rows of the table that has this key column."""
     for kind, changed in rows:
         if kind.table is key.table:
             place = (*kind.columns, *kind.guards).index(key.name)

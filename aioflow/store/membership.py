@@ -1,6 +1,7 @@
-"""The part of a store by which several daemons share a database: join it, and watch the active one.
+"""The part of a store that lets several daemons share a database.
 
-PostgreSQL implements it. A SQLite file has one daemon.
+It lets a daemon join as a standby, and watch the active daemon. PostgreSQL implements it. A SQLite
+file has only one daemon.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ class ActiveNode(msgspec.Struct, frozen=True, kw_only=True):
     """The active node of a database.
 
     Attributes:
-        home: The identity of its home; empty if it is not known.
+        home: The identity of its home; empty if unknown.
         heartbeat_ms: The interval of its heartbeats; 0 for a daemon that expects no standby.
-        has_sessions: Whether the server has a session in which it writes.
-        is_working: Whether the server executes a statement for such a session.
+        has_sessions: Whether the server has a session in which the node writes.
+        is_working: Whether the server is executing a statement for such a session.
     """
 
     mark: NodeMark
@@ -34,14 +35,14 @@ class ActiveNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Joined(msgspec.Struct, frozen=True, kw_only=True):
-    """A standby as the database knows it."""
+    """A standby as recorded in the database."""
 
     node_no: int
     epoch: int
 
 
 class Membership(Protocol):
-    """Several daemons on one database.
+    """The operations of several daemons on one database.
 
     Raises:
         StoreUnavailable: From any method, if the database does not answer within a lease. The
@@ -52,7 +53,8 @@ class Membership(Protocol):
         """Check that the connections lead directly to the server.
 
         Raises:
-            SettingsError: If a connection pooler is between, which hides which sessions a node has.
+            SettingsError: If there is a connection pooler in between, which would hide the sessions
+                that a node has.
         """
 
     async def join(self, about: NodeFacts) -> Joined:
@@ -75,18 +77,20 @@ class Membership(Protocol):
         """Return whether this standby is drained."""
 
     async def forget(self, node_no: int) -> None:
-        """Free the row of a node that has left or is dead for the next new node.
+        """Free the row of a node that has left or is dead, for use by the next new node.
 
-        The row stays, because the numbers of its commits continue.
+        The row is not deleted, because the next node continues its commit numbers.
         """
 
     async def find_active(self) -> ActiveNode | None:
         """Return the active node; ``None`` if there is none."""
 
     async def end_idle_session(self, mark: NodeMark) -> bool:
-        """End the sessions of a dead node that are idle in a transaction. Return whether any was.
+        """End the sessions of a dead node that are idle in a transaction.
 
-        Such a transaction locks the row of the node, so that it cannot be declared dead.
+        Return whether there were any.
+
+        The transaction locks the row of the node, so the node could not be declared dead.
         """
 
     async def end_own_session(self) -> None:

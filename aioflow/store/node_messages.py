@@ -1,6 +1,6 @@
-"""The table by which the nodes of one database ask each other: queries, and their answers.
+"""The table for messages between the nodes of one database: queries and their answers.
 
-PostgreSQL implements it. A SQLite file has one daemon.
+PostgreSQL implements it. A SQLite file has only one daemon.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ __all__ = ("NodeMessage", "NodeMessages")
 
 
 class NodeMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A query, or the answer to one.
+    """A query, or the answer to a query.
 
     Attributes:
-        query_no: Number of the query, which its answer has, too.
-        from_epoch: The term of its sender.
-        body: Encrypted.
+        query_no: Number of the query. The answer has the same number.
+        from_epoch: The term of the sender.
+        body: The encrypted content.
     """
 
     query_no: int
@@ -30,18 +30,21 @@ class NodeMessage(msgspec.Struct, frozen=True, kw_only=True):
 class NodeMessages(Protocol):
     """The messages between the nodes of a database.
 
-    A message is taken at most once. It may be lost, for example with a crash of the server.
+    A message is delivered at most once. It may be lost, for example in a crash of the server.
 
     Raises:
         StoreUnavailable: From any method, if the database does not answer in time. A message that
-            was sent may then arrive nevertheless.
+            was being sent may arrive nevertheless.
     """
 
     async def send(self, message: NodeMessage, *, to_epoch: int, seconds: float) -> None:
-        """Send a message to the node of a term. It expires after ``seconds``."""
+        """Send a message to the node with a term. The message expires after ``seconds``."""
 
     async def take(self, epoch: int) -> list[NodeMessage]:
-        """Remove the messages for the node of a term, and return them. Expired ones are deleted."""
+        """Remove and return the messages for the node with a term. Delete the expired ones."""
 
     async def wait(self, epoch: int, seconds: float) -> None:
-        """Wait at most ``seconds`` until a message for the node of a term may be there."""
+        """Wait at most ``seconds`` for a message to the node with a term.
+
+        It may also return early without a message.
+        """

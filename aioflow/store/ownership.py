@@ -1,8 +1,8 @@
 """Ownership of a database: its claim, its fence, its owner, and whether a key decrypts its values.
 
-The owner is the node whose row says that it is active. A claim makes a node active under a new
-term, and declares the node dead that was active before. A batch of that node then fails its fence,
-because both change the same row.
+The owner is the node whose row is marked as active. A claim makes a node active under a new term,
+and declares the previously active node dead. A batch of the dead node then fails its fence, because
+the batch and the declaration change the same row.
 
 If a commit does not advance the commit number, ``confirm_applied`` finds out why.
 """
@@ -69,7 +69,7 @@ READ_NODES = select(
 
 
 class KnownNode(NamedTuple):
-    """A row that ``READ_NODES`` reads."""
+    """A node's row, as ``READ_NODES`` selects it."""
 
     node_no: int
     epoch: int
@@ -84,16 +84,16 @@ class KnownNode(NamedTuple):
 
     @property
     def mark(self) -> NodeMark:
-        """The mark of the node at the time of the read."""
+        """The mark of the node when its row was read."""
         return NodeMark(self.node_no, self.epoch, self.commit_no, self.heartbeat)
 
 
 class ClaimPlan(NamedTuple):
-    """What a claim changes.
+    """The changes that a claim makes.
 
     Attributes:
-        dead: The mark of the node that is declared dead, if any. The declaration expects its
-            commit number and its heartbeat only if ``expects_silence``.
+        dead: The mark of the node that is declared dead, if any. The declaration requires its
+            commit number and its heartbeat to be unchanged only if ``expects_silence``.
         seen_at, steady_at: Time of the last batch of any node.
     """
 
@@ -105,7 +105,7 @@ class ClaimPlan(NamedTuple):
     steady_at: Timestamp | None
 
     def claim(self, epoch: int, commit_no: int, *, after_crash: bool) -> Claim:
-        """Return the claim that results."""
+        """Return the resulting claim."""
         return Claim(
             node_no=self.node_no,
             epoch=epoch,
@@ -120,7 +120,7 @@ def known_nodes(rows: Sequence[Sequence[Any]]) -> list[KnownNode]:
     """Return the rows of all nodes.
 
     Raises:
-        StrangeDatabase: If a row is damaged, so that no commit is possible.
+        StrangeDatabase: If a row is damaged. No commit is possible then.
     """
     found = []
     for row in rows:
@@ -141,21 +141,22 @@ def plan_claim(
     where: str,
     is_alone: bool = False,
 ) -> ClaimPlan:
-    """Decide what a claim changes.
+    """Decide which changes a claim makes.
 
-    An earlier daemon of the same home has ended, because this one has locked the home. Any other
-    active node must be the one that is to be taken over from, and must be as it was observed.
+    An earlier daemon of the same home must have ended, because this daemon has locked the home. Any
+    other active node must be the one to take over from, and must not have changed since it was
+    observed.
 
     Args:
         nodes: All nodes, read after ``term`` was taken, which locks out other claims.
-        about: The claiming node; ``None`` to claim the first node, whatever it does.
+        about: The claiming node; ``None`` to claim the first node, whatever its state.
         where: The database, for messages.
-        is_alone: Whether the database has only one node, whichever home it lies in.
+        is_alone: Whether the database has only one node, whichever home that node belongs to.
 
     Raises:
         Fenced: If the standby that claims has been replaced.
         HomeBusy: If another node is active.
-        StrangeDatabase: If a node has a term that was not given out yet.
+        StrangeDatabase: If a node has a term that was never issued.
     """
     for node in nodes:
         if node.epoch >= term:
@@ -186,7 +187,7 @@ def plan_claim(
 def own_number(nodes: Sequence[KnownNode], about: NodeFacts | None) -> int:
     """Return the number of the claiming node.
 
-    A home keeps its number. A node whose home is not known, and that is not active, belongs to the
+    A home keeps its number. A node that is not active and whose home is unknown is assigned to the
     first home that asks.
     """
     home = None if about is None else about.home
@@ -230,14 +231,16 @@ def claim_parameters(
 
 
 def commit_times(batch: Batch) -> dict[str, Any]:
-    """Return the time of a batch as parameters of the statement that advances the node."""
+    """Return the time of a batch as parameters of the ``FENCE`` statement."""
     return {"at": batch.at, "steady": batch.at if batch.steady_at is None else batch.steady_at}
 
 
 def confirm_applied(node: Sequence[Any] | None, *, epoch: int, number: int) -> None:
-    """Check that a batch has been applied already. Called if it did not advance this node's row.
+    """Check that a batch had already been applied.
 
-    That is the case if the reply to the first commit of the batch was lost.
+    Called if the batch did not advance this node's row.
+
+    A batch has already been applied if the reply to its first commit was lost.
 
     Args:
         node: Epoch, commit number and state in this node's row; ``None`` if the row is missing.
@@ -263,7 +266,7 @@ def confirm_applied(node: Sequence[Any] | None, *, epoch: int, number: int) -> N
 
 
 _SAMPLE = 20
-"""Number of encrypted rows to try in each table. It suffices that one can be decrypted."""
+"""Number of encrypted rows to try in each table. One that can be decrypted is enough."""
 
 
 def _bound(column: str, name: str | None = None) -> Any:
@@ -295,13 +298,15 @@ DECLARE_DEAD = {
     .values(epoch=_bound("epoch", "term"), state=literal(NodeState.DEAD))
     for expects_silence in (False, True)
 }
-"""Declares the active node dead; if it must be silent, only if it is as it was observed.
+"""Declares the active node dead.
 
-It gets a term of its own, so no daemon writes under its old one.
+If silence is expected, only if the node has not changed meanwhile.
+
+The dead node gets a new term, so no daemon writes under its old one.
 """
 
-# A heartbeat need not wait for the disk: a server that loses it has lost its sessions, too, so that
-# every observer of the node starts to count again.
+# A heartbeat need not be synced to disk. If the server crashes and loses it, the node's sessions
+# are lost as well, so every observer of the node restarts its timer.
 _unsynced = select(
     literal_column("set_config('synchronous_commit', 'off', true)").label("is_synced")
 ).cte("unsynced")
@@ -365,7 +370,7 @@ _ENCRYPTED_ROWS = _encrypted_rows()
 
 
 class OwnershipReader(QueryInterface):
-    """The part of a store that reads its owner."""
+    """The part of a store that reads the database's owner."""
 
     membership: Membership | None = None
     node_messages: NodeMessages | None = None
@@ -374,7 +379,7 @@ class OwnershipReader(QueryInterface):
     async def can_decrypt(self) -> bool:
         """See ``Store``."""
         (found,) = await self._fetch([self._question(_ENCRYPTED_ROWS)])
-        # A damaged row says nothing about the key. Reads of its table report it.
+        # A damaged row proves nothing about the key. Reads of its table report the damage.
         samples = [
             (table, number, encrypted)
             for table, number, encrypted in found

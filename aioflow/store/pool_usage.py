@@ -20,7 +20,10 @@ _usage = tables.pool_usage
 
 
 def pool_usage(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return the samples of a batch. A second one of the same minute replaces the first."""
+    """Return the samples of a batch.
+
+    A second sample of a pool in the same minute replaces the first.
+    """
     return [tuple(row) for row in batch.pool_usage]
 
 

@@ -1,4 +1,4 @@
-"""The query protocol between the readers of a store and its drivers, and pages of long results.
+"""The query protocol between the readers of a store and its drivers, and paging of long results.
 
 Long results are read in the order of the runs that their rows belong to.
 """
@@ -46,7 +46,7 @@ class QueryInterface:
     async def _fetch(self, questions: Sequence[Question]) -> list[Sequence[rows.Values]]:
         """Run all statements on a reading connection, and return their results.
 
-        All of them see the same committed state.
+        All statements see the same committed state.
         """
 
     @abstractmethod
@@ -72,7 +72,7 @@ class QueryInterface:
     ) -> list[Row]:
         """Return the rows of many keys, read in groups.
 
-        Groups have only a few sizes, so that few statements are compiled.
+        Only a few group sizes are used, so that few statements are compiled.
 
         Args:
             statement: Returns the statement for a number of keys.
@@ -108,7 +108,7 @@ def pieces(
     """Yield groups that cover all keys: the number of keys in the statement, and its parameters.
 
     Keys that no column can store are omitted. If a statement has more parameters than there are
-    keys left, the last key is repeated.
+    keys left, the last key fills the remaining parameters.
     """
     rest = [key for key in wanted if all(map(is_storable, key))]
     while rest:
@@ -140,11 +140,11 @@ Fetch: TypeAlias = Callable[[int], Awaitable[Sequence[rows.Values]]]
 """Returns as many of the next rows as requested, fewer at the end of the result."""
 
 PAGE_ROWS = 2_000
-"""Number of rows that are converted before the event loop gets control: about 20 ms."""
+"""Number of rows to convert, in about 20 ms, before yielding to the event loop."""
 
 
 class RowsByRun:
-    """A result in the order of its runs, fetched a page at a time.
+    """A result in the order of its runs, fetched page by page.
 
     Args:
         column: Index of the column with the run number.
@@ -158,7 +158,7 @@ class RowsByRun:
         self._is_over = False
 
     async def of(self, run_no: RunNo) -> Sequence[rows.Values]:
-        """Return the next rows of this run; none if there are no more."""
+        """Return the next rows of a run; none if there are no more."""
         if not await self._has_more():
             return ()
         page, column, first = self._page, self._column, self._at
@@ -167,14 +167,14 @@ class RowsByRun:
         return page[first : self._at]
 
     async def all_of(self, run_no: RunNo) -> Sequence[rows.Values]:
-        """Return all remaining rows of this run."""
+        """Return all remaining rows of a run."""
         found = await self.of(run_no)
         while self._at == len(self._page) and (more := await self.of(run_no)):
             found = [*found, *more]
         return found
 
     async def before(self, run_no: RunNo | None) -> Sequence[rows.Values]:
-        """Return the next rows of runs before this one; of any run if ``run_no`` is ``None``.
+        """Return the next rows of runs before this run, or of any run if ``run_no`` is ``None``.
 
         Return no rows if there are no more.
         """
@@ -193,7 +193,7 @@ class RowsByRun:
 
 
 def _is_before(value: object, run_no: RunNo | None) -> bool:
-    """Return whether a row with this value as run number precedes the rows of a run.
+    """Return whether a row with this run number comes before the rows of a run.
 
     In a damaged row, the value may not be a number. SQLite sorts it before or after all numbers.
     """

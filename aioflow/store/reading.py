@@ -68,7 +68,7 @@ __all__ = (
 )
 
 _DANGLING_SHOWN = 100
-"""Maximum number of rows to report for one foreign key."""
+"""Maximum number of rows to report for each foreign key."""
 
 
 class ReferenceReader(QueryInterface):
@@ -87,7 +87,7 @@ class ReferenceReader(QueryInterface):
 
 
 def _foreign_keys() -> Iterator[tuple[Column[Any], Column[Any]]]:
-    """Yield each column that refers to another table, and the column that it refers to."""
+    """Yield each column that refers to another table, with the column that it refers to."""
     for table in tables.metadata.sorted_tables:
         for column in table.columns:
             for foreign_key in column.foreign_keys:
@@ -95,7 +95,7 @@ def _foreign_keys() -> Iterator[tuple[Column[Any], Column[Any]]]:
 
 
 def _dangling(referring: Column[Any], referred: Column[Any]) -> Select[Any]:
-    """Return the statement for the key and the reference of each row whose reference dangles."""
+    """Return the statement for the key and the reference of each row with a dangling reference."""
     key = list(referring.table.primary_key)
     selected = key if referring in key else [*key, referring]
     is_there = select(literal_column("1")).where(referred == referring).exists()
@@ -203,7 +203,10 @@ class Reading(
     RunFilterReader,
     ABC,
 ):
-    """Queries rows and converts them to Structs. A subclass for each database fetches the rows."""
+    """Runs queries and converts the rows to Structs.
+
+    A subclass for each database fetches the rows.
+    """
 
     def __init__(self, dialect: Dialect, vault: Vault) -> None:
         self._dialect = dialect
@@ -418,7 +421,7 @@ class Reading(
         return self.damages.all()
 
     async def _is_damaged(self, damage: Damage) -> bool:
-        """Return whether the row is still damaged; true if its key does not identify a row."""
+        """Return whether a row is still damaged; true if its key does not identify one row."""
         key, table = damage.key_values, tables.metadata.tables[damage.table]
         kinds = [str if isinstance(column.type, Text) else int for column in table.primary_key]
         if [type(value) for value in key] != kinds or not all(map(is_storable, key)):

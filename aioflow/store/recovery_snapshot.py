@@ -80,7 +80,7 @@ _TASKS, _TRIGGERS = 0, 3  # indexes in these results
 
 
 class _OfRun:
-    """Converts the rows of one run, and stores the first damage found in them.
+    """Converts the rows of one run, and keeps the first damage found in them.
 
     Args:
         damage: Damage in the row of the run itself, if any.
@@ -204,7 +204,7 @@ class RecoveryReader(QueryInterface):
     async def _pieces(
         self, run: RunRow, of_run: _OfRun, parts: Sequence[RowsByRun]
     ) -> AsyncIterator[LiveRun]:
-        """Yield one run: a small one at once, a large one a page of tasks or triggers at a time."""
+        """Yield one run. A large run comes in pieces, each with one page of tasks or triggers."""
         number = run.run_no
         tasks, _, _, triggers, *_ = parts
         head = await self._head(run, of_run, parts)

@@ -1,11 +1,11 @@
 """Retention and deletion: queries for expired rows, and the rows that a batch deletes.
 
-Ended runs, events, journal rows and versions expire. Queries return the oldest first, and each page
-takes one index lookup. Nothing is counted, and no body is read.
+Ended runs, events, journal rows and versions expire. Queries return the oldest rows first, and each
+page takes one index lookup. No query counts rows or reads a body.
 
 A run is first entered in ``deletion``, which hides it from all reads. Its rows are then deleted by
-key, a slice at a time, each row before the rows that it refers to. The row of the run and its entry
-in ``deletion`` are deleted last.
+key, in slices, each row before the rows that it refers to. The row of the run and its entry in
+``deletion`` are deleted last.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ _UNNEEDED = (
         _version.c.version.not_in(
             select(tables.dag_file.c.version).where(tables.dag_file.c.version.is_not(None))
         ),
-        # There may be many runs. Each check is one index lookup.
+        # A version may have many runs. Each check is one index lookup.
         ~select(_one).where(_run.c.version == _version.c.version).exists(),
     )
     .order_by(_version.c.created_at, _version.c.version)
@@ -154,7 +154,7 @@ _FROM_VERSION = (
 
 @cache
 def _numbers(name: str) -> Select[Any]:
-    """Return the statement for the rows of a table above a number: their numbers and timestamps."""
+    """Return the statement for numbers and timestamps of the rows of a table above a number."""
     table = tables.metadata.tables[name]
     (key,) = table.primary_key
     found = select(key, table.c.at).where(key > number("after"))

@@ -3,9 +3,10 @@
 Structured values are packed into one column as msgpack.
 
 The questions and answers of decisions, and the fields of triggers, are encrypted. So are secrets,
-connections and variables. Their envelope is bound to the number of its row,
-which changes each time a value is set. Kind and name are encrypted together with the value. So no
-row can be replaced by another row, or by an earlier version of itself.
+connections and variables. An envelope is bound to the number of its row. Secrets, connections and
+variables get a new number each time they are set, and their kind and name are encrypted together
+with the value. Therefore no row can be replaced by another row, and none of these three by an
+earlier version of itself.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ DECISION_TABLE = "decision"
 _ANSWER = "decision.answer"
 """Context of an encrypted answer, so that it cannot be swapped with a question."""
 
-# Calling the enum with a number takes four times as long as this lookup.
+# A call of the enum with a number would take four times as long as this lookup.
 _TASK_STATES = dict(enumerate(TaskState))
 RUN_STATES = dict(enumerate(RunState))
 """Run states by the number they are stored as."""
@@ -294,7 +295,10 @@ def encrypted_kwargs(
 def _opened_kwargs(
     vault: Vault, trigger_no: TriggerNo, kwargs: bytes | None, next_kwargs: bytes | None
 ) -> tuple[bytes | None, bytes | None]:
-    """Decrypt both kwargs. Return ``None`` twice if one fails: such a task cannot resume."""
+    """Decrypt both kwargs.
+
+    Return ``None`` for both if either fails, as the task cannot resume then.
+    """
     if kwargs is None:
         return None, None
     opened = vault.decrypt(TRIGGER_TABLE, trigger_no, kwargs)
@@ -443,14 +447,14 @@ def value_row(values: Sequence[Any], vault: Vault) -> ValueRow:
 
 
 DAMAGE_LIMIT = 1_000
-"""Maximum number of damaged rows to remember. Later ones are not remembered."""
+"""Maximum number of damaged rows to remember. Further ones are ignored."""
 
 
 class Damages:
     """The damaged rows that reads have found.
 
     Attributes:
-        on_found: Called once for each of these rows.
+        on_found: Called once for each damaged row.
     """
 
     def __init__(self) -> None:
@@ -488,7 +492,7 @@ class Damages:
         return list(self._found.values())
 
     def forget(self, damage: Damage) -> None:
-        """Remove a row that is no longer damaged."""
+        """Remove the entry of a row that is no longer damaged."""
         self._found.pop((damage.table, damage.key), None)
 
 
@@ -510,7 +514,7 @@ def mark_damaged(damage: Damage, row: Row | None) -> Row | None:
         case DagTriggerRow():
             return cast("Row", replace(row, kwargs=None))  # type: ignore[type-var]
         case HistoryRow():
-            return None  # without its number it says nothing
+            return None  # a row without its number is useless
         case AccountRow() | TokenRow() | SessionRow():
             return None  # a placeholder may stand for a limit: an expiry, scopes, a revocation
         case _:

@@ -81,9 +81,9 @@ def _triggers_of(width: int) -> Select[Any]:
 
 @cache
 def _used_keys(width: int) -> Select[Any]:
-    """Return the statement that finds which of ``width`` event keys their triggers have used.
+    """Return the statement that finds which of ``width`` event keys their DAG triggers have used.
 
-    Its parameters are ``trigger_0``, ``key_0`` and so on. A key that is passed twice may be
+    Its parameters are ``trigger_0``, ``key_0`` and so on. If a key is passed twice, it may be
     returned twice, see ``query_protocol.pieces``.
     """
     pairs = [(number(f"trigger_{n}"), text(f"key_{n}")) for n in range(width)]
@@ -94,7 +94,7 @@ def _used_keys(width: int) -> Select[Any]:
 
 
 def dag_triggers(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return the new triggers, and those whose fields have changed, with their fields encrypted."""
+    """Return the triggers that are new or have changed fields, with the fields encrypted."""
 
     def values(row: DagTriggerRow) -> tuple[Any, ...]:
         if row.kwargs is None:
@@ -113,7 +113,7 @@ def dag_triggers(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
 
 
 def moved_dag_triggers(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return the triggers whose position has changed: last event, held event or last run."""
+    """Return the triggers with a new position: last event, held event or last run."""
     return [(*_cursor_columns(row), row.trigger_no) for row in batch.of_dags.moved]
 
 
@@ -134,7 +134,7 @@ def new_dag_events(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
 
 
 def dag_event_outcomes(batch: Batch, vault: Vault) -> list[tuple[Any, ...]]:
-    """Return the outcomes of events that were held back until now."""
+    """Return the outcomes of events that had been held back."""
     return [
         (int(change.outcome), change.run_no, change.reason, change.event_no, int(EventOutcome.HELD))
         for change in batch.of_dags.outcomes

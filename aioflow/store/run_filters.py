@@ -1,8 +1,9 @@
 """Queries of runs by their properties.
 
-A list reads runs from the newest on, and ends at its limit. A count of up to a million runs by
-properties that ``run_by_kind`` contains reads that index alone. Other counts read rows, the newest
-``limit``. What no index covers is compared row by row, which the time limit of queries bounds.
+A list starts with the newest run and ends at its limit. If there are at most a million runs, and
+the index ``run_by_kind`` contains all filtered properties, a count reads only that index. Other
+counts read the rows of the newest ``limit`` runs. Properties without an index are compared row by
+row; the time limit of queries bounds that.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _INDEXED_RUNS = 1_000_000
 _WIDTHS = (1, 8, 64, MAX_DAGS)
 _GROUPS = 20_000
 _STATEMENTS = 256
-"""Maximum number of cached statements of a kind: clients choose the properties of a filter."""
+"""Maximum number of cached statements of each kind. Clients choose the properties of a filter."""
 
 _run = tables.run
 
@@ -57,7 +58,7 @@ def _conditions(
 
     Args:
         dags: Number of DAG parameters; 0 for any DAG.
-        given: The other properties of the filter that are not empty.
+        given: The other non-empty properties of the filter.
     """
     found: list[ColumnElement[bool]] = [tables.not_deleted]
     if dags:
@@ -90,7 +91,7 @@ def _conditions(
 
 
 def _noted(part: BindParameter[bytes]) -> Select[Any]:
-    """Select the runs with a note that contains a text. There are few notes beside runs."""
+    """Select the runs with a note that contains a text. There are few notes compared with runs."""
     return select(tables.note.c.run_no).where(Contains(tables.note.c.body, part))
 
 
@@ -105,12 +106,12 @@ def _page(*kind: Any) -> Select[Any]:
 
 
 _size = select(func.count()).select_from(select(_run.c.dag_id).limit(number("limit")).subquery())
-"""Counts runs up to a limit; the planner chooses the smallest index."""
+"""Counts all runs up to a limit. The planner chooses the smallest index."""
 
 
 @lru_cache(_STATEMENTS)
 def _all_counts(*kind: Any) -> Select[Any]:
-    """Count all runs of a kind, in the order of the index."""
+    """Count all runs that match a kind of filter, in the order of the index."""
     keys = (_run.c.dag_id, _run.c.state, _run.c.cause)
     counted = select(*keys, func.count()).where(*_conditions(*kind))
     return counted.group_by(*keys).order_by(*keys).limit(literal(_GROUPS))
@@ -173,7 +174,7 @@ class RunFilterReader(QueryInterface):
         return RunCounts(found, sum(one.count for one in found) < limit)
 
     async def _is_indexed_count(self) -> bool:
-        """Return whether there are few enough runs to count all of them by the index."""
+        """Return whether there are few enough runs to count all of them through the index."""
         (size,) = await self._all(_first, _size, limit=_INDEXED_RUNS + 1)
         return size <= _INDEXED_RUNS
 

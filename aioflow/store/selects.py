@@ -105,7 +105,10 @@ def text(name: str) -> BindParameter[str]:
 
 
 def literal(number: int) -> ColumnElement[int]:
-    """Return a number as literal SQL: with a parameter, the planner ignores partial indexes."""
+    """Return a number as literal SQL.
+
+    With a parameter, the planner would ignore partial indexes.
+    """
     return literal_column(str(int(number)))
 
 
@@ -117,7 +120,7 @@ def whole(table: Table) -> Select[Any]:
 
 # ── unfinished work ─────────────────────────────────────────────────────────────────────
 
-# Spelled like the condition of the partial index: otherwise the planner does not use that index.
+# Spelled like the condition of the partial index. Otherwise the planner does not use that index.
 _is_live = _run.c.ended_at.is_(None)
 
 ALL_DAGS = whole(tables.dag)
@@ -190,7 +193,7 @@ LIVE_PROGRESS = _progress.where(_record.c.run_no.in_(_live_numbers)).order_by(
 )
 ALL_TRIGGERS = select(_trigger).order_by(_trigger.c.run_no, _trigger.c.trigger_no)
 
-# Without the sources, which are large: a restart finds them in the snapshot folders.
+# Sources are large. They are not read, because a restart finds them in the snapshot folders.
 _without_sources = select(
     _version.c.version,
     _version.c.file,
@@ -302,7 +305,7 @@ def runs_page(
     if live:
         page = page.where(_is_live)  # redundant, but makes the planner use the partial index
     if unsuccessful and not of_dag:
-        page = page.where(tables.unsuccessful)  # for the same reason
+        page = page.where(tables.unsuccessful)  # redundant, for the same reason
     if before:
         page = page.where(_run.c.run_no < number("before"))
     return page
@@ -424,10 +427,10 @@ def latest_named_events(*, of_name: bool, before: bool) -> Select[Any]:
 def latest_of_names(width: int) -> Select[Any]:
     """Return the statement for the newest event of each of ``width`` names, without its data.
 
-    Its parameters are ``name_0``, ``name_1`` and so on. A name that is passed twice is returned
+    Its parameters are ``name_0``, ``name_1`` and so on. If a name is passed twice, it is returned
     once.
     """
-    # One look-up in the index per name, however many events a name has.
+    # One index lookup per name, however many events the name has.
     asked = (
         listed(column("name", Text), name="asked")
         .data([(text(f"name_{n}"),) for n in range(width)])

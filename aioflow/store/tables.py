@@ -3,8 +3,8 @@
 The columns of a table have the order of the fields of its Struct in ``model``.
 
 ``migrations`` creates the tables in a database. Alembic is imported only if there is something to
-migrate. Each revision has a script, ``migrations/<revision>.<dialect>.sql``. An empty SQLite file
-gets all of them at once.
+migrate. Each revision has a script, ``migrations/<revision>.<dialect>.sql``. For an empty SQLite
+file, all scripts are executed together.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ node = Table(
 )
 Index("node_by_home", node.c.home, unique=True)
 is_active = node.c.state == literal_column("1")
-"""Condition for the node that may commit. An index ensures that there is at most one."""
+"""Condition for the node that may commit. An index ensures that at most one node is active."""
 Index("node_active", node.c.state, unique=True, **_only(is_active))
 
 drained = Table("drained", metadata, key("node_no"), instant("at"), sqlite_strict=True)
@@ -220,12 +220,12 @@ Index("run_live", run.c.run_no, **_only(run.c.ended_at.is_(None)))
 Index("run_ended", run.c.dag_id, run.c.ended_at, **_only(run.c.ended_at.is_not(None)))
 
 unsuccessful = run.c.state > literal_column("2")
-"""Condition for runs that ended without success. It has an index: users search for such runs."""
+"""Condition for runs that ended without success. It has an index, because users search for them."""
 Index("run_unsuccessful", run.c.state, run.c.run_no, **_only(unsuccessful))
 Index("run_by_kind", run.c.dag_id, run.c.state, run.c.cause, run.c.created_at)
 Index("run_by_backfill", run.c.backfill, run.c.run_no, **_only(run.c.backfill.is_not(None)))
 
-# There is no index on the state: no statement needs one, and it would halve the transition rate.
+# The state has no index, because no statement needs one. It would halve the transition rate.
 task = Table(
     "task",
     metadata,
@@ -569,7 +569,10 @@ Index(
 outbox = Table("outbox", metadata, key("outbox_no"), text("kind"), blob("body"), sqlite_strict=True)
 
 LAST_SEQ = 2**53
-"""The highest valid ``seq`` of a journal row. A higher one is damaged, and no number follows it."""
+"""The highest valid ``seq`` of a journal row.
+
+A row with a higher number is damaged, and the numbering does not continue from it.
+"""
 
 journal = Table(
     "journal",
@@ -737,7 +740,7 @@ def check_revision(where: str, product: str | None, revision: str | None) -> boo
 
 
 def statements(revision: str, dialect: str) -> list[str]:
-    """Return the statements that turn the schema of the previous revision into that of this one.
+    """Return the statements that turn the schema of the previous revision into that of a revision.
 
     Args:
         revision: A revision. The first one starts from an empty database.
@@ -763,7 +766,8 @@ def execute_script(revision: str, connection: sqlalchemy.Connection) -> None:
 def sqlite_schema_script() -> str:
     """Return the script that creates schema ``HEAD_REVISION`` in an empty SQLite file.
 
-    The script contains its own transaction, and the table in which Alembic records the revision.
+    The script contains its own transaction. It also creates the table in which Alembic records the
+    revision.
     """
     columns = f"version_num VARCHAR(32) NOT NULL, CONSTRAINT {REVISION_TABLE}_pkc PRIMARY KEY"
     recorded = (

@@ -2,8 +2,8 @@
 
 A claim fences any earlier writer, whether it is alive or not. So if the daemon of another home owns
 the database, the new daemon watches the owner for ``LEASE_SECONDS``. If the owner commits or sends
-a heartbeat, the new daemon exits; otherwise it takes over. An earlier daemon of the same home has
-certainly ended, because the new daemon has locked the home.
+a heartbeat in that time, the new daemon exits. Otherwise it takes over. An earlier daemon of the
+same home has certainly ended, because the new daemon has locked the home.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ async def prepare_claim(settings: Settings, store: Store, *, take_over: bool) ->
     """
     clock, home, after = SystemClock(), own_identity(settings.home), None
     membership = store.membership
-    # A node that rejoins must outlast an outage: it may be the only one that is left.
+    # A node that rejoins must outlast an outage, because it may be the only node that is left.
     patience = 0.0 if membership is None else settings.db_wait_seconds
     if membership is not None:
         await retried(membership.check_connection, clock, patience)
@@ -85,7 +85,7 @@ async def prepare_claim(settings: Settings, store: Store, *, take_over: bool) ->
 
 
 async def retried(ask: Callable[[], Awaitable[Answer]], clock: Clock, seconds: float) -> Answer:
-    """Repeat a question until the database answers, or the time is over. Return the answer.
+    """Repeat a query until the database answers or the time limit expires. Return the answer.
 
     Raises:
         StoreUnavailable: If the database does not answer within ``seconds``.

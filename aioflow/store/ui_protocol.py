@@ -17,10 +17,10 @@ from aioflow.model.timestamps import Timestamp
 __all__ = ("AGE_SECONDS", "Browsed", "CommitsAbove", "Counted", "JournalEnd", "WaitCount")
 
 AUDIT_SEARCHED = 10_000
-"""Number of the newest audit entries in which the clears of a run are searched."""
+"""Number of the newest audit entries that are searched for the clears of a run."""
 
 AGE_SECONDS = (60, 600, 3_600, 6 * 3_600, 24 * 3_600)
-"""Upper limits of the age classes in which triggers are counted. A last class has no limit."""
+"""Upper limits of the age classes in which triggers are counted. The last class has no limit."""
 
 Counted: TypeAlias = tuple[int, TaskState, int, Timestamp | None, Timestamp | None]
 """Task index, state, count, earliest start, and latest end."""
@@ -33,7 +33,7 @@ class JournalEnd(NamedTuple):
     """The end of the journal in one committed state.
 
     Attributes:
-        seq: That of the newest row; 0 if there is none.
+        seq: The ``seq`` of the newest row; 0 if there is none.
         commits: Number of the last commit of each node.
     """
 
@@ -42,7 +42,7 @@ class JournalEnd(NamedTuple):
 
 
 class CommitsAbove(NamedTuple):
-    """Journal rows of a node whose numbers are above its last commit, which shows damage.
+    """Journal rows with commit numbers above the last commit of their node, which shows damage.
 
     The node's row and the journal row are written in one transaction, so one of the two numbers is
     damaged.
@@ -79,10 +79,10 @@ class CommitsAbove(NamedTuple):
 
     @property
     def _is_node_damaged(self) -> bool:
-        """Whether the row of the node is damaged, not one of the journal.
+        """Whether the row of the node is damaged, and not a row of the journal.
 
-        This is assumed if the rows above ``number`` have no gap, and start right after ``number``
-        if the journal has a row with that number.
+        This is assumed if the rows above ``number`` have no gap and, if the journal also has a row
+        with ``number`` itself, start right after it.
         """
         if self.newest - self.first + 1 != self.rows:
             return False
@@ -105,7 +105,7 @@ class Browsed(Protocol):
     async def count_versions_of_dag(
         self, dag_id: str, *, limit: int = 10_000
     ) -> list[tuple[str, int]]:
-        """Return the versions of the newest runs of a DAG, each with its number of those runs."""
+        """Return the versions of the newest ``limit`` runs of a DAG, each with its run count."""
 
     async def find_matching_runs(
         self, wanted: RunFilter, *, limit: int, before: RunNo | None = None
@@ -119,15 +119,15 @@ class Browsed(Protocol):
     async def count_matching_runs(self, wanted: RunFilter, *, limit: int) -> RunCounts:
         """Return the numbers of runs that match a filter, by DAG, state and cause.
 
-        Of a filter by texts, and in a database of more than a million runs, the newest ``limit``
-        are counted.
+        If the filter contains texts, or the database has more than a million runs, only the newest
+        ``limit`` runs are counted.
         """
 
     async def find_live_dags(self) -> set[str]:
-        """Return the DAGs that have a run that has not ended."""
+        """Return the DAGs with at least one run that has not ended."""
 
     async def find_made_at(self, versions: Collection[str]) -> dict[str, Timestamp]:
-        """Return the creation time of each of these versions that exists."""
+        """Return the creation times of the versions that exist."""
 
     async def find_runs_by_no(self, run_nos: Collection[RunNo]) -> dict[RunNo, RunRow]:
         """Return the existing runs by number, without those being deleted."""
@@ -135,10 +135,16 @@ class Browsed(Protocol):
     async def list_tries_between(
         self, first: TaskNo, end: TaskNo, limit: int = 1_000
     ) -> list[TryRow]:
-        """Return the stored tries of a range of tasks by task and start, ``end`` excluded."""
+        """Return the stored tries of the tasks in a range, by task and start.
+
+        ``end`` is excluded.
+        """
 
     async def count_states_between(self, first: TaskNo, end: TaskNo) -> list[Counted]:
-        """Return the task rows in a range counted by task and state, removed tasks excluded."""
+        """Return the task rows in a range, counted by task and state.
+
+        Removed tasks are excluded.
+        """
 
     async def count_tasks_in(self, first: TaskNo, end: TaskNo, state: TaskState) -> int:
         """Return how many task rows in a range are in this state."""
@@ -154,17 +160,19 @@ class Browsed(Protocol):
     async def count_children(
         self, first: TaskNo, end: TaskNo, *, since: Timestamp
     ) -> list[ChildCount]:
-        """Return the task rows in a range counted by state and duration, removed ones excluded.
+        """Return the task rows in a range, counted by state and duration.
+
+        Removed tasks are excluded.
 
         Args:
-            since: From when an end is recent.
+            since: The time from which on an end counts as recent.
         """
 
     async def list_cells(self, first: TaskNo, end: TaskNo, *, size: int) -> list[Cell]:
-        """Return the task rows in a range as cells of ``size`` numbers; none for empty cells."""
+        """Return the task rows in a range as cells of ``size`` numbers. Empty cells are omitted."""
 
     async def list_slowest(self, first: TaskNo, end: TaskNo, *, limit: int) -> list[SlowChild]:
-        """Return the tasks in a range whose last try took longest and that have ended."""
+        """Return the ended tasks in a range whose last try took longest."""
 
     async def list_failed(self, first: TaskNo, end: TaskNo, *, limit: int) -> list[TaskRow]:
         """Return the tasks in a range that have failed, by number."""
@@ -213,11 +221,11 @@ class Browsed(Protocol):
         """Return the waiting triggers with the lowest numbers.
 
         Args:
-            outside: Ranges of tasks, each without its end, whose triggers are left out.
+            outside: Ranges of tasks whose triggers are left out. The end of a range is excluded.
         """
 
     async def list_clears(self, run_id: str) -> list[tuple[Timestamp, str, str]]:
-        """Return when tasks of a run were cleared, by whom, and the audit's target, in order.
+        """Return when tasks of a run were cleared, by whom, and the target in the audit, in order.
 
         Clears of many runs at once are included, with the id of the run as target. Only the newest
         ``AUDIT_SEARCHED`` entries of the audit are searched.
@@ -235,9 +243,9 @@ class Browsed(Protocol):
         """Return a page of decisions, the newest first.
 
         Args:
-            is_open: Only those that have not ended, or only those that have.
-            dag_id, run_no: Only those of runs of this DAG, or of this run.
-            before: Only those with lower numbers.
+            is_open: If true, only decisions that have not ended; if false, only those that have.
+            dag_id, run_no: Only decisions of runs of this DAG, or of this run.
+            before: Only decisions with lower numbers.
         """
 
     async def find_decisions(self, numbers: Collection[TriggerNo]) -> list[DecisionRow]:
@@ -257,23 +265,23 @@ class Browsed(Protocol):
     async def list_notes(
         self, run_no: RunNo, *, after: tuple[int, int] = NO_TASK, limit: int = 1_000
     ) -> list[NoteRow]:
-        """Return the notes on a run and its tasks, that on the run first.
+        """Return the notes on a run and its tasks, the note on the run itself first.
 
         Args:
             after: Task index and map index of the last note of the previous page.
         """
 
     async def find_notes_of_runs(self, run_nos: Collection[RunNo]) -> dict[RunNo, NoteRow]:
-        """Return the notes on runs themselves, by the number of the run."""
+        """Return the notes on runs, by run number. Notes on tasks of the runs are not included."""
 
     async def find_call_labels(self, numbers: Collection[TriggerNo]) -> dict[TriggerNo, str]:
-        """Return the labels of the durable calls that wait for these triggers, where given."""
+        """Return the labels of the durable calls that wait for these triggers, if any."""
 
     async def find_labels(self, numbers: Collection[TaskNo]) -> dict[TaskNo, str]:
-        """Return the labels of mapped children with these numbers, where they have one."""
+        """Return the labels of the mapped children with these numbers, if any."""
 
     async def count_waits(self, now: Timestamp) -> list[WaitCount]:
-        """Return the waiting triggers counted by class and age."""
+        """Return the number of waiting triggers by class and age."""
 
     async def find_named_event_no(self, event_no: int) -> NamedEventRow | None:
         """Return the named event with that number."""

@@ -1,4 +1,4 @@
-"""Queries of the user interface and the API. Each is limited in size by its parameters."""
+"""Queries of the user interface and the API. Their parameters limit the size of each query."""
 
 from __future__ import annotations
 
@@ -141,14 +141,15 @@ _ROWS_BEFORE = 1_000
 _commit_no = tables.journal.c.commit_no
 _of_node = and_(
     tables.journal.c.node_no == number("node_no"),
-    # In SQLite a text is above any number, but it prevents no commit.
+    # In SQLite a text compares as higher than any number. Such a damaged value prevents no commit.
     cast(_commit_no, _commit_no.type) == _commit_no,
 )
 _COMMITS_ABOVE: Any = select(func.count(), func.min(_commit_no), func.max(_commit_no)).where(
     _of_node,
     _commit_no > number("number"),
-    # In SQLite only ``seq`` has an index. It is never below the commit number, so rows above are
-    # found by it. The rows before are read because their commit numbers may be damaged.
+    # In SQLite only ``seq`` has an index. It is never below the commit number, so a range of
+    # ``seq`` contains all rows above. Some rows before them are read, too, because damaged commit
+    # numbers may be among them.
     tables.journal.c.seq > number("number") - literal(_ROWS_BEFORE),
 )
 _LAST_COMMIT_UNTIL = select(func.max(_commit_no)).where(_of_node, _commit_no <= number("number"))
@@ -188,7 +189,7 @@ def _started_by(paths: int) -> Select[Any]:
     """Return the statement for runs that DAG triggers of some classes started for an event key.
 
     Args:
-        paths: Number of classes.
+        paths: Number of class paths.
     """
     classes = [text(f"path_{n}") for n in range(paths)]
     return (
@@ -241,7 +242,7 @@ _CLEARS = (
 
 @lru_cache(_WIDTHS_CACHED)
 def _oldest_waits(width: int) -> Select[Any]:
-    """Return the statement for the oldest waiting triggers outside of some ranges of tasks."""
+    """Return the statement for the oldest waiting triggers outside some ranges of tasks."""
     outside = [
         or_(_wait.c.task_no < number(f"first_{n}"), _wait.c.task_no >= number(f"end_{n}"))
         for n in range(width)

@@ -1,9 +1,9 @@
 """The log of the daemon: one stream on standard error, for the daemon and its libraries.
 
-On a terminal, lines are formatted for people; elsewhere, each is a JSON object. In a block of
+On a terminal, lines are formatted for people; elsewhere, each line is a JSON object. In a block of
 ``about(run_id=...)``, these ids are added to every line, including lines of tasks started there.
 
-structlog is imported only when logging is configured or a line is logged: many commands log
+structlog is imported only when logging is configured or a line is logged, because many commands log
 nothing.
 """
 

@@ -1,14 +1,14 @@
 """The output of all tasks of a run, merged in the order in which it was captured.
 
-The records of a segment file are in this order already, for all children in the file together.
-So as many files are merged as the run has tasks, or thousands of children of a mapped task. A file
-is opened when its first record is due, and few are open at a time: of the others the position is
-remembered, and the header of the next record.
+Each segment file already has its records in this order, for all children in the file together. So
+the files of a run can be merged: there is one per task, or per thousand children of a mapped task.
+A file is opened when its first record is due. Few files are open at a time: for a closed file, the
+position and the header of its next record are remembered.
 
-Reading continues after the key of the last record that was returned: its time, file and position.
-So it continues in another process too, and finds output that was captured later. A record whose
-time is before that of the previous record of its file, because the clock was set back, counts as
-captured at the same time as that one.
+The key of a record consists of its time, file and position. Reading continues after the key of the
+last record that was returned. So another process can continue, and output that was captured later
+is found. If the clock was set back, so that a record's time is before that of the previous record
+of its file, the record counts as captured at the same time as the previous one.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _TAIL_BYTES = 64 * 1024
 _TAIL_FILES = 64
 _RECORDS = 10_000
 _CLOCK_STEP_US = 60_000_000
-"""How far the clock may have been set back, so that output after that is found nevertheless."""
+"""Maximum backward step of the clock after which new output is still found."""
 
 
 class RunSegment(NamedTuple):
-    """A file of a run, and its place in the order of files."""
+    """A segment file of a run, and its place in the order of files."""
 
     task_index: int
     number: int
@@ -70,7 +70,7 @@ BEGIN = RunLogKey(-1, -2, 0, 0, 0)
 
 
 class RunPiece(NamedTuple):
-    """The data of a record, and whose output it is."""
+    """The data of a record, and the task and execution that it belongs to."""
 
     key: RunLogKey
     map_index: int
@@ -81,13 +81,13 @@ class RunPiece(NamedTuple):
 
 
 class _OpenFiles:
-    """Files that are open, of which those used least recently are closed."""
+    """A cache of open files. The least recently used files are closed."""
 
     def __init__(self) -> None:
         self._files: OrderedDict[Path, BinaryIO] = OrderedDict()
 
     def get(self, path: Path) -> BinaryIO | None:
-        """Return an open file; ``None`` if it does not exist."""
+        """Return the file, opened for reading; ``None`` if it does not exist."""
         file = self._files.pop(path, None) or open_log_file(path)
         if file is None:
             return None
@@ -133,7 +133,7 @@ class _Source:
         return RunLogKey(self._at, segment.task_index, segment.number, segment.order, position)
 
     def is_late(self, after: RunLogKey) -> bool:
-        """Return whether ``find`` has to be called first."""
+        """Return whether ``find`` has to be called before ``take``."""
         return not self._is_found or self.key < after
 
     def find(self, after: RunLogKey) -> bool:
@@ -149,7 +149,7 @@ class _Source:
         return False
 
     def take(self) -> RunPiece | None:
-        """Return the record that was found, and pass it; ``None`` if it is incomplete."""
+        """Return the record that was found, and move past it; ``None`` if it is incomplete."""
         scan, header = self._opened(), self._next
         if scan is None or header is None:
             return None
@@ -177,7 +177,7 @@ class RunLogFiles:
     """Reads the files of runs. The methods block.
 
     Args:
-        indexes: The indexes of the files, to begin in the middle of a large one.
+        indexes: The indexes of the files, which allow a read to begin in the middle of a large one.
     """
 
     def __init__(self, indexes: LogIndexes) -> None:
@@ -186,10 +186,10 @@ class RunLogFiles:
     def read(
         self, segments: Sequence[RunSegment], after: RunLogKey, limit_bytes: int
     ) -> tuple[list[RunPiece], bool]:
-        """Return records after a key in order, and whether there are no more now.
+        """Return the records after a key, in order, and whether there are no more at the moment.
 
         Args:
-            limit_bytes: Stop after so much output.
+            limit_bytes: Number of bytes of output after which to stop.
         """
         files = _OpenFiles()
         try:
@@ -201,8 +201,8 @@ class RunLogFiles:
     def read_end(self, segments: Sequence[RunSegment]) -> tuple[list[RunPiece], bool]:
         """Return the last records of a run in order, and whether these are all.
 
-        Of each file the end is read. The result begins where the end of every file begins, so that
-        no record is missing in between.
+        Only the end of each file is read. The result begins at the latest time at which one of
+        these ends begins, so that it has no gaps.
         """
         sizes = sorted(_sizes(segments), reverse=True)
         begin = max((at for at, _, _ in sizes[_TAIL_FILES:]), default=-1)
@@ -229,7 +229,7 @@ class RunLogFiles:
                 continue
             first_at, written_at = with_head
             if written_at + _CLOCK_STEP_US < after.at:
-                continue  # all of it is before the key
+                continue  # the whole file is before the key
             blocks = self._indexes.blocks(segment.path)
             passed = bisect_left(blocks, after.at, key=lambda block: block.at)
             begin = (blocks[passed - 1].at, blocks[passed - 1].end) if passed else (first_at, 0)
@@ -260,7 +260,7 @@ def _merge(
 
 
 def _head(path: Path) -> tuple[Timestamp, Timestamp] | None:
-    """Return the time of the first record of a file, and the time of its last change."""
+    """Return the time of the first record of a file, and the time of the last write to it."""
     file = open_log_file(path)
     if file is None:
         return None

@@ -1,4 +1,4 @@
-"""The output of tries: limited in size, readable at once, and attributed to its try.
+"""The output of tries: limited in size, readable at once, and attributed to the try.
 
 Children of a mapped task share one segment file per thousand map indexes,
 ``<folder>/<run_no // 1000>/<run_no>/<task_index>.<segment>.log``. It holds records::
@@ -6,10 +6,10 @@ Children of a mapped task share one segment file per thousand map indexes,
     0x1e "LOG"  map_index: i32  try_number: u32  start_no: u64  instant: i64  length: u32
     crc32 of the header so far: u32  data
 
-All numbers are little-endian. The highest bit of the try number is set in what is known to have
-been written to ``sys.stderr``. After a damaged record, a reader continues with the next valid one.
-It skips records outside the requested part, and does not even read long ones, so that a part of a
-log can be read regardless of the log's size.
+All numbers are little-endian. If a record is known to have been written to ``sys.stderr``, the
+highest bit of its try number is set. After a damaged record, a reader continues with the next valid
+one. It skips records outside the requested part, and does not even read long ones, so that a part
+of a log can be read regardless of the log's size.
 
 Only one thread writes, a batch at a time. The data that waits for the disk is limited.
 ``TryLog.write`` waits while the limit is reached, so a child that prints faster than the disk
@@ -80,10 +80,10 @@ WAITING_BYTES = 8 * 1024 * 1024
 """Maximum size of the data that waits for the disk, for all tries together."""
 
 _JOINED_BYTES = 16 * 1024
-"""Maximum size of a record of joined output. A record that a crash has cut is lost."""
+"""Maximum size of a record of joined output, because a record that a crash has cut is lost."""
 
 _CACHED_LOGS = 256
-"""Number of logs of which known places are remembered."""
+"""Number of logs whose known places are cached."""
 
 _OPEN_ATTEMPTS = 100
 _CATCH_UP_SECONDS = 1.0
@@ -123,8 +123,8 @@ class _Record(msgspec.Struct, frozen=True):
 class TryLog:
     """The output of one execution. Use ``write`` for a pipe, ``offer`` where waiting is impossible.
 
-    If the data ends with the possible beginning of a secret, that end is written only with more
-    data or ``close``.
+    If the data ends with what may be the beginning of a secret, that end is held back until more
+    data follows or ``close`` is called.
     """
 
     __slots__ = ("_left_bytes", "_log", "_lost", "_masked", "key")
@@ -137,7 +137,7 @@ class TryLog:
         self._masked = Stream(log.masks)
 
     async def write(self, data: bytes) -> None:
-        """Append the data, then wait until less than the limit waits for the disk.
+        """Append the data, then wait until the data that waits for the disk is below its limit.
 
         Data that exceeds the maximum size of the log is dropped and replaced by a note.
         """
@@ -156,7 +156,7 @@ class TryLog:
             self._append(self._masked.feed(data), is_stderr=is_stderr)
 
     def close(self) -> None:
-        """Append the end that was not written yet. More data may still follow."""
+        """Append the end that was held back. More data may still follow."""
         if self._left_bytes >= 0:
             self._append(self._masked.finish())
         if self._log.on_closed is not None:
@@ -177,7 +177,8 @@ class TryLog:
             self._left_bytes = -1
         else:
             self._left_bytes -= len(data)
-        # Compute the path late: most tries print nothing, and it costs more than all else here.
+        # Compute the path only now: most tries print nothing, and it is the most expensive step
+        # here.
         path = self._log.segment_path(self.key.segment)
         self._log.put(_Record(path, self, data, is_stderr))
 
@@ -200,18 +201,18 @@ class LogSegment(NamedTuple):
 
     @classmethod
     def named(cls, run_no: RunNo, name: str) -> Self | None:
-        """Return the segment of a run with a name; ``None`` if the name is of something else."""
+        """Return the segment with this name in a run; ``None`` if no segment has such a name."""
         found = _SEGMENT_NAME.fullmatch(name)
         return None if found is None else cls(run_no, int(found[1]), int(found[2]))
 
     @classmethod
     def of_file(cls, run_no: RunNo, name: str) -> Self | None:
-        """Return the segment whose file in the folder of a run has a name; see ``named``."""
+        """Return the segment that has this file name in the folder of a run; see ``named``."""
         return cls.named(run_no, name.removesuffix(_SUFFIX)) if name.endswith(_SUFFIX) else None
 
     @property
     def name(self) -> str:
-        """Its name among the segments of its run."""
+        """The name of the segment, unique within its run."""
         return f"{self.task_index}.{self.number}"
 
 
@@ -219,20 +220,20 @@ class EarlierLogs(Protocol):
     """Output that is not in the files of this home, because another home has stored it."""
 
     async def files(self, segment: LogSegment, own: Path) -> list[Path]:
-        """Return files with the stored output of a segment, in order, without that of ``own``.
+        """Return files with the stored output of a segment, in order, without the file ``own``.
 
-        They are copied to this machine if needed. While that is impossible, those that are here are
-        returned.
+        Missing files are copied to this machine. While that is impossible, only the files that are
+        here are returned.
         """
 
     async def list_segments(self, run_no: RunNo) -> list[LogSegment]:
-        """Return the segments of a run with stored output; none while that cannot be told."""
+        """Return the segments of a run with stored output; none while they are unknown."""
 
     async def delete(self, run_no: RunNo) -> None:
         """Delete the stored output of a run. Idempotent.
 
         Raises:
-            StorageUnavailable: If that is impossible now.
+            StorageUnavailable: If the storage cannot be used now.
         """
 
     async def list_blocks(self) -> list[int]:
@@ -256,7 +257,7 @@ class OpenLog:
 
     @property
     def key(self) -> tuple[LogSegment, int, LogPart]:
-        """Identifies the output."""
+        """The segment, map index and part that identify the output."""
         return self._segment, self._map_index, self._part
 
     async def __call__(self, offset: int, limit: int | None) -> bytes:
@@ -264,7 +265,7 @@ class OpenLog:
         return b"".join(piece.data for piece in await self.pieces(offset, limit))
 
     async def pieces(self, offset: int, limit: int | None) -> list[LogPiece]:
-        """Return output from byte ``offset`` on, divided where it was captured at other times."""
+        """Return output from byte ``offset`` on, in pieces that were each captured at one time."""
         readers = await self._opened(offset)
         pieces = await self._log.in_thread(read_chain, readers, offset, limit)
         if len(readers) == 1:
@@ -278,14 +279,14 @@ class OpenLog:
         return sum(reader.offset for reader in readers)
 
     async def line_numbers(self, offsets: Sequence[int]) -> list[int]:
-        """Return the numbers of the lines that begin at some offsets, in order."""
+        """Return the numbers of the lines that begin at these offsets, which must be ascending."""
         if not offsets:
             return []
         readers = await self._opened(0)
         return await self._log.in_thread(line_numbers, readers, offsets)
 
     async def offset_of_line(self, line: int) -> int:
-        """Return the offset of a line, counted from 1, or of the end of a shorter log."""
+        """Return the offset of a line, counted from 1; the end of the log if it has fewer lines."""
         readers = await self._opened(0)
         return await self._log.in_thread(offset_of_line, readers, line)
 
@@ -422,7 +423,7 @@ class TaskLog:
     async def in_thread(
         self, function: Callable[[Unpack[Arguments]], Answer], *arguments: *Arguments
     ) -> Answer:
-        """Run a function that reads files in one of the threads of logs."""
+        """Run a function that reads files, in one of the threads that are reserved for logs."""
         return await in_thread(function, *arguments, limiter=self._threads)
 
     async def follow(
@@ -580,7 +581,10 @@ def _delete_if_old(run: os.DirEntry[str], before: Timestamp, *, dry_run: bool) -
 
 
 def _last_at(run: os.DirEntry[str]) -> Timestamp:
-    """Return the time of the last output in a run's folder. Reading may have added an index."""
+    """Return the time of the last output in a run's folder.
+
+    Only log files count, because reading may have added an index.
+    """
     files = [entry for entry in os.scandir(run) if entry.name.endswith(_SUFFIX)]
     written = [entry.stat().st_mtime_ns for entry in files]
     return max(written, default=run.stat().st_mtime_ns) // 1_000
@@ -639,7 +643,7 @@ def _append(path: Path, data: bytes) -> int:
 
 
 def _encoded(records: Iterable[_Record], now: Timestamp) -> Iterator[bytes]:
-    """Yield records as they are stored. Short output of one execution is joined to one record."""
+    """Yield records as they are stored. Short output of one execution is joined into one record."""
     for (log, is_stderr), group in groupby(records, key=lambda one: (one.log, one.is_stderr)):
         joined = b""
         for record in group:
@@ -661,8 +665,8 @@ class Attribution:
     r"""Splits a worker's output at the markers that its host writes before each execution.
 
     A marker is ``\x1e``, the nonce that only this worker knows, and the numbers of task and
-    execution. A marker may arrive in pieces: if the data ends with the possible beginning of a
-    marker, that end is returned only with more data or ``finish``.
+    execution. A marker may arrive in pieces. If the data ends with what may be the beginning of a
+    marker, that end is held back until more data follows or ``finish`` is called.
     """
 
     def __init__(self, nonce: str) -> None:
@@ -699,7 +703,7 @@ class Attribution:
         return [(self._current, held)] if held else []
 
     def _unfinished(self, data: bytes, at: int) -> int:
-        """Return the position at which a marker may begin at the end of the data; else the end."""
+        """Return where a marker that is still incomplete may begin; the length if nowhere."""
         start = data.rfind(b"\x1e", max(at, len(data) - self._longest))
         if start < 0:
             return len(data)

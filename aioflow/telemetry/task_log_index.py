@@ -2,11 +2,12 @@
 
 The index is beside the file, with the suffix ``.index``. It begins with the header of the first
 record of the file, so that the index of a file that was replaced is not used. Then one entry per
-block follows, with a sum for each execution that has printed in the block: bytes and line ends. So
-any line, offset or time is found by reading the index, and one block of the file.
+block follows, with the number of bytes and line ends of each execution that printed in the block.
+So any line, offset or time is found by reading the index and one block of the file.
 
-The index follows from the file alone. The writer of logs extends it whenever a block is full. What
-is missing, because the process was killed or the file is a copy, is computed when it is needed.
+The index can be computed from the file alone. The writer of logs extends it whenever a block is
+full. Entries that are missing, because the process was killed or the file is a copy, are computed
+when they are needed.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ _MAP_INDEX = struct.Struct("<i")
 _CACHED_BYTES = 16 * 1024 * 1024
 _CACHED_FILES = 4_096
 _BLOCK_COST = 256
-"""Memory of a block without its groups."""
+"""Memory of a block without its groups, in bytes."""
 
 _STOPPED_READERS = 8
-"""Number of places to remember where readers of one log have stopped."""
+"""Maximum number of remembered places at which readers of one log have stopped."""
 
 
 class _Group(NamedTuple):
@@ -59,7 +60,8 @@ class Block(NamedTuple):
 
     Attributes:
         at: The highest time of all records up to the end.
-        groups: The executions by map index, of one child in the order of their first output.
+        groups: The executions, packed and ordered by map index. Executions of one child are in the
+            order of their first output.
     """
 
     begin: int
@@ -72,7 +74,10 @@ class Block(NamedTuple):
         return len(self.groups) // _GROUP.size
 
     def is_shared_with(self, map_index: int) -> bool:
-        """Return whether it has output of other children than one. Groups are sorted."""
+        """Return whether the block has output of any other child.
+
+        The groups are sorted by map index, so it is enough to check the first and the last one.
+        """
         return not self._map_index(0) == map_index == self._map_index(self._count - 1)
 
     def groups_of(self, map_index: int) -> Iterator[_Group]:
@@ -97,7 +102,7 @@ def _scan(file: BinaryIO, begin: int, at: Timestamp) -> Iterator[Block]:
     """Yield the full blocks from a position on.
 
     Args:
-        at: The highest time of the records before it.
+        at: The highest time of the records before that position.
     """
     scan = RecordScan(file, begin)
     found: dict[tuple[int, int, StartNo], list[int]] = {}
@@ -110,14 +115,14 @@ def _scan(file: BinaryIO, begin: int, at: Timestamp) -> Iterator[Block]:
         sums[1] += data.count(b"\n")
         at = max(at, record.at)
         if (end := scan.position) >= begin + BLOCK_BYTES:
-            ordered = sorted(found.items(), key=lambda one: one[0][0])  # stable
+            ordered = sorted(found.items(), key=lambda one: one[0][0])  # the sort is stable
             groups = b"".join(_GROUP.pack(*key, *one) for key, one in ordered)
             yield Block(begin, end, at, groups)
             begin, found = end, {}
 
 
 def _parse(data: bytes) -> tuple[list[Block], int]:
-    """Return the blocks of an index without its first header, and the size of its valid part."""
+    """Return the blocks of an index, given without its header, and the size of its valid part."""
     blocks: list[Block] = []
     end = place = 0
     while place + _HEAD.size <= len(data):
@@ -127,7 +132,7 @@ def _parse(data: bytes) -> tuple[list[Block], int]:
         head = data[place : place + _HEAD_FIELDS.size]
         if after > len(data) or zlib.crc32(head + groups) != checksum:
             break
-        if begin == end:  # else two processes have added it
+        if begin == end:  # otherwise two processes have added the block
             blocks.append(Block(begin, block_end, at, groups))
             end = block_end
         place = after
@@ -145,7 +150,7 @@ def _index_path(path: Path) -> Path:
 
 
 class _Known:
-    """The blocks of a file, as far as they are known."""
+    """The known blocks of a file."""
 
     def __init__(self, head: bytes, blocks: Sequence[Block]) -> None:
         self.head = head
@@ -167,7 +172,7 @@ class LogIndexes:
     Its methods block, and may be called from several threads.
 
     Args:
-        folder: Only beside files in this folder indexes are stored; ``None`` to store none.
+        folder: Indexes are stored only beside files in this folder; ``None`` to store none.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -179,7 +184,7 @@ class LogIndexes:
     def blocks(self, path: Path) -> Sequence[Block]:
         """Return the full blocks of a file, in order. The rest is shorter than two blocks.
 
-        Those that the stored index lacks are added to it.
+        Blocks that the stored index lacks are added to it.
         """
         file = open_log_file(path)
         if file is None:
@@ -211,7 +216,7 @@ class LogIndexes:
         if data[:HEADER_SIZE] != head or (blocks and blocks[-1].end > size):
             _index_path(path).unlink(missing_ok=True)
             return _Known(head, [])
-        if HEADER_SIZE + valid < len(data):  # cut by a crash
+        if HEADER_SIZE + valid < len(data):  # the last block was cut by a crash
             os.truncate(_index_path(path), HEADER_SIZE + valid)
         return _Known(head, blocks)
 
@@ -245,8 +250,8 @@ class Mark(NamedTuple):
     """A known place in the output of a log.
 
     Attributes:
-        offset: Number of bytes of output before it.
-        line_ends: Number of line ends before it.
+        offset: Number of bytes of output before this place.
+        line_ends: Number of line ends before this place.
         position: Position in the file of a record at or before the next output.
         start_no: The execution whose output was read last; -1 if there is none.
     """
@@ -260,7 +265,8 @@ class Mark(NamedTuple):
 class Marks:
     """The known places of one log in one file, at most about a megabyte of the file apart.
 
-    It also remembers where readers have stopped, anywhere in between, without ``line_ends``.
+    The places where readers have stopped are remembered, too. They may be anywhere, and have no
+    ``line_ends``.
 
     Attributes:
         path, map_index, part: The file, and the output in it.
@@ -277,7 +283,7 @@ class Marks:
         self._stopped: dict[int, Mark] = {}
 
     def remember(self, mark: Mark) -> None:
-        """Add a place where a reader has stopped, for another one that begins there."""
+        """Add a place where a reader has stopped, for another reader that begins there."""
         self._stopped.pop(mark.offset, None)  # it is inserted at the end, so it is evicted last
         self._stopped[mark.offset] = mark
         if len(self._stopped) > _STOPPED_READERS:
@@ -313,7 +319,7 @@ class Marks:
         done = len(self._blocks)
         if len(blocks) > done or blocks[:1] != self._blocks[:1]:
             found = list(self._all)
-            if done and blocks[done - 1 : done] != self._blocks[-1:]:  # another file
+            if done and blocks[done - 1 : done] != self._blocks[-1:]:  # the file was replaced
                 found, done = [self._first], 0
             for block in blocks[done:]:
                 self._add(found, block)

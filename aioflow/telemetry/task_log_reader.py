@@ -1,8 +1,8 @@
-"""Reads the output of one task from segment files: by offset, by line, and what follows.
+"""Readers of the output of one task in segment files: by offset, by line, and of what follows.
 
-A reader continues where it stopped. Elsewhere it begins at a known place (see ``task_log_index``).
-Of a block of a file that children of a mapped task share, it finds the records of its child without
-examining the others.
+A reader continues where it stopped. To read elsewhere, it begins at a known place (see
+``task_log_index``). In a block that several children of a mapped task share, it finds the records
+of its own child without examining the others.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class LogReader:
     """Reads the output of one task from a segment file, continuing where it stopped.
 
     Args:
-        marks: The output, with known places, shared with other readers of it.
+        marks: The output to read and its known places, shared with other readers of this output.
         mark: Where to begin.
 
     Attributes:
@@ -61,7 +61,7 @@ class LogReader:
         self.offset, self.position, self.start_no = mark.offset, mark.position, mark.start_no
 
     def remember(self) -> None:
-        """Remember where it has stopped, for another reader that begins there."""
+        """Remember where this reader has stopped, for another reader that begins there."""
         self._marks.remember(self._mark(0))
 
     def _mark(self, line_ends: int) -> Mark:
@@ -78,7 +78,7 @@ class LogReader:
         return b"".join(piece.data for piece in self.read_pieces(start, limit))
 
     def read_pieces(self, start: int, limit: int | None = None) -> list[LogPiece]:
-        """Return output as ``read`` does, divided where it was captured at different times."""
+        """Return output as ``read`` does, in pieces that were each captured at one time."""
         file = open_log_file(self._marks.path)
         if file is None:
             return []
@@ -105,14 +105,14 @@ class LogReader:
         return self._marks.before_line(line)
 
     def move_to_end(self) -> Mark:
-        """Read up to the end. Return it as a place."""
+        """Read to the end of the output, and return a mark of the end."""
         mark = self._marks.before(_UNBOUNDED)
         pieces = self.read_pieces(mark.offset)
         line_ends = mark.line_ends + sum(piece.data.count(b"\n") for piece in pieces)
         return self._mark(line_ends)
 
     def _read_stretch(self, file: BinaryIO, blocks: Sequence[Block], wanted: _Wanted) -> bool:
-        """Read the rest of a block, or what follows the last one. Return whether to continue."""
+        """Read the rest of a block, or all after the last one. Return whether to continue."""
         if self.offset >= wanted.end:
             return False
         place = bisect_right(blocks, self.position, key=lambda block: block.begin) - 1
@@ -144,8 +144,9 @@ class LogReader:
     ) -> list[tuple[int, RecordHeader, bytes]] | None:
         """Return the records of this task in a block, with their positions and data.
 
-        A text may look like a record. Then the size of the output is not as in the index, and
-        ``None`` is returned: each record has to be examined.
+        Text in the output may look like a record. Then the size of the records that are found
+        differs from the size in the index, and ``None`` is returned: each record has to be
+        examined.
 
         Args:
             size: Bytes of output of this task in the block.
@@ -181,7 +182,7 @@ class LogReader:
         return scan.position >= bound
 
     def _after(self, record: RecordHeader) -> int | None:
-        """Return the offset after a record; ``None`` if it is not part of the output."""
+        """Return the offset of the end of a record; ``None`` if it is not part of the output."""
         if record.map_index != self._map_index or not self._part.includes(
             record.start_no, record.try_number
         ):
@@ -214,14 +215,14 @@ def read_chain(readers: Sequence[LogReader], start: int, limit: int | None) -> l
         found += pieces
         left -= sum(len(piece.data) for piece in pieces)
         if after is not None:
-            reader.read_pieces(_UNBOUNDED, 0)  # moves to its end, to find the size of its output
+            reader.read_pieces(_UNBOUNDED, 0)  # moves to the end, to find the size of the output
             base += reader.offset
             after.begin_after(reader.start_no)
     return found
 
 
 def line_numbers(readers: Sequence[LogReader], offsets: Sequence[int]) -> list[int]:
-    """Return the numbers of the lines that begin at some offsets, in order."""
+    """Return the numbers of the lines that begin at these offsets, which must be ascending."""
     files = _with_bases(readers)
     found: list[int] = []
     at = line_ends = 0
@@ -238,7 +239,7 @@ def line_numbers(readers: Sequence[LogReader], offsets: Sequence[int]) -> list[i
 
 
 def offset_of_line(readers: Sequence[LogReader], line: int) -> int:
-    """Return the offset of a line, counted from 1, or of the end of a shorter log."""
+    """Return the offset of a line, counted from 1; the end of the log if it has fewer lines."""
     if line <= 1:
         return 0
     files = [one for one in _with_bases(readers) if one[1].line_ends < line - 1]

@@ -40,7 +40,7 @@ _HEADER = struct.Struct(_HEADER_FIELDS.format + "I")
 HEADER_SIZE = _HEADER.size
 PIECE_BYTES = 256 * 1024
 _STDERR = 1 << 31
-"""Added to the number of the try in the records of what was written to ``sys.stderr``."""
+"""Added to the try number in the header of a record that was written to ``sys.stderr``."""
 
 
 class LogPart(NamedTuple):
@@ -88,7 +88,7 @@ class LogPiece(NamedTuple):
 
 
 class RecordHeader(NamedTuple):
-    """The header of a record. ``length`` is that of the data that follow."""
+    """The header of a record. ``length`` is the size of the data that follows it."""
 
     map_index: int
     try_number: int
@@ -138,7 +138,7 @@ def first_timestamp(head: bytes) -> Timestamp:
 def open_log_file(path: Path) -> BinaryIO | None:
     """Open a file for reading; return ``None`` if there is none, or if it is a link.
 
-    aioflow never creates links: another user may have redirected the read.
+    aioflow never creates links, so another user may have created this one to redirect the read.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -203,7 +203,7 @@ class RecordScan:
         return True
 
     def _has(self, count: int) -> bool:
-        """Fill the buffer with that many bytes. Return ``False`` if the file has fewer."""
+        """Fill the buffer with at least ``count`` bytes. Return ``False`` if the file has fewer."""
         missing = count - (len(self._buffer) - self._at)
         if missing <= 0:
             return True

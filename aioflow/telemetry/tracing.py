@@ -1,4 +1,4 @@
-"""Traces: a span for each run, in it one for each try, and in that one for each period in a state.
+"""Traces: one span per run, in it one per try, and in the try one per period in a state.
 
 Spans are created from committed batches, so they never show uncommitted work. All ids are derived
 from rows, so a trace continues across restarts of the daemon. This module does not know where the
@@ -175,8 +175,8 @@ class Traces:
 def _recalled(task: TaskInstance, first: TaskState, since: Mapping[TaskNo, Timestamp]) -> _Period:
     """Return the current period of a task that started under an earlier daemon.
 
-    It is derived from the rows. Code that ran when the daemon crashed has no span, since its end is
-    unknown.
+    It is derived from the rows. Code that was running when the daemon crashed gets no span, because
+    its end is unknown.
     """
     state, start_no, began = task.stored_state, task.stored_start, task.started_at
     match state:

@@ -9,8 +9,8 @@ In a test module of the backend, for pytest::
         async def backend(self, folder: Path) -> AsyncIterator[ExecutorBackend]:
             yield MyBackend("mine", {"address": ...})
 
-Each test runs an event loop of its own, so no plug-in of pytest is needed. The workers run the real
-program of a worker, with a DAG file of this module.
+Each test runs its own event loop, so no pytest plug-in is needed. The workers run aioflow's real
+worker program, with a DAG file of this module.
 """
 
 from __future__ import annotations
@@ -123,11 +123,11 @@ class Recorder:
 
     Attributes:
         workers: Channel and facts of each worker that came up, by number.
-        specs: What each of them was started for.
-        gone: How each of them ended.
+        specs: The spec for which each worker was started.
+        gone: How each dead worker ended.
         reports: The reports of each worker.
         printed: The output of each worker.
-        lost: The reasons reported for lost workers, in order; an empty text if one is back.
+        lost: Each lost worker with the reason, in order. The reason is empty if the worker is back.
         whys: Why workers are unavailable, by spec.
         may_print: Output is accepted while this is set.
     """
@@ -233,7 +233,7 @@ class Recorder:
         return [number for number in self.workers if number not in self.gone]
 
     async def worker(self, count: int = 1) -> WorkerNo:
-        """Wait until as many workers are up; return the newest."""
+        """Wait until ``count`` workers are up; return the newest."""
         await self.until(lambda: len(self.alive()) >= count)
         return self.alive()[-1]
 
@@ -249,7 +249,7 @@ class Recorder:
         return self._task_no
 
     def found(self, worker_no: WorkerNo, kind: type[Kind]) -> list[Kind]:
-        """Return the reports of one kind of a worker."""
+        """Return the reports of this kind that a worker has sent."""
         return [report for report in self.reports[worker_no] if isinstance(report, kind)]
 
     async def began(self, worker_no: WorkerNo, task_no: TaskNo) -> None:
@@ -278,7 +278,7 @@ class Recorder:
 
 
 def is_alive(pid: int) -> bool:
-    """Return whether a process of this machine runs: it exists, and is no zombie."""
+    """Return whether a process is running on this machine: it exists, and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -286,11 +286,11 @@ def is_alive(pid: int) -> bool:
 
 
 class ExecutorContract:
-    """The tests. Subclass it in a test module.
+    """The tests of the contract. Subclass this class in a test module.
 
     Attributes:
         spec: A spec of which the backend can have two workers at the same time.
-        patience: Seconds after which a test fails that waits for the backend.
+        patience: Seconds for which a test waits for the backend before it fails.
         impossible: A task that the backend refuses; ``None`` to skip that test.
     """
 
@@ -303,11 +303,11 @@ class ExecutorContract:
         raise NotImplementedError
 
     async def lose(self, backend: ExecutorBackend, worker_no: WorkerNo) -> bool:
-        """Break the contact to a worker. Return whether this is possible; if not, skip the test."""
+        """Cut the connection to a worker. Return ``False``, to skip the test, if impossible."""
         return False
 
     async def find_again(self, backend: ExecutorBackend, worker_no: WorkerNo) -> None:
-        """Restore the contact to a lost worker."""
+        """Restore the connection to a lost worker."""
         raise NotImplementedError
 
     # ── the harness ─────────────────────────────────────────────────────────────────────
@@ -350,7 +350,7 @@ class ExecutorContract:
     # ── starts and ends ─────────────────────────────────────────────────────────────────
 
     def test_nothing_starts_without_demand(self) -> None:
-        """Without demand no worker is started, and a demand of nothing is accepted."""
+        """No worker is started without demand, and an empty demand is accepted."""
 
         async def test(backend: ExecutorBackend, recorder: Recorder) -> None:
             self._want(backend, 0)
@@ -409,7 +409,7 @@ class ExecutorContract:
         self._run(test)
 
     def test_a_worker_without_demand_is_not_ended_by_the_backend(self) -> None:
-        """A try may be on its way to it. The daemon retires it."""
+        """Only the daemon retires a worker: a try may be on its way to a worker without demand."""
 
         async def test(backend: ExecutorBackend, recorder: Recorder) -> None:
             self._want(backend, 1)
@@ -479,7 +479,7 @@ class ExecutorContract:
         self._run(test)
 
     def test_a_death_from_outside_charges_no_try(self) -> None:
-        """A worker that is killed by its machine was ``killed``: its try is not charged."""
+        """A worker killed by its machine has the reason ``killed``, so its try is not charged."""
 
         async def test(backend: ExecutorBackend, recorder: Recorder) -> None:
             self._want(backend, 1)
@@ -513,7 +513,7 @@ class ExecutorContract:
         self._run(test)
 
     def test_a_slow_daemon_slows_the_program_and_loses_nothing(self) -> None:
-        """While the daemon accepts no output, the program waits: nothing is piled up or dropped."""
+        """While the daemon accepts no output, the program waits. No output piles up or is lost."""
 
         async def test(backend: ExecutorBackend, recorder: Recorder) -> None:
             self._want(backend, 1)
@@ -537,7 +537,7 @@ class ExecutorContract:
     # ── contact ─────────────────────────────────────────────────────────────────────────
 
     def test_a_lost_worker_is_found_again_or_gone(self) -> None:
-        """A lost worker is reported, keeps its tries, and nothing is doubled once it is back."""
+        """A lost worker is reported and keeps its tries. Nothing is reported twice later."""
 
         async def test(backend: ExecutorBackend, recorder: Recorder) -> None:
             self._want(backend, 1)
@@ -579,7 +579,7 @@ class ExecutorContract:
         self._run(test)
 
     def test_calls_without_effect_are_harmless(self) -> None:
-        """Commands about unknown workers, and commands before the start, do nothing."""
+        """Commands for unknown workers, and messages to a worker that is gone, do nothing."""
 
         async def test(backend: ExecutorBackend, recorder: Recorder) -> None:
             backend.kill(99)

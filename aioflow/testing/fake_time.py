@@ -9,7 +9,7 @@ The wall clock is that of ``time_machine``, which replaces the C functions behin
 not replace ``time.sleep``; this module does. A ``sleep`` that was imported by name sleeps in real
 time, except in modules passed to ``virtual_time_in``.
 
-A test may wait in real time for a line of user code that never ends, or for descriptors that get a
+A test may be stuck in a line of user code that never ends, or be slow because descriptors get a
 moment of real time at each step. Both look alike from outside: nothing happens. ``Standstill``
 reports which of them it is.
 """
@@ -63,8 +63,10 @@ SOCKET_SECONDS = 0.05
 """Real seconds that a loop waits for its sockets before it lets virtual time pass."""
 
 THREAD_SECONDS = 5.0
-"""Real seconds that a loop waits for busy threads. Then it lets virtual time pass, in case a thread
-waits for virtual time to pass."""
+"""Real seconds that a loop waits for busy threads.
+
+Then it lets virtual time pass, in case a thread waits for virtual time to pass.
+"""
 
 RESOLUTION_SECONDS = 1e-6
 
@@ -166,7 +168,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         super().run_forever()
 
     def watched(self) -> list[int]:
-        """Return the descriptors that the loop waits for, without its own for wake-ups."""
+        """Return the descriptors that the loop waits for, without its own wake-up descriptor."""
         return [key.fd for key in list(self._waits.get_map().values()) if key.fd not in self._own]
 
     def skip(self, seconds: float) -> None:
@@ -382,7 +384,7 @@ class _WallClock:
     """The replaced wall clock of the process, in whole microseconds."""
 
     def __init__(self, moment: Timestamp) -> None:
-        # A number has no time zone, so the time zone of the process stays.
+        # A number has no time zone, so the process keeps its time zone.
         self._travel = time_machine.travel(moment // _SECOND, tick=False)
         self._traveller = self._travel.start()
         self._shown = moment // _SECOND * _SECOND

@@ -1,7 +1,8 @@
 """Runs ``def`` bodies and callbacks in threads, one at a time, alternating with the event loop.
 
 While a body runs, the event loop is blocked and no virtual time passes. When the body sleeps or
-requests a result, the loop continues. So the order of events does not depend on the machine.
+requests a result, the loop continues. So the order of events does not depend on the speed of the
+machine.
 """
 
 from __future__ import annotations

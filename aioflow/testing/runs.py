@@ -90,7 +90,7 @@ class SimTask:
         """Return the child with this index; for a task in a loop, the iteration with this number.
 
         Raises:
-            IndexError: If that child or iteration does not exist, or not yet.
+            IndexError: If that child or iteration does not exist, or does not exist yet.
         """
         if any(index_of(view, self._node) == map_index >= 0 for view in self._views()):
             return SimTask(self._run, self._node, map_index)

@@ -182,7 +182,7 @@ class Sim:
         downstream: bool = False,
         failed: bool = False,
     ) -> int:
-        """Clear tasks of a run so that they run again, as ``aioflow runs clear``. Return how many.
+        """Clear tasks of a run so that they run again. Return how many.
 
         Args:
             tasks: The ids of the tasks; all tasks by default.
@@ -390,7 +390,7 @@ class Sim:
     # ── DAGs ────────────────────────────────────────────────────────────────────────────
 
     async def _enter(self, dag: DAG, *, paused: bool) -> None:
-        """Register a DAG and, because its tasks may start them, the other DAGs of its file."""
+        """Register a DAG, and the other DAGs of its file, because its tasks may start them."""
         await self._put(dag, paused=paused)
         for other in registered(dag.file):
             if other.dag_id not in self._dags:

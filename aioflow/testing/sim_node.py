@@ -160,7 +160,7 @@ SLACK_SECONDS = 0.05
 """Extra virtual time in which due work is done, because timers are coarse."""
 
 LAST_US = 2_000_000
-"""Real time that cancelled coroutines get to clean up before the loop is closed, in µs."""
+"""Real time, in µs, that cancelled coroutines get to clean up before the loop is closed."""
 
 T = TypeVar("T")
 
@@ -261,7 +261,7 @@ class SimNode:
         """Send a request to the node. If the node crashes first, repeat it at the next node."""
         while True:
             await self._born.wait()
-            assert self._node is not None  # noqa: S101 - it is born
+            assert self._node is not None  # noqa: S101 - set before the event
             asking = asyncio.ensure_future(question(self._node))
             dying = asyncio.ensure_future(self._died.wait())
             try:
@@ -292,7 +292,7 @@ class SimNode:
     async def crash(self) -> None:
         """Crash the node, and start the next one."""
         await self._born.wait()
-        assert self._services is not None  # noqa: S101 - it is born
+        assert self._services is not None  # noqa: S101 - set before the event
         died = self._died
         self._services.start_soon(_crash)
         await died.wait()
@@ -308,7 +308,7 @@ class SimNode:
                     await self._services.start(node.run)
                     self._node = node
                     self._born.set()
-                    self._tell_of_change()  # the last node may have died before it did
+                    self._tell_of_change()  # the last node may have died without notifying
                     await anyio.sleep_forever()
             except* NodeCrashed:
                 pass
@@ -339,7 +339,7 @@ class SimNode:
             return found
 
     async def _before_it_dies(self, wanted: Coroutine[Any, Any, T]) -> T:
-        """Return the result, or raise the error that has ended the engine: a bug of aioflow."""
+        """Return the result, or raise the error that ended the engine (a bug of aioflow)."""
         task = asyncio.ensure_future(wanted)
         try:
             await asyncio.wait({task, self._life}, return_when=asyncio.FIRST_COMPLETED)
@@ -360,7 +360,7 @@ class SimNode:
         loop.close()
 
     def _see_them_end(self, tasks: Iterable[asyncio.Task[Any]]) -> None:
-        """Run the loop until the tasks are done or it takes too long; no virtual time passes."""
+        """Run the loop until the tasks are done, but not longer than ``LAST_US``."""
         clock = SystemClock()
         until = clock.monotonic_us() + LAST_US
         while clock.monotonic_us() < until and not all(task.done() for task in tasks):

@@ -34,7 +34,7 @@ class LoginBody(BaseModel):
 
 
 class PasswordBody(BaseModel):
-    """A password change. ``name`` is by default the user of the session."""
+    """A password change. By default, ``name`` is the user of the session."""
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
@@ -66,7 +66,7 @@ class UserBody(BaseModel):
 
 
 class NewTokenBody(BaseModel):
-    """A new token; by default it is valid for all DAGs and does not expire."""
+    """A new token. By default it is valid for all DAGs and does not expire."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -81,7 +81,7 @@ router = api_router()
 
 @router.get("/me", dependencies=[viewer(is_own=True)])
 async def show_me(sent: Sent, urls: Urls) -> Response:
-    """Show the caller's name, role and scopes, and the address of the page for links."""
+    """Show the caller's name, role and scopes, and the URL of the page for use in links."""
     caller = sent.caller
     if caller is None:
         raise RuntimeError("the guard let a request without context through")
@@ -118,8 +118,8 @@ async def change_password(api: NodeApi, body: PasswordBody, sent: Sent) -> Respo
 
 
 def _name_user_in_audit(sent: RequestContext, name: str, api: Api) -> None:
-    """Name the user in the audit after a wrong password."""
-    # An unknown name may be a password that was typed into the wrong field.
+    """Name the user in the audit entry for a wrong password."""
+    # If no user has this name, it may be a password that was typed into the wrong field.
     if api.access.auth_cache.account(name) is not None:
         sent.target = name
 
@@ -128,7 +128,7 @@ def _name_user_in_audit(sent: RequestContext, name: str, api: Api) -> None:
 async def log_in(
     api: NodeApi, body: LoginBody, request: Request, sent: Sent, cookie_name: CookieName
 ) -> Response:
-    """Start a session and set its cookie. The session of a previous cookie ends."""
+    """Start a session and set its cookie. The session of a previous cookie is ended."""
     try:
         secret, session = await api.access.log_in(
             body.name,
@@ -167,7 +167,7 @@ async def list_sessions(
 
 @router.delete("/sessions", dependencies=[viewer(is_own=True)])
 async def end_other_sessions(api: NodeApi, sent: Sent, by: By) -> Response:
-    """End all sessions of the caller, except the one that the request belongs to."""
+    """End all sessions of the caller, except the session that the request belongs to."""
     return Json(await api.access.end_other_sessions(by, keeps=_session_no(sent)))
 
 
@@ -184,7 +184,10 @@ async def end_session(api: NodeApi, session_id: _NUMBER, by: By) -> Response:
 
 
 async def _no_key(request: Request) -> None:
-    """Reject an idempotency key: the secret in the response is not stored, only its digest."""
+    """Reject an idempotency key.
+
+    The response cannot be repeated, because its secret is not stored, but only a digest of it.
+    """
     if "idempotency-key" in request.headers:
         raise KeyNotTaken
 
@@ -266,9 +269,10 @@ async def list_audit(
     cursor: CursorText = None,
     before: Annotated[int | None, Query(ge=0, le=1 << 62)] = None,
 ) -> Response:
-    """List changes and denied requests, the newest first; with ``before``, those of lower ids.
+    """List changes and denied requests, the newest first; with ``before``, those with lower ids.
 
-    ``actor`` and ``target`` are parts of names; ``action`` is an action, or its noun: ``run``.
+    ``actor`` and ``target`` are parts of names. ``action`` is an action, or the noun of actions,
+    such as ``run``.
     """
     named = {"actor": actor, "action": action, "target": target, "outcome": outcome}
     wanted = audit_filter({**named, "from": first, "to": last})
@@ -280,5 +284,5 @@ async def list_audit(
 
 @router.get("/audit/{audit_id}", dependencies=[admin()])
 async def show_audit(api: NodeApi, audit_id: _NUMBER) -> Response:
-    """Show an audit entry, with all runs of an action on many."""
+    """Show an audit entry. For an action on many runs, it contains all of their ids."""
     return Json(await api.access.show_audit(audit_id))

@@ -55,7 +55,7 @@ def create_app(
         any_address: See ``Guard``.
         proxies: See ``Guard``.
         lag_seconds: Returns the delay of the event loop.
-        page_urls: The addresses of the page, for links.
+        page_urls: The URLs of the page, for links.
     """
     app = FastAPI(
         title="aioflow",
@@ -134,7 +134,7 @@ _ROUTES: tuple[BaseRoute, ...] = (*API_ROUTES, *_router.routes, *static.router.r
 
 @cache
 def _description() -> dict[str, Any]:
-    """Return the OpenAPI document, which is built on first use."""
+    """Return the OpenAPI document. It is built on first use."""
     return describe(_ROUTES)
 
 
@@ -142,7 +142,7 @@ async def _ours(request: Request, exc: Exception) -> Response:
     if not isinstance(exc, AioflowError):
         raise exc
     if isinstance(exc, DaemonAway) and request.app.state.api.follower is not None:
-        exc = NoActiveNode(is_sent=False)  # only the memory of an active node could tell
+        exc = NoActiveNode(is_sent=False)  # only an active node has this in memory
     return problem_of(exc)
 
 
@@ -162,7 +162,7 @@ async def _http(request: Request, exc: Exception) -> Response:
 
 
 async def _defect(request: Request, exc: Exception) -> Response:
-    # The framework raises the error again after this response, and the guard logs it.
+    # The framework raises the error again after this response, so the guard logs it.
     return problem(500, "defect.web", "this is a defect; the daemon's log says more")
 
 

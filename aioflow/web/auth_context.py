@@ -30,10 +30,11 @@ class RequestContext(msgspec.Struct):
         request_id: Identifies the request in responses and in the log.
         address: The client's address; empty over the home's socket.
         caller: The authenticated caller; ``None`` if unknown.
-        cookie: The value of its session cookie.
+        cookie: The value of the caller's session cookie.
         target: Target of the audit entry if the request is denied; if empty, the path is used.
         code: The code of the error response, if any.
-        is_forwarded: Whether the active node has answered, and audited what it denied.
+        is_forwarded: Whether the active node has answered the request. If it denied the request, it
+            has also audited that.
     """
 
     request_id: str
@@ -46,7 +47,7 @@ class RequestContext(msgspec.Struct):
 
     @property
     def actor(self) -> Actor | None:
-        """The caller as the audit names it."""
+        """The caller in the form that the audit uses."""
         caller = self.caller
         if caller is None:
             return None
@@ -65,10 +66,10 @@ def request_context(scope: Scope) -> RequestContext | None:
 
 
 def set_forwarded_query(scope: Scope, query: HttpQuery) -> None:
-    """Mark a request as passed on by a standby. No client can do so."""
+    """Mark a request as forwarded by a standby. A client cannot forge this mark."""
     scope[_FORWARDED_KEY] = query
 
 
 def forwarded_query(scope: Scope) -> HttpQuery | None:
-    """Return what a standby has passed on; ``None`` for a request of a client."""
+    """Return the query that a standby has forwarded; ``None`` for a request from a client."""
     return cast("HttpQuery | None", scope.get(_FORWARDED_KEY))

@@ -1,7 +1,7 @@
 """Protection from foreign pages in a browser: CSRF, unknown host names, and session cookies.
 
-A foreign page can make a browser send requests to this server (cross-site request forgery), also
-under a DNS name of its own that resolves to this server (DNS rebinding).
+A foreign page can make a browser send requests to this server (cross-site request forgery). It can
+also do so under its own DNS name, if that resolves to this server (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ def set_cookie(answer: Response, scope: Scope, name: str, secret: str) -> None:
 def forged(scope: Scope, headers: Headers, *, is_login: bool) -> Response | None:
     """Return an error response if the request may be a cross-site request forgery, else ``None``.
 
-    Browsers send cookies automatically, so a change must come from our own page. A login must, too,
-    if the browser names an origin; otherwise a foreign page could log a user in to another
-    account.
+    Browsers send cookies automatically, so a change must come from our own page. If the browser
+    names an origin, a login must come from our own page, too. Otherwise a foreign page could log a
+    user in to another account.
     """
     if scope["method"] in SAFE_METHODS:
         return None
     origin = headers.get("origin")
     site = headers.get("sec-fetch-site")
     own = f"{scope['scheme']}://{headers.get('host', '')}"
-    if site is not None:  # no page can forge it, and it is right behind a TLS proxy
+    if site is not None:  # no page can forge this header, and it is correct behind a TLS proxy
         is_own = site == "same-origin"
     else:
         is_own = origin == own or (is_login and origin is None)
@@ -78,7 +78,7 @@ def cookies(headers: Headers, name: str) -> Iterator[str]:
 
 
 def is_known_host(headers: Headers, hosts: Collection[str], *, any_address: bool) -> bool:
-    """Return whether the request names this server by one of these names, or by any IP address."""
+    """Return whether the Host header is one of these names or, if allowed, any IP address."""
     if len(headers.getlist("host")) > 1:
         return False
     name = _host_name(headers.get("host", ""))
@@ -86,7 +86,7 @@ def is_known_host(headers: Headers, hosts: Collection[str], *, any_address: bool
 
 
 def _host_name(given: str) -> str:
-    """Return a Host header without its port; "" if it is invalid."""
+    """Return a Host header without its port; empty if it is invalid."""
     found = _HOST.fullmatch(given)
     if found is None:
         return ""

@@ -1,7 +1,7 @@
-"""Routes for decisions: to list, show and answer them, also by a signed link.
+"""Routes to list, show and answer decisions, also through a signed link.
 
-A link is a page. It sends its token in the body of a request, so that no log of a proxy has it, and
-a scanner that opens links decides nothing.
+A link opens a page. The page sends the token of the link in the body of a request, so that no proxy
+logs it, and a scanner that opens links decides nothing.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ async def list_decisions(
 
 @router.post("/decisions/link", dependencies=[anybody()])
 async def show_link(api: NodeApi, body: LinkBody, sent: Sent) -> Response:
-    """Show the decision of a signed link. This decides nothing."""
+    """Show the decision of a signed link. Does not answer it."""
     return Json(await api.decisions.show_link(body.token, sent.address))
 
 
@@ -86,5 +86,5 @@ async def show_decision(acting: Acting, decision_id: _DecisionId) -> Response:
 
 @router.post("/decisions/{decision_id}/answer", dependencies=[viewer("decision")])
 async def answer_decision(acting: Acting, decision_id: _DecisionId, body: AnswerBody) -> Response:
-    """Answer a decision, or vote on it. Its assignees may, whatever their role."""
+    """Answer a decision, or vote on it. Its assignees may do so, whatever their role."""
     return Json(await acting.decisions.answer(decision_id, body.answer))

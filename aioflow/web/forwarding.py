@@ -1,8 +1,8 @@
-"""Requests that a standby passes on to the active node, and their execution there.
+"""Requests that a standby forwards to the active node, and their execution there.
 
-A standby has authenticated the caller. It passes on every change, and the reads that need the
-memory of the active node; it answers all others from rows. If no node is active, it answers those
-reads from rows, too, with less detail. The active node checks the caller again.
+A standby authenticates the caller. It forwards every change, and the reads that need the memory of
+the active node. All other reads it answers from rows. If no node is active, it answers the reads
+that need memory from rows, too, with less detail. The active node checks the caller again.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ ANSWERED_FROM_ROWS = frozenset(
         "/api/v1/variables",
     }
 )
-"""Reads that a standby answers as the active node would, because they need rows only."""
+"""Reads that a standby answers just as the active node would, because they need only rows."""
 
 _PREFIX = "/api/v1/"
 _MOST_BYTES = 16 * 1024 * 1024
@@ -75,10 +75,10 @@ _NOT_RETURNED = frozenset({b"connection", b"content-length", b"date", b"transfer
 
 
 class Forwarder:
-    """Passes requests on to the active node, or to the application of this node.
+    """Forwards requests to the active node, or passes them to the application of this node.
 
     Args:
-        app: Answers from rows.
+        app: The application of this node, which answers from rows.
         routes: The routes of the application.
         cookie_name: The name of this node's session cookie.
     """
@@ -98,7 +98,7 @@ class Forwarder:
         self._cookie_name = cookie_name
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Called by the guard."""
+        """Handle a request that has passed the guard."""
         is_read = scope["method"] in SAFE_METHODS
         if not scope["path"].startswith(_PREFIX) or (is_read and self._is_answered_here(scope)):
             await self._app(scope, receive, send)
@@ -131,7 +131,7 @@ class Forwarder:
     async def _answer(self, scope: Scope, receive: Receive, *, is_read: bool) -> HttpAnswer:
         follower = self._api.follower
         if is_read and follower is not None and not follower.active_node.is_alive:
-            raise NoActiveNode(is_sent=False)  # rows are there at once
+            raise NoActiveNode(is_sent=False)  # the client can read the rows here instead
         context = request_context(scope)
         if context is None:
             raise RuntimeError("the guard let a request without context through")
@@ -159,7 +159,7 @@ class Forwarder:
             raise NoActiveNode(is_sent=True)
         context.is_forwarded = True
         if not is_read and self._api.follower is not None:
-            await self._api.follower.catch_up()  # a new session or token is good here at once
+            await self._api.follower.catch_up()  # a new session or token is valid here at once
         return answer
 
 
@@ -179,7 +179,7 @@ def respond(app: ASGIApp, api: Api) -> Callable[[Query], Awaitable[Answer]]:
 
 
 async def _executed(app: ASGIApp, query: HttpQuery) -> HttpAnswer:
-    """Execute a request that a standby has passed on."""
+    """Execute a request that a standby has forwarded."""
     parts: list[bytes] = []
     head: dict[str, Message] = {}
 

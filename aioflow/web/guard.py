@@ -1,9 +1,9 @@
 """The guard of all routes: authenticates requests and denies those without access.
 
-Access is denied by default: a request over TCP needs a token or a session cookie, on any existing
-or future route. The only exemptions are a few exact paths, and the built files of the page, which
-contain no data. Routes declare which role they need: see ``permissions``. Denied changes are
-audited, and so are reads that were denied for lack of access.
+Access is denied by default: a request over TCP needs a token or a session cookie, whatever its
+route. The only exemptions are a few exact paths, and the built files of the page, which contain no
+data. Routes declare the role that they require; see ``permissions``. Denied changes are audited,
+and so are reads that were denied for lack of access.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from aioflow.web.trusted_proxies import Proxies
 __all__ = ("BODY_LIMIT", "EXEMPT", "OPEN", "Guard", "Trusted", "set_cookie")
 
 EXEMPT = frozenset({"/health/live", "/health/ready"})
-"""Exact paths that need no token."""
+"""Exact paths that do not require a token."""
 
 LOGIN = "/api/v1/sessions"
 PASSWORD = "/api/v1/me/password"  # noqa: S105 - a path
@@ -61,7 +61,7 @@ OPEN = frozenset(
         ("POST", f"{DECISION_LINK}/answer"),
     }
 )
-"""Requests that need no authentication, because they carry a password or a signed link."""
+"""Requests that need no prior authentication, because they carry a password or a signed link."""
 
 _SHUT_OUT = frozenset({401, 403, 421, 429})
 """Statuses of reads denied for lack of access. Other 4xx statuses mean invalid requests."""
@@ -88,18 +88,18 @@ _log = Logger(__name__)
 
 
 class Trusted:
-    """Marks every request as sent by the home's owner. Only for the Unix socket's server."""
+    """Marks every request as sent by the home's owner. Used only for the Unix socket's server."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Called by the server."""
+        """Mark a request and pass it to the application."""
         await self._app({**scope, _TRUSTED: True}, receive, send)
 
 
 class _Revoked(Exception):
-    """The caller's access has been revoked, and its response is cut off."""
+    """Raised if the caller's access has been revoked. The response is cut off."""
 
 
 class Guard:
@@ -109,8 +109,8 @@ class Guard:
         app: The protected application.
         token: The home's own token, which grants full access.
         access: Authenticates all other callers.
-        hosts: Names and addresses of this server, besides those of loopback. A request with any
-            other name may come from a foreign page whose DNS name resolves to this server.
+        hosts: Names and addresses of this server, in addition to the loopback ones. A request with
+            any other name may come from a foreign page whose DNS name resolves to this server.
         any_address: Whether any bare IP address is accepted, for a server that listens on all
             addresses.
         proxies: The trusted proxies; ``None`` if there are none.
@@ -136,7 +136,7 @@ class Guard:
         self._any_address = any_address
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Called by the server."""
+        """Handle a request from the server."""
         if scope["type"] != "http":
             return
         headers, peer = Headers(scope=scope), _address(scope)
@@ -189,12 +189,12 @@ class Guard:
         return body
 
     def is_good(self, context: RequestContext) -> bool:
-        """Return whether the caller still has access, since a response may be streamed for days."""
+        """Return whether the caller still has access. A response may be streamed for days."""
         caller = context.caller
         return caller is None or self._access.auth_cache.is_good(caller, self._clock.now())
 
     def refused(self, scope: Scope, context: RequestContext, status: int) -> None:
-        """Audit a denied change, and a read that was denied for lack of access."""
+        """Audit a denied change, or a read that was denied for lack of access."""
         if context.is_forwarded or (scope["method"] in SAFE_METHODS and status not in _SHUT_OUT):
             return
         actor = context.actor
@@ -212,7 +212,7 @@ class Guard:
     async def _refusal(
         self, scope: Scope, headers: Headers, context: RequestContext
     ) -> Response | None:
-        """Return an error response if the request is denied; otherwise authenticate it."""
+        """Authenticate the request. Return an error response if it is denied."""
         forwarded = forwarded_query(scope)
         if forwarded is not None:
             return self._refusal_again(scope, forwarded, context)
@@ -222,7 +222,8 @@ class Guard:
         if not is_known_host(headers, self._hosts, any_address=self._any_address):
             return problem(421, "web.host", "this server has another host name; use its address")
         if "transfer-encoding" in headers and "content-length" in headers:
-            # A proxy may disagree with this server on where the request ends (request smuggling).
+            # Otherwise a proxy might disagree with this server on where the request ends (request
+            # smuggling).
             detail = "a request body has a length or is chunked, not both"
             return problem(400, "request.invalid", detail, {"connection": "close"})
         if not scope["path"].startswith("/"):  # an absolute URL: this is not a proxy
@@ -239,7 +240,7 @@ class Guard:
     def _refusal_again(
         self, scope: Scope, forwarded: HttpQuery, context: RequestContext
     ) -> Response | None:
-        """Check the caller of a request again that another node has authenticated."""
+        """Check the caller of a request again whom another node has authenticated."""
         context.cookie = forwarded.cookie
         if forwarded.caller is None:
             is_open = (scope["method"], scope["path"]) in OPEN
@@ -266,7 +267,7 @@ class Guard:
         if not self._authenticate(headers, context):
             is_login = (scope["method"], scope["path"]) in OPEN
             if context.caller is not None and _is_home_link(scope, context.caller):
-                return RedirectResponse("/", status_code=303)  # it has a session already
+                return RedirectResponse("/", status_code=303)  # the browser has a session already
             if context.caller is not None or is_login:
                 return forged(scope, headers, is_login=is_login)
             if scope["method"] in SAFE_METHODS:
@@ -303,7 +304,7 @@ class Guard:
     async def _first_visit(
         self, scope: Scope, headers: Headers, context: RequestContext
     ) -> Response | None:
-        """Let anyone load the page. If the link has the home's token, start a session."""
+        """Exempt the page from authentication. If its URL has the home's token, start a session."""
         given = _query(scope).get("token", [""])[0]
         if scope["path"] != "/" or not given:
             return None
@@ -327,7 +328,7 @@ class Guard:
 
 
 class _GuardedResponse:
-    """A response: adds common headers, and is cut off when the caller's access ends.
+    """A response with common headers. It is cut off when the caller's access ends.
 
     Attributes:
         has_begun: Whether the headers have been sent.
@@ -343,7 +344,7 @@ class _GuardedResponse:
         self.is_cut = False
 
     async def send(self, message: Message) -> None:
-        """Called by the application."""
+        """Send a message from the application."""
         if message["type"] == "http.response.start":
             self.has_begun = True
             headers = MutableHeaders(scope=message)
@@ -360,7 +361,7 @@ class _GuardedResponse:
 
 
 def _head_bytes(scope: Scope) -> int:
-    """Return the size of the head of a request, with its empty line."""
+    """Return the size of the head of a request, including the empty line."""
     first = len(f"{scope['method']}  HTTP/1.1\r\n") + len(scope["raw_path"])
     query = len(scope["query_string"]) + 1 if scope["query_string"] else 0
     return first + query + sum(len(name) + len(value) + 4 for name, value in scope["headers"]) + 2
@@ -372,7 +373,7 @@ def _address(scope: Scope) -> str:
 
 
 def _is_home_link(scope: Scope, caller: Caller) -> bool:
-    """Return whether a browser with a session of the home opens the link with its token again."""
+    """Return whether a browser that already has a session opens the home's link again."""
     is_link = scope["method"] == "GET" and scope["path"] == "/" and "token" in _query(scope)
     return is_link and caller.name == HOME and caller.kind == "session"
 

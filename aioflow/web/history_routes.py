@@ -1,4 +1,4 @@
-"""Routes of the first view of the page and of the history: ends and durations by hour or day."""
+"""Routes for the home page, and for the history: ends and durations by hour or day."""
 
 from __future__ import annotations
 
@@ -48,19 +48,19 @@ async def show_home(api: NodeApi, acting: Acting) -> Response:
 async def history_of_runs(
     api: NodeApi, since: _From = None, until: _To = None, step: Step = "hour", zone: _Zone = None
 ) -> Response:
-    """Count the runs of all DAGs that ended, by final state and by hour or day."""
+    """Count the runs of all DAGs that ended in a period, by final state and by hour or day."""
     return Json(await api.history.runs(_span(api, since, until, step, zone)))
 
 
 @router.get("/history/dags", dependencies=[viewer()])
 async def history_of_dags(api: NodeApi, since: _From = None, until: _To = None) -> Response:
-    """List the DAGs whose runs ended in a period: ends, failure rate and durations of each."""
+    """List the DAGs whose runs ended in a period, with ends, failure rate and durations of each."""
     return Json(await api.history.dags(_span(api, since, until, "day", None)))
 
 
 @router.get("/history/usual", dependencies=[viewer()])
 async def usual_durations(api: NodeApi) -> Response:
-    """List after how many seconds a run of each DAG is slower than usual."""
+    """List the durations above which runs are slower than usual, by DAG."""
     return Json(await api.history.usual())
 
 
@@ -72,7 +72,7 @@ async def history_timeline(api: NodeApi, since: _From = None, until: _To = None)
 
 @router.get("/history/schedules", dependencies=[viewer()])
 async def history_of_schedules(api: NodeApi, since: _From = None, until: _To = None) -> Response:
-    """List the fire times of a period with their runs; late and missed ones are marked."""
+    """List the fire times in a period with their runs. Late and missed fire times are marked."""
     span = _span(api, since, until, "hour", None)
     return Json(await past_fire_times(api, span.since, min(span.until, api.clock.now())))
 
@@ -94,7 +94,7 @@ async def history_of_dag(
 async def history_of_schedule(
     api: NodeApi, dag_id: str, since: _From = None, until: _To = None, zone: _Zone = None
 ) -> Response:
-    """Count the fire times of a DAG by day: those that started a run, and late and missed ones."""
+    """Count a DAG's fire times by day: those that started a run, late ones, and missed ones."""
     span = _span(api, since, until, "day", zone)
     now = api.clock.now()
     return Json(await fire_days(api, dag_id, span._replace(until=min(span.until, now))))
@@ -104,5 +104,5 @@ async def history_of_schedule(
 async def history_of_tasks(
     api: NodeApi, dag_id: str, since: _From = None, until: _To = None
 ) -> Response:
-    """List the tasks of a DAG: ends, failure rate, durations, queue and wait times of each."""
+    """List the tasks of a DAG, with ends, failure rate, durations, queue and wait times of each."""
     return Json(await api.history.tasks(dag_id, _span(api, since, until, "day", None)))

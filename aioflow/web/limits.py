@@ -1,12 +1,12 @@
 """Limits of the web server: connections, request heads and bodies, and memory of responses.
 
-The number of connections is limited in total and per address, and the time until the head of a
-request is complete is limited.
-Bodies are read whole before routing, with limits of size, nesting depth and time.
+The number of connections is limited, in total and per address. The time until the head of a request
+is complete is limited. Bodies are read completely before routing, with limits on size, nesting
+depth and time.
 
-The memory of responses is bounded in total and per caller. A large response waits for its share of
-the budget before any of its data is read, and is rejected if it does not get the share in time. The
-data is sent in pieces, so that the connection holds no second copy.
+The memory of responses is bounded in total and per caller. A large response waits for a share of
+the memory budget before any of its data is read. It is rejected if it does not get the share in
+time. The data is sent in pieces, so that the connection holds no second copy.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _TOO_MANY_CONNECTIONS = (
 
 
 def _is_logged(record: logging.LogRecord) -> bool:
-    """Return whether to log a record. Skip invalid HTTP of clients, and cancelled requests."""
+    """Return whether to log a record. Skip invalid HTTP from clients, and cancelled requests."""
     kind = record.exc_info[0] if record.exc_info else None
     is_cancelled = kind is not None and issubclass(kind, asyncio.CancelledError)
     return record.levelno >= logging.ERROR and not is_cancelled
@@ -76,15 +76,16 @@ logging.getLogger("uvicorn.error").addFilter(_is_logged)
 class Connections:
     """The open connections of one server, their limits, and the requests in progress.
 
-    It is the outermost application of the server, and wraps the server's protocol. The head of a
-    request is complete when the server calls the application, so nothing here parses HTTP.
+    This is the outermost application of the server, and it wraps the server's protocol. Nothing
+    here parses HTTP: the head of a request is complete when the server calls the application.
 
     Args:
         app: The application.
         in_all: Maximum number of connections.
         from_one: Maximum number of connections per address; not applied to a Unix socket.
         head_seconds: See ``HEAD_SECONDS``.
-        is_exempt: Returns whether an address is that of a proxy, which ``from_one`` exempts.
+        is_exempt: Returns whether an address is that of a proxy, to which ``from_one`` does not
+            apply.
 
     Attributes:
         requests: The path of each request in progress, by the task that handles it.
@@ -110,11 +111,11 @@ class Connections:
         self._by_client: dict[_Client, _Connection] = {}
 
     def protocol(self, http: Callable[..., asyncio.Protocol]) -> type[asyncio.Protocol]:
-        """Return the server's HTTP protocol with these limits."""
+        """Return the server's HTTP protocol, with these limits applied."""
         return type("Connection", (_Connection,), {"connections": self, "http": staticmethod(http)})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Called by the server when the head of a request is complete."""
+        """Handle a request. The server calls this when the head of the request is complete."""
         task = asyncio.current_task()
         if task is None:
             raise RuntimeError("a server calls an application in a task")
@@ -130,7 +131,7 @@ class Connections:
                 connection.end_request()
 
     def accept(self, connection: _Connection) -> bool:
-        """Count a connection and return whether it is within the limits.
+        """Count a connection. Return whether it is within the limits.
 
         Without an address, only the total is limited.
         """
@@ -163,9 +164,10 @@ class Connections:
 
 
 class _Connection(asyncio.Protocol):
-    """A connection, which forwards the event loop's calls to the HTTP protocol within the limits.
+    """A connection that passes calls of the event loop to the HTTP protocol, within the limits.
 
-    Connections without a client address, those of the home's Unix socket, have no time limit.
+    Connections without a client address have no time limit. These are connections of the home's
+    Unix socket.
     """
 
     connections: ClassVar[Connections]
@@ -179,7 +181,7 @@ class _Connection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by the event loop."""
+        """Accept the connection, or reject it with an error response if there are too many."""
         self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         if isinstance(peer, tuple):
@@ -193,14 +195,14 @@ class _Connection(asyncio.Protocol):
         self._http.connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Called by the event loop."""
+        """Stop counting the connection."""
         self.connections.release(self)
         self._stop_waiting()
         if self._is_accepted:
             self._http.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Called by the event loop."""
+        """Pass data to the HTTP protocol. If no request is in progress, start the time limit."""
         if self._transport.is_closing():
             return
         if not self._requests:
@@ -211,24 +213,24 @@ class _Connection(asyncio.Protocol):
             self._transport.abort()
 
     def eof_received(self) -> bool | None:
-        """Called by the event loop."""
+        """Pass the call to the HTTP protocol."""
         return self._http.eof_received()
 
     def pause_writing(self) -> None:
-        """Called by the event loop."""
+        """Pass the call to the HTTP protocol."""
         self._http.pause_writing()
 
     def resume_writing(self) -> None:
-        """Called by the event loop."""
+        """Pass the call to the HTTP protocol."""
         self._http.resume_writing()
 
     def begin_request(self) -> None:
-        """Stop the time limit: the head of a request is complete."""
+        """Stop the time limit, because the head of a request is complete."""
         self._requests += 1
         self._stop_waiting()
 
     def end_request(self) -> None:
-        """Let the time limit start again when the next data arrives."""
+        """Allow the time limit to start again when the next data arrives."""
         self._requests -= 1
 
     def abort(self) -> None:
@@ -252,18 +254,18 @@ class _Connection(asyncio.Protocol):
 
 
 BODY_LIMIT = 1024 * 1024
-"""Maximum bytes of a request's body."""
+"""Maximum size of a request's body in bytes."""
 
 ANONYMOUS_BODY_LIMIT = 16 * 1024
-"""Maximum bytes of an unauthenticated body. A thousand connections must need little memory."""
+"""Maximum size of a body before authentication. It is small because of a thousand connections."""
 
 JSON_DEPTH = 64
 """Maximum nesting depth of lists and objects."""
 
 _BODY_SECONDS = 30.0
 
-# An unclosed string matches up to the end of the body: if the pattern could fail, it would be
-# tried again from each quote, in quadratic time.
+# An unclosed string matches up to the end of the body. If the pattern could fail, it would be tried
+# again from each quote, which takes quadratic time.
 _JSON_STRING = re.compile(rb'(?s)"[^"\\]*(?:\\.?[^"\\]*)*(?:"|\Z)')
 _TO_SQUARE_BRACKETS = bytes.maketrans(b"{}", b"[]")
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
@@ -275,8 +277,8 @@ def refused_content_type(headers: Headers, *, must: bool) -> Response | None:
     """Return an error response if the body is not declared as JSON.
 
     Args:
-        must: Whether a body without a type is rejected, too. A browser's form never sends a
-            body that is declared as JSON.
+        must: Whether a body without a content type is rejected, too. The form of a web page never
+            sends a body that is declared as JSON.
     """
     given = headers.get("content-type")
     has_body = "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
@@ -293,7 +295,7 @@ async def read_body(
 ) -> Response | Receive:
     """Read the body. Return a ``receive`` that replays it, or an error response."""
     length = headers.get("content-length", "0")
-    # `isdigit` also accepts digits that int() rejects.
+    # `isdigit` also accepts digits that int() rejects, so the text must be ASCII as well.
     if not (length.isascii() and length.isdigit()) or int(length[:20]) > limit:
         return _body_too_large(limit)
     pieces: list[bytes] = []
@@ -327,7 +329,8 @@ def is_json_too_deep(body: bytes) -> bool:
         if len(shorter) == len(left):
             break
         left = shorter
-    # Balanced brackets have been removed unless they are too deep; unclosed ones remain.
+    # All balanced brackets have been removed, unless they are nested too deeply. Unclosed ones
+    # remain.
     return b"[]" in left or left.count(b"[") > JSON_DEPTH
 
 
@@ -347,7 +350,7 @@ def _replayed_body(message: Message, receive: Receive) -> Receive:
 
 MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 MAX_RESPONSE_BYTES_PER_CALLER = 16 * 1024 * 1024
-"""Maximum bytes of all responses together, and of those for one user or token."""
+"""Maximum size of all responses together, and of the responses for one user or token, in bytes."""
 
 PIECE_BYTES = 64 * 1024
 
@@ -396,7 +399,7 @@ class ResponseBudget:
         return self._of[who] + size > self._of_one
 
     def add(self, who: str, size: int) -> None:
-        """Add bytes, or subtract them; called by ``BudgetShare``."""
+        """Add bytes, or subtract them if negative. Called by ``BudgetShare``."""
         self._of[who] += size
         if not self._of[who]:
             del self._of[who]
@@ -404,7 +407,7 @@ class ResponseBudget:
             self._stirred.set()
 
     async def take(self, who: str, size: int, *, patience_seconds: float) -> BudgetShare | None:
-        """Acquire a share, which has to be released; ``None`` after the timeout."""
+        """Acquire a share, which must be released; ``None`` after the timeout."""
         with anyio.move_on_after(patience_seconds):
             while self.is_full_for(who, size) or self.total + size > self._in_all:
                 self._stirred = anyio.Event() if self._stirred.is_set() else self._stirred
@@ -432,7 +435,7 @@ class BudgetedResponse(Response):
         self._make = make
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Called by the framework."""
+        """Wait for a share of the budget, then create and send the response."""
         share = await self._budget.take(
             self._who, self._size, patience_seconds=_BUDGET_WAIT_SECONDS
         )

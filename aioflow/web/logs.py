@@ -1,4 +1,4 @@
-"""Routes for the logs of tasks and runs: as text, and as lines that may be searched."""
+"""Routes for the logs of tasks and runs, as text or as lines that can be searched."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = ("router",)
 
 _LOG_BYTES = 4 * 1024 * 1024
 _SHOWN_LINE_BYTES = 6 * LINE_BYTES
-"""Maximum JSON size of a line, if it consists of control characters."""
+"""Maximum size of a line in JSON, reached if it consists of control characters."""
 
 _TEXT = "text/plain; charset=utf-8"
 _TOO_MANY = "web.too_much_held"
@@ -79,10 +79,10 @@ async def logs(
 ) -> Response:
     """Return a part of a task's log from a byte offset, or its lines, as JSON.
 
-    Text: the header ``x-log-end`` is the next offset; ``x-log-live`` is 1 if more output may
-    follow. Lines: from an offset or a line number, or the last ones before an offset or of the log;
-    only those that contain a text or match a regular expression, and with at least a level.
-    ``download`` without ``limit`` returns all of the text, in pieces.
+    For text, the header ``x-log-end`` is the next offset, and ``x-log-live`` is 1 if more output
+    may follow. Lines start at an offset or a line number, or are the last ones before an offset or
+    of the log. They can be filtered by a text, a regular expression, and a minimum level.
+    ``download`` without ``limit`` returns the whole text, in pieces.
     """
     index = max(map_index, round_number)
     is_live = await api.reads.prints_on(run_id, task_id, map_index=index)  # before reading
@@ -123,10 +123,10 @@ async def run_logs(
     by: By,
     budget: Budget,
 ) -> Response:
-    """Return lines of all tasks of a run in the order of time, or the last ones with ``tail``.
+    """Return lines of all tasks of a run in chronological order, or the last ones with ``tail``.
 
-    Continue with ``next`` as the cursor; later, when there is more output, with ``resume``. With
-    ``download`` all lines follow as text: the time, the task and the line.
+    Continue with ``next`` as the cursor or, later when there is more output, with ``resume``.
+    ``download`` returns all lines as text, each with the time and the task.
     """
     wanted = RunLogRange(
         cursor=cursor,
@@ -143,7 +143,7 @@ async def run_logs(
 
 
 class _Download(Response):
-    """Sends a text of any length, a piece at a time, as fast as the client reads it."""
+    """Sends a text of any length in pieces, as fast as the client reads them."""
 
     def __init__(
         self, budget: ResponseBudget, who: str, pieces: AsyncGenerator[bytes, None], name: str
@@ -156,7 +156,7 @@ class _Download(Response):
         self._pieces = pieces
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Called by the framework."""
+        """Send the text."""
         share = await self._budget.take(self._who, _PIECE_BYTES, patience_seconds=_WAIT_SECONDS)
         if share is None:
             detail = "too many downloads; retry later"
@@ -208,5 +208,5 @@ async def _log_as_text(
     headers = {"x-log-end": str(offset + len(data)), "x-log-live": str(int(is_live))}
     if is_file:
         headers["content-disposition"] = 'attachment; filename="task.log"'
-    # Tasks may print anything: never use a type that a browser would execute.
+    # Tasks may print anything, so never use a type that a browser would execute.
     return Response(data, media_type=_TEXT, headers=headers)

@@ -25,11 +25,11 @@ from aioflow.processes.memory import resident_bytes
 __all__ = ("Exposition", "exposition")
 
 Exposition: TypeAlias = Callable[[], Awaitable[bytes]]
-"""Returns all current metrics as text; at a standby those that it has."""
+"""Returns all current metrics as text; on a standby, those that it has."""
 
 
 class _NodeCollector(Collector):
-    """Yields metrics that were fetched from the API in advance, and the event loop's delay."""
+    """Yields metrics that were fetched from the API in advance, and the delay of the event loop."""
 
     def __init__(self, api: Api, lag_seconds: Callable[[], float]) -> None:
         self._api = api

@@ -37,13 +37,13 @@ router = api_router()
 async def list_notes(
     api: NodeApi, run_id: str, limit: Count = PAGE, cursor: CursorText = None
 ) -> Response:
-    """List the notes on a run and on its tasks, that on the run first."""
+    """List the notes on a run and on its tasks. The note on the run is the first."""
     return Json(await api.notes.page(run_id, limit=limit, cursor=cursor))
 
 
 @router.put("/runs/{run_id}/note", dependencies=[operator("run")])
 async def set_run_note(acting: Acting, run_id: str, body: NoteBody) -> Response:
-    """Write the note on a run, in place of an earlier one; at most 2,048 bytes."""
+    """Write the note on a run, replacing an earlier one; at most 2,048 bytes."""
     return Json(await acting.notes.set(run_id, body.text))
 
 
@@ -62,7 +62,7 @@ async def set_task_note(
     map_index: MapIndex = -1,
     round_number: RoundNumber = -1,
 ) -> Response:
-    """Write the note on a task of a run, in place of an earlier one; at most 2,048 bytes."""
+    """Write the note on a task of a run, replacing an earlier one; at most 2,048 bytes."""
     at = max(map_index, round_number)
     return Json(await acting.notes.set(run_id, body.text, task_id=task_id, map_index=at))
 

@@ -1,7 +1,7 @@
 """The OpenAPI document of all routes with their parameters and responses, and its HTML page.
 
-Response schemas are generated from the structs that are encoded; responses are not validated.
-The page is rendered from the document, without scripts and without external files.
+Response schemas are generated from the structs that are encoded. Responses are not validated. The
+page is rendered from the document, and uses neither scripts nor external files.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _METHODS = frozenset({"get", "put", "post", "delete"})
 
 
 class Problem(msgspec.Struct):
-    """An error; ``code`` is stable."""
+    """An error. Its ``code`` is stable."""
 
     type: str
     title: str
@@ -310,7 +310,7 @@ ANSWERS: Mapping[str, Any] = {
     **{f"set_{kind}": ValueSet for kind in ValueKind},
     **{f"delete_{kind}": ValueDeleted for kind in ValueKind},
 }
-"""Types of JSON responses by the names of routes; several alternatives are a tuple."""
+"""Types of JSON responses by the name of the route. Several alternatives are a tuple."""
 
 TEXTS: Mapping[str, str] = {
     "logs": "text/plain",
@@ -456,7 +456,7 @@ def _schema_html(schema: Mapping[str, Any], schemas: Mapping[str, Any]) -> str:
 
 
 def _schema_text(schema: Any, schemas: Mapping[str, Any], depth: int) -> str:
-    """Return a schema in a compact notation; deeply nested ones by name."""
+    """Return a schema in a compact notation. Deeply nested schemas are shown by name."""
     if not isinstance(schema, Mapping):
         return "any"
     if "$ref" in schema:

@@ -43,8 +43,8 @@ router = api_router()
 
 
 @first.get("/dags/recent", dependencies=[viewer("query")])
-async def recent_runs(api: NodeApi, dag: _Dags = []) -> Response:  # noqa: B006 - it is never changed
-    """List the newest runs of the given DAGs. Without any, show the DAG with the id ``recent``."""
+async def recent_runs(api: NodeApi, dag: _Dags = []) -> Response:  # noqa: B006 - never changed
+    """List the newest runs of the given DAGs. If none is given, show the DAG ``recent``."""
     if not dag:
         return Json(await api.show_dag("recent"))
     return Json(await api.reads.recent(dag))
@@ -58,7 +58,7 @@ async def triggers_summary(api: NodeApi) -> Response:
 
 @router.get("/overview", dependencies=[viewer()])
 async def overview(api: NodeApi) -> Response:
-    """Show the state of the node, its longest waits and recent failures."""
+    """Show the state of the node, its longest waits, and recent failures."""
     health = await api.health()
     return Json(await api.reads.overview(health.status))
 
@@ -116,7 +116,7 @@ async def list_assets(
     limit: Count = 100,
     cursor: CursorText = None,
 ) -> Response:
-    """List the assets that DAGs update or wait for, by name, with what the DAGs still miss."""
+    """List the assets that DAGs update or wait for, by name, with the updates still missing."""
     found = await api.reads.assets.page(search=search, name=name, limit=limit, cursor=cursor)
     return Json(found)
 
@@ -163,7 +163,7 @@ async def dag_code(api: NodeApi, dag_id: str, version: _Version = None) -> Respo
 async def dag_versions(
     api: NodeApi, dag_id: str, limit: Count = PAGE, cursor: CursorText = None
 ) -> Response:
-    """List the current version of a DAG and those of its newest runs, the newest first."""
+    """List the current version of a DAG and the versions of its newest runs, the newest first."""
     found = await api.reads.graphs.versions(dag_id)
     page = page_of_all(
         "versions",
@@ -190,7 +190,7 @@ async def run_gantt(
     limit: Count = 200,
     cursor: CursorText = None,
 ) -> Response:
-    """List the time spans of a run's tasks; ``offset`` skips so many."""
+    """List the time spans of a run's tasks; ``offset`` is the number of tasks to skip."""
     return Json(await api.reads.gantt(run_id, offset=offset, limit=limit, cursor=cursor))
 
 
@@ -202,13 +202,13 @@ async def show_children(api: NodeApi, run_id: str, task_id: str) -> Response:
 
 @router.get("/runs/{run_id}/tasks/{task_id}/children/cells", dependencies=[viewer("run")])
 async def show_cells(api: NodeApi, run_id: str, task_id: str) -> Response:
-    """Show the children of a mapped task as at most 10,000 cells, a character each."""
+    """Show the children of a mapped task as at most 10,000 cells, one character each."""
     return Json(await api.reads.children.cells(run_id, task_id))
 
 
 @router.get("/runs/{run_id}/tasks/{task_id}/children/errors", dependencies=[viewer("run")])
 async def group_errors(api: NodeApi, run_id: str, task_id: str) -> Response:
-    """Group the failed children of a mapped task by type and message of their errors."""
+    """Group the failed children of a mapped task by the type and the message of their errors."""
     return Json(await api.reads.children.errors(run_id, task_id))
 
 
@@ -232,7 +232,7 @@ async def woken_by(
     limit: Count = PAGE,
     cursor: CursorText = None,
 ) -> Response:
-    """List the tasks that an event resumed since the daemon started, and the runs it started."""
+    """List the runs that an event started, and the tasks it resumed since the daemon started."""
     found = await api.reads.waiting.woken_by(event_id)
     page = page_of_all(
         "woken",
@@ -248,7 +248,7 @@ async def woken_by(
 async def pool_holders(
     api: NodeApi, name: str, limit: Count = PAGE, cursor: CursorText = None
 ) -> Response:
-    """List the tasks that occupy a pool, running ones first; at most 100."""
+    """List the tasks that occupy slots of a pool, running ones first; at most 100."""
     found = await api.reads.holders(name)
     page = page_of_all(
         "holders",
@@ -264,11 +264,11 @@ async def pool_holders(
 async def show_pool_usage(
     api: NodeApi, name: str, hours: Annotated[int, Query(ge=1, le=MOST_HOURS)] = MOST_HOURS
 ) -> Response:
-    """Show how full a pool was in the last hours, in steps of five minutes."""
+    """Show the use of a pool in the last hours, in steps of five minutes."""
     return Json(await pool_usage(api.store, api.clock, name, hours=hours))
 
 
 @router.get("/pools/{name}/waiters", dependencies=[viewer()])
 async def pool_waiters(api: NodeApi, name: str) -> Response:
-    """List what waits for slots of a pool, the next one first; at most 100 entries."""
+    """List the tasks that wait for slots of a pool, the next one first; at most 100 entries."""
     return Json(await api.reads.waiters(name))

@@ -36,8 +36,8 @@ __all__ = (
 )
 
 Of: TypeAlias = Literal["dag", "run", "backfill", "decision", "query"]
-"""How a request names its DAG: ``dag_id``, ``run_id``, ``backfill_id`` or ``decision_id`` in the
-path, or ``dag`` in the query.
+"""How a request names its DAG: by ``dag_id``, ``run_id``, ``backfill_id`` or ``decision_id`` in the
+path, or by ``dag`` in the query.
 """
 
 _ROW = 1 << 62
@@ -49,7 +49,7 @@ class Permission:
     Args:
         role: The minimum role; ``None`` for no authentication.
         of: How the request names its DAG; ``None`` if it is not about a single DAG.
-        is_own: Whether the route is about the caller itself; then scopes are ignored.
+        is_own: Whether the route is about the caller itself. If so, scopes are ignored.
     """
 
     def __init__(self, role: Role | None, of: Of | None = None, *, is_own: bool = False) -> None:
@@ -58,7 +58,7 @@ class Permission:
         self.is_own = is_own
 
     async def check(self, request: Request) -> None:
-        """Authorize the request; called by the framework.
+        """Authorize the request. Called by the framework.
 
         Raises:
             Forbidden: If the caller's role is insufficient.
@@ -76,7 +76,7 @@ class Permission:
             raise OutOfScope
 
     async def _dags(self, request: Request) -> list[str]:
-        """Return the DAGs that the request is about; none if it is about all or is unknown."""
+        """Return the DAGs that the request is about; empty for all, or for an unknown DAG."""
         if self.of == "query":
             return request.query_params.getlist("dag")
         dag = await self._dag(request)
@@ -103,7 +103,7 @@ class Permission:
 
 
 def viewer(of: Of | None = None, *, is_own: bool = False) -> Any:
-    """Return the dependency of a route that reads."""
+    """Return the dependency of a route that only reads."""
     return Depends(Permission(Role.VIEWER, of, is_own=is_own).check)
 
 
@@ -118,7 +118,7 @@ def admin(of: Of | None = None) -> Any:
 
 
 def anybody() -> Any:
-    """Return the dependency of a route without authentication; the guard must allow it, too."""
+    """Return the dependency of a route without authentication. The guard must allow it, too."""
     return Depends(Permission(None).check)
 
 

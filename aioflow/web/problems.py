@@ -149,13 +149,13 @@ def problem_of(error: AioflowError) -> Response:
 
 
 def _without_advice(message: str) -> tuple[str, str]:
-    """Return a message without the command that it advises at its end, and that advice."""
+    """Return a message without the advice at its end to run a command, and that advice."""
     found = _ADVICE.search(message)
     return (message, "") if found is None else (message[: found.start()], found[1])
 
 
 def _members(error: AioflowError) -> dict[str, Any]:
-    """Return the members of an error response that only this kind of error has."""
+    """Return the members that only error responses of this kind have."""
     match error:
         case BadAnswer():
             return {
@@ -198,7 +198,7 @@ class _Problem(Response):
         super().__init__(msgspec.json.encode(self._said), status, dict(headers))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Called by the server."""
+        """Send the response. Add the id of the request."""
         context = request_context(scope)
         if context is not None:
             context.code = self._code

@@ -1,7 +1,7 @@
-"""The main routes of the API: they pass requests to ``Api`` and return its results as JSON.
+"""The main routes of the API. They pass requests to ``Api`` and return its results as JSON.
 
-They include the routes for backfills, and for secrets, connections and variables, whose values are
-never returned.
+They include the routes for backfills, and for secrets, connections and variables. The values of
+these are never returned.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _BackfillId = Annotated[int, Path(ge=0, le=1 << 62)]
 
 
 class BackfillBody(BaseModel):
-    """The range of fire times to create runs for, and options."""
+    """The range of fire times for which to create runs, and options."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
@@ -87,7 +87,7 @@ async def start_backfill(
 ) -> Response:
     """Create runs for all fire times in a range.
 
-    With ``dry_run``, list the first 1,000 of them, with status 200.
+    With ``dry_run``, create no runs, and list the first 1,000 fire times with status 200.
     """
     if body.dry_run:
         fire_times = await acting.backfills.preview(
@@ -150,8 +150,8 @@ class ValueBody(BaseModel):
 class ConnectionBody(ValueBody):
     """A URI or an object.
 
-    With ``keep_secrets``, secrets that it does not have stay as they are, if the server is the
-    same.
+    With ``keep_secrets``, stored secrets that the new value lacks are retained, if the server is
+    the same.
     """
 
     keep_secrets: bool = False
@@ -162,7 +162,7 @@ value_router = api_router()
 
 @value_router.get("/connection-types", dependencies=[admin()])
 async def list_connection_types(acting: Acting) -> Response:
-    """List the types of connections, with the fields of their forms."""
+    """List the connection types, with the fields of their forms."""
     return Json(await acting.connections.types())
 
 
@@ -174,7 +174,7 @@ async def show_connection(name: _ValueName, acting: Acting) -> Response:
 
 @value_router.post("/connections/{name:path}/test", dependencies=[admin()])
 async def test_connection(name: _ValueName, acting: Acting) -> Response:
-    """Open a connection in another process, within 10 s, and say what answered."""
+    """Open a connection in another process, within 10 s, and report what answered."""
     return Json(await acting.connections.test(name))
 
 
@@ -265,7 +265,7 @@ class ClearBody(BaseModel):
 
 
 class MarkBody(BaseModel):
-    """The final state to set for tasks of a run or, without ``tasks``, for the run."""
+    """The final state to set for tasks of a run or, without ``tasks``, for the run itself."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -285,7 +285,7 @@ class PoolBody(BaseModel):
 
 
 class FireBody(BaseModel):
-    """An event to deliver in place of the trigger's own event."""
+    """An event to deliver instead of the trigger's own event."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -298,7 +298,7 @@ _Text = Annotated[str, Query(max_length=500)]
 
 
 async def _run_query(
-    dag: _Names = [],  # noqa: B006 - it is never changed
+    dag: _Names = [],  # noqa: B006 - the list is never changed
     tag: _Names = [],  # noqa: B006
     state: _Names = [],  # noqa: B006
     cause: _Names = [],  # noqa: B006
@@ -322,7 +322,7 @@ async def _run_query(
 
 
 WantedRuns = Annotated[RunQuery, Depends(_run_query)]
-"""The filter of runs that the query of a request names."""
+"""The filter of runs in the query of a request."""
 
 router = api_router()
 
@@ -332,7 +332,7 @@ async def list_dags(
     api: NodeApi,
     search: Annotated[str, Query(max_length=250)] = "",
     state: DagsWanted = "all",
-    tag: Annotated[list[str], Query(max_length=100)] = [],  # noqa: B006 - it is never changed
+    tag: Annotated[list[str], Query(max_length=100)] = [],  # noqa: B006 - the list is never changed
     limit: Count = PAGE,
     cursor: CursorText = None,
 ) -> Response:
@@ -344,7 +344,7 @@ async def list_dags(
 
 @router.get("/dag-tags", dependencies=[viewer()])
 async def list_dag_tags(api: NodeApi, limit: Count = PAGE, cursor: CursorText = None) -> Response:
-    """List the tags of all DAGs by name, with the number of DAGs that have each."""
+    """List the tags of all DAGs by name, each with the number of DAGs that have it."""
     declared = await api.declarations.read(await api.catalogue.known())
     return Json(page_of_all("tags", count_tags(declared), limit, cursor, lambda one: (one.tag,)))
 
@@ -378,7 +378,7 @@ async def trigger(
     body: TriggerBody | None = None,
     idempotency_key: Annotated[str | None, Header()] = None,
 ) -> Response:
-    """Start a run. If the same key, or id and conf, was used earlier, return that run (200)."""
+    """Start a run. If the key, or the id and conf, were used before, return that run (200)."""
     wanted = body or TriggerBody()
     made = await acting.trigger(
         dag_id,
@@ -392,7 +392,7 @@ async def trigger(
 
 @router.delete("/dags/{dag_id}", dependencies=[admin("dag")])
 async def delete_dag(acting: Acting, dag_id: str) -> Response:
-    """Delete a DAG whose file is gone, and its ended runs. Repeat while ``more`` is true."""
+    """Delete a DAG whose file was deleted, and its ended runs. Repeat while ``more`` is true."""
     return Json(await acting.delete_dag(dag_id))
 
 
@@ -482,7 +482,7 @@ async def clear(
     body: ClearBody | None = None,
     idempotency_key: Annotated[str | None, Header()] = None,
 ) -> Response:
-    """Clear tasks of a run so that they run again. An ended run resumes."""
+    """Clear tasks of a run so that they run again. A run that has ended resumes."""
     wanted = body or ClearBody()
     return Json(
         await acting.clear(
@@ -507,7 +507,7 @@ async def delete_run(acting: Acting, run_id: str) -> Response:
 
 @router.post("/runs/{run_id}/mark", dependencies=[operator("run")])
 async def mark(acting: Acting, run_id: str, body: MarkBody) -> Response:
-    """Set the final state of tasks of a run, or of the run. Running tasks are stopped."""
+    """Set the final state of tasks of a run, or of the run itself. Running tasks are stopped."""
     return Json(
         await acting.mark(
             run_id, body.state, body.tasks, map_index=body.map_index, dry_run=body.dry_run
@@ -520,12 +520,12 @@ async def list_tasks(
     api: NodeApi,
     run_id: str,
     task: str | None = None,
-    state: _Names = [],  # noqa: B006 - it is never changed
+    state: _Names = [],  # noqa: B006 - the list is never changed
     offset: Offset = 0,
     limit: Count = PAGE,
     cursor: CursorText = None,
 ) -> Response:
-    """List the tasks of a run; ``task`` and ``state`` filter them, ``offset`` skips so many."""
+    """List the tasks of a run, filtered by ``task`` and ``state``. Skip the first ``offset``."""
     found = await api.reads.one_task.list(
         run_id, task_id=task, states=state, offset=offset, limit=limit, cursor=cursor
     )
@@ -592,7 +592,7 @@ async def fire(
     trigger_id: Annotated[int, Path(ge=0, le=MAX_ROW_NO)],
     body: FireBody | None = None,
 ) -> Response:
-    """Deliver an event to a deferred task, in place of its trigger's own event."""
+    """Deliver an event to a deferred task, instead of its trigger's own event."""
     given = body or FireBody()
     return Json(await acting.fire(trigger_id, payload=given.payload, key=given.key))
 
@@ -618,7 +618,7 @@ async def emit(
     key: str | None = None,
     idempotency_key: Annotated[str | None, Header()] = None,
 ) -> Response:
-    """Emit a named event with any JSON as its body; a repeated idempotency key has status 200."""
+    """Emit a named event with any JSON as its body. A repeated idempotency key gives status 200."""
     data = body_of(await request.body())
     made = await acting.emit(name, key=key, data=data, request=idempotency_key)
     return Json(made, status_code=201 if made.created else 200)

@@ -1,6 +1,6 @@
-"""Routers, built once per process, and the dependencies, parameters and responses of handlers.
+"""Routers, built once per process, and dependencies, parameters and responses of route handlers.
 
-Handlers are module-level functions. The application of each node shares the routes and provides
+Handlers are module-level functions. The applications of all nodes share the routes. Each provides
 its own API through its state. msgspec encodes responses in one pass and without validation.
 """
 
@@ -40,22 +40,22 @@ __all__ = (
 
 Count = Annotated[int, Query(ge=1, le=PAGE)]
 CursorText = Annotated[str | None, Query(max_length=CURSOR_LENGTH)]
-"""``next`` of the previous page of a list."""
+"""A cursor: ``next`` of the previous page of a list."""
 
 Offset = Annotated[int, Query(ge=0, le=1 << 53)]
 MapIndex = Annotated[int, Query(alias="map", ge=-1, le=1 << 53)]
 RoundNumber = Annotated[int, Query(alias="round", ge=-1, le=1 << 53)]
 TryNumber = Annotated[int | None, Query(alias="try", ge=1, le=1 << 31)]
 MAX_ROW_NO = 1 << 62
-"""The highest row number."""
+"""The highest possible row number."""
 
 
 class PageUrls(NamedTuple):
-    """Addresses of the page.
+    """URLs of the page.
 
     Attributes:
-        public: As users reach it; empty if the settings do not say.
-        local: As this machine reaches it.
+        public: The URL for users; empty if the settings do not specify it.
+        local: The URL on this machine.
     """
 
     public: str = ""
@@ -115,7 +115,7 @@ CookieName = Annotated[str, Depends(_cookie_name)]
 """The name of the node's session cookie, as a route's parameter."""
 
 Urls = Annotated[PageUrls, Depends(_page_urls)]
-"""The addresses of the page, as a route's parameter."""
+"""The URLs of the page, as a route's parameter."""
 
 Budget = Annotated[ResponseBudget, Depends(_response_budget)]
 """The memory budget of the application's responses, as a route's parameter."""

@@ -4,8 +4,9 @@ Two servers share one application, on a TCP address and on a Unix socket in the 
 the Unix socket are trusted, because only the home's owner can open it; requests over TCP must be
 authenticated.
 
-While the daemon waits for its database, ``/health/live`` is answered as live, and all other paths
-as not ready. These answers need no authentication, because they contain no data.
+While the daemon waits for its database, ``/health/live`` reports that it is alive, and all other
+paths report that it is not ready. These answers need no authentication, because they contain no
+data.
 
 The delay of the event loop is measured, because code that blocks it delays every response and
 every timer.
@@ -78,7 +79,8 @@ def listen_on_address(host: str, port: int) -> socket.socket:
         raise SettingsError(f"web.host {host!r} cannot be used: {exc.strerror}") from exc
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Connections inherit this: one that acknowledges no data for so long is closed.
+        # Connections inherit this option. A connection that acknowledges no data for this time is
+        # closed.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKNOWLEDGED_MS)
         listening.bind(address)
         listening.listen(_BACKLOG)
@@ -93,7 +95,7 @@ def listen_on_address(host: str, port: int) -> socket.socket:
 
 @contextmanager
 def listen_on_home(home: Path) -> Iterator[socket.socket]:
-    """Listen on the home's Unix socket, accessible to its owner only. Remove it at the end.
+    """Listen on the home's Unix socket. Only its owner can access it. Remove it at the end.
 
     A socket left by a dead daemon is replaced.
 
@@ -107,7 +109,7 @@ def listen_on_home(home: Path) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
         try:
             listening.bind(str(path))
-            # No client can have connected: it does not listen yet.
+            # No client can have connected yet, because the socket does not listen yet.
             path.chmod(0o600)
             made = path.stat().st_ino
         except OSError as exc:
@@ -146,7 +148,7 @@ def _remove_stale(path: Path) -> None:
         except FileNotFoundError:
             return
         except TimeoutError:
-            pass  # it does not respond, but a process has it open
+            pass  # the socket does not respond, but a process has it open
     raise HomeBusy(str(path), "process unknown")
 
 
@@ -185,7 +187,7 @@ _WILDCARDS = frozenset({"0.0.0.0", "::"})  # noqa: S104
 
 
 class _Server(uvicorn.Server):
-    """A uvicorn server without signal handlers. ``up`` is set as soon as it listens."""
+    """A uvicorn server without signal handlers. ``up`` is set as soon as the server listens."""
 
     def __init__(self, app: ASGIApp, proxies: Proxies) -> None:
         self._connections = Connections(app, is_exempt=proxies.is_trusted)
@@ -216,9 +218,9 @@ class _Server(uvicorn.Server):
         self.up.set()
 
     async def main_loop(self) -> None:
-        """Renew the date of the headers once a second, until ``stop``.
+        """Renew the date for response headers once a second, until ``stop`` is called.
 
-        uvicorn's own loop wakes ten times a second, in an idle daemon, too.
+        uvicorn's own loop wakes up ten times a second, even if the daemon is idle.
         """
         while not await self.on_tick(0):
             with anyio.move_on_after(_DATE_SECONDS):
@@ -230,7 +232,7 @@ class _Server(uvicorn.Server):
         self._stopping.set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Shut down. Cancel requests that do not end in time, and log them in one line."""
+        """Shut down. Requests that do not end in time are cancelled and logged in one line."""
         with anyio.move_on_after(_GRACE_SECONDS) as grace:
             await super().shutdown(sockets)
         if grace.cancelled_caught:
@@ -251,7 +253,7 @@ class _Server(uvicorn.Server):
         self._connections.abort()
 
     async def run_on(self, listening: socket.socket) -> None:
-        """Serve until ``stop``. Shielded: cancellation would leave the port open."""
+        """Serve until ``stop`` is called. Shielded: cancellation would leave the port open."""
         with anyio.CancelScope(shield=True):
             await self.serve(sockets=[listening])
 
@@ -274,14 +276,14 @@ async def _no_app(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 class WebAddress:
-    """The address and the home's socket of a daemon, at which one application at a time answers.
+    """The address and the home's socket of a daemon. One application at a time answers there.
 
-    The application may be replaced while connections are open: that of a standby by that of the
-    active node.
+    The application may be replaced while connections are open, for example when a standby becomes
+    the active node.
 
     Attributes:
         is_listening: Whether requests are answered.
-        port: The port, once it listens.
+        port: The port; 0 before ``listen``.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -311,7 +313,7 @@ class WebAddress:
             self._sockets = listening.pop_all()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Answer requests until closed or cancelled. Without an application, they wait."""
+        """Answer requests until closed or cancelled. Without an application, requests wait."""
         try:
             with self._sockets:
                 await self._serve(task_status)
@@ -334,18 +336,18 @@ class WebAddress:
             finally:
                 self.is_listening = False
                 for server, _ in servers:
-                    server.stop()  # they are shielded and shut down by themselves
+                    server.stop()  # the servers are shielded and shut down by themselves
 
     def close(self) -> None:
-        """Shut down; open requests may end within seconds."""
+        """Start to shut down. Open requests have a few seconds to end."""
         self._closing.set()
 
     async def closed(self) -> None:
-        """Wait until it has shut down."""
+        """Wait until the shutdown has ended."""
         await self._is_over.wait()
 
     def answer_with(self, app: ASGIApp) -> None:
-        """Answer new requests with an application from now on."""
+        """Answer new requests with this application from now on."""
         self._app = app
         self._has_app.set()
 
@@ -367,8 +369,8 @@ async def serve(
     Report the page's URL, with a token, to ``task_status`` once requests are answered.
 
     Args:
-        at: An address that outlives a cancellation, so that another application can follow; by
-            default, one of its own.
+        at: An address that remains open after a cancellation, so that another application can take
+            over. By default, a separate address is opened and closed.
 
     Raises:
         PortInUse: If the address is in use.
@@ -412,7 +414,7 @@ async def serve(
 
 @asynccontextmanager
 async def _noting(access: Access, stop: anyio.Event) -> AsyncIterator[None]:
-    """Write denied requests to the audit; the last ones after all requests have ended."""
+    """Write denied requests to the audit. Write the last ones after all requests have ended."""
     async with anyio.create_task_group() as group:
         await group.start(access.run)
         try:
@@ -442,7 +444,7 @@ _NOT_READY_BODY = b'{"status":"not_ready"}'
 async def serve_not_ready(
     settings: Settings, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
 ) -> None:
-    """Answer requests as not ready until cancelled, then release the web server's address.
+    """Answer all requests as not ready. When cancelled, release the web server's address.
 
     Raises:
         PortInUse: If the address is in use.

@@ -1,6 +1,6 @@
-"""The built files of the web page, and the paths that show the page.
+"""The built files of the web page, and the paths at which the page is shown.
 
-The files are built from ``ui/``. They need no authentication, because they contain no data: the
+The files are built from ``ui/``. They need no authentication, because they contain no data. The
 page requests its data from the API.
 """
 
@@ -42,10 +42,10 @@ _PLACES = frozenset(
     }
 )
 _WITH_PARTS = frozenset({"dags", "decisions", "runs"})
-"""Sections of the page in which each object has its own address."""
+"""Sections of the page in which each object has its own URL."""
 
 _NOT_OF_THE_PAGE = ("/api/", "/docs", "/health/", "/metrics", "//", _PREFIX)
-"""Beginnings of paths whose errors stay those of the API."""
+"""Beginnings of paths that never show the page, so that their errors remain those of the API."""
 
 _TYPES = {
     ".css": "text/css; charset=utf-8",
@@ -55,17 +55,17 @@ _TYPES = {
     ".woff2": "font/woff2",
 }
 _FOR_GOOD = {"cache-control": "public, max-age=31536000, immutable"}
-"""Headers with which browsers cache files for ever: file names contain a hash of the content."""
+"""Headers that let browsers cache files forever: file names contain a hash of the content."""
 
 
 @cache
 def _files() -> Mapping[str, bytes]:
-    """Return all files by name, so that a request never names a path on disk."""
+    """Return all files by name. They are read in advance, so no request can name a path on disk."""
     return {path.name: path.read_bytes() for path in _FOLDER.iterdir() if path.suffix in _TYPES}
 
 
 def is_page(path: str) -> bool:
-    """Return whether a path shows the page or is one of its files; neither needs a token."""
+    """Return whether a path shows the page or is one of its files. Neither needs a token."""
     if not path.startswith("/"):
         return False
     if path.startswith(_PREFIX):
@@ -75,10 +75,11 @@ def is_page(path: str) -> bool:
 
 
 def missing_page(path: str, accept: str) -> Response | None:
-    """Return the page for an address that does not exist, if a browser navigates to it.
+    """Return the page for a URL that does not exist, if a browser navigates to it.
 
-    The page itself then says so, and offers a way back. It needs no authentication: it contains no
-    data, and is the same for every path, whether anything is served there or not.
+    The page then shows that the URL does not exist, and offers a way back. It needs no
+    authentication, because it contains no data, and is the same for every path, whether anything
+    exists there or not.
     """
     if path.startswith(_NOT_OF_THE_PAGE) or "text/html" not in accept.lower():
         return None

@@ -58,7 +58,7 @@ class _EventStream(Response):
 
     Args:
         who: The caller.
-        tell: Sends the events. It is called with a function that sends one message.
+        tell: Sends the events. Called with a function that sends one message.
     """
 
     media_type = "text/event-stream"
@@ -78,7 +78,7 @@ class _EventStream(Response):
         del self.headers["content-length"]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Called by the framework."""
+        """Send the events."""
         refusal = self._refusal()  # not in the route: other clients may have connected since
         if refusal is not None:
             await refusal(scope, receive, send)
@@ -124,11 +124,12 @@ async def stream(
     *,
     by: By,
 ) -> Response:
-    """Stream commits as server-sent events whose id tells the last commit of each node.
+    """Stream commits as server-sent events. The id of an event lists the last commit of each node.
 
-    The first event is ``ready``, or ``reset`` if ``since`` or the last event id is not that of the
-    last commit. After ``reset`` the client must reload everything: it has missed commits. A standby
-    also sends ``active_node``, and again whenever the state of the active node has changed.
+    The first event is ``ready``, or ``reset`` if ``since`` or the last event id is not the id of
+    the last commit. After ``reset`` the client must reload everything, because it has missed
+    commits. A standby also sends ``active_node`` at the start, and whenever the state of the active
+    node has changed.
     """
     given = last_event_id if last_event_id and position_of(last_event_id) else since
     return _stream(api, by.name, Topic(dag, run), given)
@@ -152,11 +153,11 @@ async def follow_log(
     *,
     by: By,
 ) -> Response:
-    """Stream the output of a task as server-sent events whose id is the next byte offset.
+    """Stream the output of a task as server-sent events. The id of an event is the next offset.
 
-    Events are named ``log`` and have text, or ``lines`` if that is the format. A line whose end is
-    missing is sent again when there is more of it. An event ``end`` follows when the task has ended
-    and all output has been sent.
+    The events are named ``log`` and contain text, or ``lines`` if that is the format. A line whose
+    end is missing is sent again when there is more of it. An event ``end`` follows when the task
+    has ended and all output has been sent.
     """
     index = max(map_index, round_number)
     is_live = await api.reads.prints_on(run_id, task_id, map_index=index)
@@ -195,7 +196,7 @@ def _stream(api: Api, who: str, wanted: Topic, given: str | None) -> Response:
 
 
 def _is_reached(given: str, position: Mapping[int, int]) -> bool:
-    """Return whether a client that has seen ``given`` has missed no commit."""
+    """Return whether a client that has seen ``given`` has missed no commits."""
     seen = position_of(given)
     return seen is not None and {n: no for n, no in seen.items() if no} == {
         n: no for n, no in position.items() if no
@@ -206,8 +207,8 @@ class _Log:
     """Streams the output of a task.
 
     Args:
-        log: Its log; ``None`` if there is no such try.
-        prints_on: Returns whether it may print more.
+        log: The log of the task; ``None`` if there is no such try.
+        prints_on: Returns whether the task may print more.
     """
 
     def __init__(
@@ -226,7 +227,7 @@ class _Log:
         self._open: LogLineView | None = None
 
     async def tell(self, put: _Put, offset: int, *, in_lines: bool) -> None:
-        """Send output from an offset on, until the task has ended and all output has been sent."""
+        """Send output from an offset on, until the task has ended and everything has been sent."""
         await put(b": here\n\n")
         silent, send = 0.0, self._send_lines if in_lines else self._send_text
         while True:
@@ -243,7 +244,7 @@ class _Log:
                 silent = await self._rest(put, silent)
 
     async def _send_text(self, put: _Put, offset: int) -> tuple[int, bool]:
-        """Send output. Return the next offset, and whether more of it is there."""
+        """Send a piece of output. Return the next offset, and whether more output is available."""
         data = b"" if self._log is None else await self._log.read(offset, _LOG_PIECE)
         if data:
             text = self._decoder.decode(data)

@@ -1,4 +1,4 @@
-"""The home's own token, which grants full access to the daemon. For others see ``api.accounts``."""
+"""The home's own token, which grants full access. For API tokens see ``api.access.accounts``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ("Token",)
 
 _TOKEN_BYTES = 32
 _DIFFERENT = 8
-"""Minimum number of distinct characters, which rejects tokens that are easy to guess."""
+"""Minimum number of distinct characters, so that tokens that are easy to guess are rejected."""
 
 _WORD = re.compile(r"[A-Za-z0-9_-]{32,512}")
 
@@ -26,7 +26,8 @@ class Token:
 
     Attributes:
         secret: The token itself, for the banner.
-        cookie_name: Differs between daemons, because cookies are shared between ports.
+        cookie_name: The name of the session cookie. It differs between daemons, because browsers
+            share cookies between ports.
     """
 
     def __init__(self, secret: str) -> None:
@@ -74,7 +75,7 @@ def _read(path: Path) -> str | None:
 
 
 def _create(path: Path) -> None:
-    """Create the file under a temporary name first, so that a partial token is never read."""
+    """Create the file, under a temporary name first, so that a partial token is never read."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
     descriptor = os.open(temporary, flags, 0o600)

@@ -1,4 +1,4 @@
-"""The address and scheme of a client behind proxies: forwarding headers, from trusted ones only."""
+"""A client's address and scheme behind proxies, from the forwarding headers of trusted proxies."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Proxies:
     """The trusted proxies in front of this server.
 
     Args:
-        trusted: Addresses and networks. ``X-Forwarded-For`` and ``X-Forwarded-Proto`` are used
-            only from these, and ``X-Forwarded-Host`` never.
+        trusted: Addresses and networks. ``X-Forwarded-For`` and ``X-Forwarded-Proto`` are accepted
+            only from these, ``X-Forwarded-Host`` from none.
     """
 
     def __init__(self, trusted: Iterable[str] = ()) -> None:
@@ -34,9 +34,9 @@ class Proxies:
         return found is not None and any(found in network for network in self._networks)
 
     def address(self, headers: Headers, peer: str) -> str:
-        """Return the client's address: the last one that does not belong to a trusted proxy.
+        """Return the client's address: the last one in the header that is not a trusted proxy's.
 
-        The client may have forged the addresses listed before it.
+        Addresses listed before it may have been forged by the client.
         """
         nearest = peer
         for given in reversed(",".join(headers.getlist("x-forwarded-for")).split(",")):

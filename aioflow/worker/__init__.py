@@ -1,3 +1,3 @@
-"""The program of the child processes: user code runs here and nowhere else."""
+"""The program of the child processes. User code runs in these processes and nowhere else."""
 
 from __future__ import annotations

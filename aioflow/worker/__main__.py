@@ -1,8 +1,9 @@
-"""``python -m aioflow.worker``: the program of every child.
+"""``python -m aioflow.worker``: the program of every child process.
 
 The daemon passes the link's socket in ``AIOFLOW_LINK_FD`` and, to shared children, the crash
 recorder in ``AIOFLOW_BLACKBOX_FD``. The first command assigns the role. Only then is the module of
-that role imported: importing all roles would cost every slot worker startup time and memory.
+that role imported, because importing all roles would cost every slot worker startup time and
+memory.
 
 The exit status is 0 if the daemon closes the link, and 70 if a shared child exits because too many
 coroutines outlived their cancellation.
@@ -28,13 +29,13 @@ from aioflow.worker.withheld_variables import take_names
 
 __all__ = ("main",)
 
-# Load all lazy names now. So when user code imports one of them, its module is already loaded, and
-# its state is watched.
+# Load all lazy names now. When user code imports one of them later, its module is already loaded,
+# and changes to its state are detected.
 dir(aioflow)
 
 
 def main() -> int:
-    """Run the role that the daemon assigns; return the exit status."""
+    """Run the role that the daemon assigns. Return the exit status."""
     die_with_parent()
     faulthandler.enable()  # a crash prints its traceback to the log of its task
     sys.dont_write_bytecode = True  # a version is immutable, and a DAG folder belongs to the user
@@ -47,7 +48,7 @@ def main() -> int:
             raise LinkClosed(f"the first command must be Hello, not {type(hello).__name__}")
         return _run_role(hello, first, link, sock)
     except LinkClosed as exc:
-        print(f"aioflow: {exc}", file=sys.stderr)  # noqa: T201 - no logger stands here
+        print(f"aioflow: {exc}", file=sys.stderr)  # noqa: T201 - no logger is configured
         return 0
 
 

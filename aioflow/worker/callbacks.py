@@ -1,6 +1,6 @@
 """The role ``callbacks``: runs callbacks of user code and sends alert notifications.
 
-It handles one command at a time in the main thread; the daemon sends the next after each reply.
+It handles one command at a time in the main thread. The daemon sends the next one after each reply.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ class CallbackHost:
     """Runs the callbacks of one code version, and sends alerts.
 
     Args:
-        link: Link to the daemon; ``Hello`` has already been received from it.
-        nonce: Distinguishes the marks that aioflow writes to the output from what user code prints.
+        link: Link to the daemon, which has already sent ``Hello``.
+        nonce: Distinguishes the marks that aioflow writes to the output from the output of user
+            code.
     """
 
     def __init__(self, link: BlockingLink, hello: Hello, nonce: bytes) -> None:
@@ -87,10 +88,10 @@ class CallbackHost:
 
 
 def call(command: RunCallback, runs: Runs, drive: Drive) -> CallbackReturned:
-    """Run the user's callbacks for an event; each runs even if earlier ones failed.
+    """Run the user's callbacks for an event. Each one runs even if an earlier one failed.
 
     Args:
-        runs: The known runs; the run of the event must be among them.
+        runs: The known runs. They must include the run of the event.
         drive: Runs a callback that is ``async def``.
     """
     failed: list[BaseException] = []
@@ -164,9 +165,9 @@ def notify(command: Notify) -> CallbackReturned:
         for send in _ways(command):
             try:
                 send(_alerted(alert, command))
-            except BaseException as exc:  # noqa: BLE001 - the other way is taken all the same
+            except BaseException as exc:  # noqa: BLE001 - the other channels are still used
                 failed.append(exc)
-    except BaseException as exc:  # noqa: BLE001 - a setting may be wrong
+    except BaseException as exc:  # noqa: BLE001 - an invalid setting may raise anything
         failed.append(exc)
     finally:
         set_process_values({})
@@ -205,7 +206,7 @@ def _alerted(alert: Alert, command: Notify) -> dict[str, Any]:
 
 
 def _called(number: int, failed: Sequence[BaseException]) -> CallbackReturned:
-    """Return the report. It requests a retry if any of the failures is transient."""
+    """Return the report. It requests a retry if at least one failure is transient."""
     if not failed:
         return CallbackReturned(number)
     passing = [exc for exc in failed if isinstance(exc, NotificationFailed) and exc.may_pass]

@@ -1,6 +1,6 @@
 """A program that lists the types of connections, or tests one connection.
 
-It imports plug-ins, which is code of users. Therefore it is a process of its own, which the daemon
+It imports plug-ins, which are user code. Therefore it is a separate process, which the daemon
 starts for one answer and kills after a time limit. It gets the connection on standard input, and
 neither the database nor a key.
 """
@@ -34,7 +34,7 @@ __all__ = (
 
 GROUP = "aioflow.connections"
 BEGUN = b"!"
-"""Written when the test begins: the start of the process does not count towards its time."""
+"""Written when the test begins. The start of the process does not count towards its time."""
 
 _GENERIC = "generic"
 _LIFETIME_SECONDS = 60
@@ -47,7 +47,7 @@ class TypeDescription(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: The name of its entry point.
-        package: The distribution it came with.
+        package: The distribution that contains it.
     """
 
     name: str
@@ -58,7 +58,7 @@ class TypeDescription(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FoundTypes(msgspec.Struct, frozen=True):
-    """The installed types, and why others cannot be used, by name."""
+    """The installed types and, by name, the reasons why other types cannot be used."""
 
     types: tuple[TypeDescription, ...]
     problems: dict[str, str]
@@ -68,7 +68,7 @@ class ConnectionOutcome(msgspec.Struct, frozen=True):
     """The outcome of a test.
 
     Attributes:
-        type: The name of the type that tested.
+        type: The name of the type that ran the test.
         message: The server that answered, or the error.
     """
 
@@ -78,7 +78,7 @@ class ConnectionOutcome(msgspec.Struct, frozen=True):
 
 
 def find_types() -> tuple[dict[str, tuple[ConnectionType, TypeDescription]], dict[str, str]]:
-    """Import the types. Return them by name, and why others cannot be used."""
+    """Import the types. Return them by name, and the reasons why others cannot be used."""
     found, problems = {}, {}
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
         try:
@@ -145,10 +145,10 @@ def _shown(message: str, masks: Masks) -> str:
 
 
 def main() -> None:
-    """Write the types to standard output, or the outcome of a test of the connection in stdin."""
+    """Write the types, or the outcome of testing the connection in stdin, to standard output."""
     signal.alarm(_LIFETIME_SECONDS)  # if the daemon dies before it kills this process
     answer = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what plug-ins print is no answer
+    os.dup2(2, 1)  # output of plug-ins must not mix with the answers
     if sys.argv[1:] == ["types"]:
         found, problems = find_types()
         masks = Masks()

@@ -100,7 +100,7 @@ class TaskTry:
     Args:
         expire: Called when a body, or one poke of a sensor, exceeds the execution timeout.
         tell: Called with the task's label, before its body runs.
-        item_stream: Sends the items that a generator yields; if ``None``, they become a list.
+        item_stream: Sends the items that a generator yields. If it is ``None``, they become a list.
 
     Attributes:
         operator: The instance whose method is running, or ran last; ``None`` for a function.
@@ -180,7 +180,7 @@ class TaskTry:
         return body
 
     async def _sense(self, sensor: SensorSpec) -> Any:
-        """Poke until the condition is met. Each poke has a new body, as in a slot worker."""
+        """Poke until the condition is met. Each poke gets a new body, as in a slot worker."""
         pokes = 0
         while True:
             recheck_in_us = None
@@ -202,8 +202,11 @@ class TaskTry:
 
 
 def interval_after(sensor: SensorSpec, pokes: int) -> int:
-    """Return the microseconds between poke number ``pokes`` (from 1) and the next."""
-    # Use floats: an integer power grows without bound, while a float stops at infinity.
+    """Return the microseconds from poke number ``pokes`` to the next.
+
+    The first poke is number 1.
+    """
+    # Use floats, because an integer power grows without bound, while a float stops at infinity.
     longest = float(sensor.timeout_us if sensor.max_interval_us is None else sensor.max_interval_us)
     try:
         grown = sensor.interval_us * sensor.backoff ** (pokes - 1)
@@ -213,10 +216,10 @@ def interval_after(sensor: SensorSpec, pokes: int) -> int:
 
 
 CANCEL_SECONDS = 10.0
-"""How long a cancelled try may clean up before it is abandoned."""
+"""How long the cleanup of a cancelled try may take before the try is abandoned."""
 
 STEP_THREADS = 32
-"""Maximum number of ``def`` steps that run concurrently; further steps are queued."""
+"""Maximum number of ``def`` steps that run concurrently. Further steps are queued."""
 
 Key: TypeAlias = tuple[int, int]
 
@@ -227,11 +230,11 @@ class HostedTry(UserCoroutine):
     """A supervised try.
 
     Attributes:
-        start: The current execution; a resumed coroutine has had several.
+        start: The current execution. A coroutine that was resumed has had several.
         calls: The try's durable calls; set when its body begins.
         item_stream: Sends the items that the body yields, if other tasks consume them as a stream.
         node: The node of the task; set when the body begins, as is ``began_at``.
-        task_try: What computes the return value; set when the body begins.
+        task_try: The object that computes the return value; set when the body begins.
         is_reported: Whether the outcome has been reported to the daemon.
     """
 
@@ -293,7 +296,7 @@ class CoroutineHost:
     """Runs tries, each as one supervised coroutine.
 
     A stopped try reports only ``TaskStopped``. A try that exceeds its execution timeout reports
-    ``timeout`` when it has ended, or when the time allowed for its cleanup is over.
+    ``timeout`` when it has ended, or when the time for its cleanup has run out.
 
     Attributes:
         evicted: See ``shared_host.Role``.
@@ -320,7 +323,7 @@ class CoroutineHost:
         self._hosted: dict[Key, HostedTry] = {}
         self._suspended: dict[int, HostedTry] = {}
         self._sensors: dict[int, HostedTry] = {}
-        # Not the loop's default threads: user code may occupy all of those.
+        # Not the loop's default thread pool, because user code may occupy all of its threads.
         self._pressure = MemoryPressure(hello.memory_limit_bytes, own_memory)
         self._writers = ThreadPoolExecutor(2, thread_name_prefix="aioflow-results")
         self._steps = ThreadPoolExecutor(STEP_THREADS, thread_name_prefix="aioflow-step")
@@ -330,7 +333,7 @@ class CoroutineHost:
         self.evicted = 0
 
     def watches(self) -> None:
-        """Return ``None``: this role has no watches; see ``shared_host.Role``."""
+        """Return ``None``, because this role has no watches; see ``shared_host.Role``."""
 
     def handle(self, command: Command) -> None:
         """See ``shared_host.Role``."""
@@ -361,7 +364,7 @@ class CoroutineHost:
                 raise LinkClosed(f"an async host was ordered {type(command).__name__}")
 
     def _describe(self, command: Describe) -> None:
-        """Report the last and next poke of sensors, by task number."""
+        """Report the last and the next poke of sensors, by task number."""
         described = []
         for number in command.numbers:
             task_try = self._sensors[number].task_try if number in self._sensors else None
@@ -398,7 +401,7 @@ class CoroutineHost:
     def _confirm(self, command: CallRecorded) -> None:
         confirmed = self._hosted.get((command.task_no, command.start_no))
         if confirmed is None or confirmed.ending == _EVICTED:
-            # It was evicted while waiting for an answer that already existed; or the command is
+            # Either the try was evicted although its answer was already there, or the command is
             # late.
             self._reports.report(NotSuspended(command.task_no, command.start_no))
             return
@@ -409,7 +412,7 @@ class CoroutineHost:
         confirmed.calls.handle_reply(command.answer, command.failure, ordinal=command.ordinal)
 
     def report_for(self, hosted: HostedTry, report: Report) -> None:
-        """Report a durable call to the engine, after flushing what was printed before it."""
+        """Report a durable call to the engine, after flushing output printed before the call."""
         self._output.flush(hosted.key)
         self._reports.report(report)
         if isinstance(report, Awaiting | NextEventRequested | RunCalled):
@@ -421,13 +424,14 @@ class CoroutineHost:
         return await self._slices.run(steps)
 
     def cancel(self, hosted: HostedTry, reason: str) -> None:
-        """Cancel a try; from here on it reports only ``TaskStopped``."""
+        """Cancel a try. From then on it reports only ``TaskStopped``."""
         self._supervisor.cancel(hosted, reason)
 
     def _evict_suspended(self) -> None:
-        """If memory is short, evict the coroutines that have been suspended longest.
+        """Evict the coroutines that have been suspended longest, if memory is short.
 
-        The daemon need not be notified: an evicted try is replayed from the top when it is resumed.
+        The daemon need not be notified, because an evicted try is replayed from the top when it is
+        resumed.
         """
         if not self._suspended or not self._pressure.is_due(self._loop.time()):
             return
@@ -535,7 +539,7 @@ class CoroutineHost:
     # ── endings ─────────────────────────────────────────────────────────────────────────
 
     def _cancel_suspended_of(self, run_no: int) -> None:
-        """Cancel the coroutines suspended for a run that has ended: they will never be resumed."""
+        """Cancel the suspended coroutines of a run that has ended. They will never be resumed."""
         for hosted in [h for h in self._suspended.values() if h.start.run_no == run_no]:
             self._supervisor.cancel(hosted, "cancelled")
 
@@ -546,16 +550,16 @@ class CoroutineHost:
             if known and known.get(hosted.start.task_no) is hosted:
                 del known[hosted.start.task_no]
         if not hosted.is_reported and not hosted.ending:
-            # An internal error. Report it, so that the engine does not wait forever.
+            # This is an internal error. Report it, so that the engine does not wait forever.
             self._report(hosted, not_begun(hosted.start, LostInHost()))
         if not hosted.is_reported:
             self._output.flush(hosted.key)
             self._reports.report(TaskStopped(*hosted.key))
 
     def _abandoned(self, hosted: HostedTry) -> None:
-        """Stop waiting for a try that swallowed its cancellation; exit if there are too many.
+        """Stop waiting for a try that swallowed its cancellation. Exit if there are too many.
 
-        If the try was cancelled because of its timeout, report that.
+        If the try was cancelled because of its timeout, report the timeout.
         """
         self._forget(hosted)
         if hosted.ending == _TIMEOUT and hosted.node is not None:
@@ -567,7 +571,7 @@ class CoroutineHost:
     # ── reports ─────────────────────────────────────────────────────────────────────────
 
     def _report(self, hosted: HostedTry, ended: Ended) -> None:
-        # Flush first: the log must be complete before the end is reported.
+        # Flush first, because the log must be complete before the end is reported.
         self._output.flush(hosted.key)
         hosted.is_reported = True
         self._reports.report(ended)
@@ -578,5 +582,5 @@ def _too_long(node: Node, cause: BaseException | None = None) -> TaskTimeout:
     problem = TaskTimeout(
         f"{node.task_id!r} took longer than its execution_timeout of {(limit_us or 0) / 1e6:g} s"
     )
-    # Show the author the line at which it was cancelled.
+    # Show the author the line at which the try was cancelled.
     return problem if cause is None else problem.with_traceback(cause.__traceback__)

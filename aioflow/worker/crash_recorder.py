@@ -2,7 +2,8 @@
 
 It consists of two words of shared memory. The first holds the number of the task or trigger whose
 code is running, or -1 while the loop itself runs. The daemon reads it after a crash. The second is
-for the watchdog of this process: the watchdog sets a mark there, and the next step clears it.
+used by the watchdog of this process, which sets a mark there. The next step of any coroutine clears
+the mark.
 """
 
 from __future__ import annotations
@@ -30,8 +31,11 @@ NO_OWNER = -1
 
 
 WIPED, MARKED, ASLEEP = 0, 1, 2
-"""Values of the second word. ``WIPED``: a step has run since the watchdog set its mark.
-``MARKED``: no step has. ``ASLEEP``: no step has, and the watchdog sleeps until one does."""
+"""Values of the second word.
+
+``WIPED``: a step has run since the watchdog set its mark. ``MARKED``: no step has run since then.
+``ASLEEP``: no step has run, and the watchdog sleeps until one does.
+"""
 
 
 _RECORDER_SIZE = 16
@@ -41,7 +45,7 @@ Result_co = TypeVar("Result_co", covariant=True)
 
 
 class CrashRecorder:
-    """The two words, in a memfd that the daemon has created, or else in private memory.
+    """The two words, in a memfd created by the daemon, or in private memory if there is none.
 
     Attributes:
         woken: Semaphore that a step releases if it finds the watchdog asleep.
@@ -57,7 +61,10 @@ class CrashRecorder:
                 os.ftruncate(descriptor, _RECORDER_SIZE)
             self._map = mmap.mmap(descriptor, _RECORDER_SIZE)
         self.word = memoryview(self._map).cast("q")
-        """Element 0 is the number. Code writes it directly: a method call would double the cost."""
+        """Element 0 is the number.
+
+        Steps write it directly, because a method call would double their cost.
+        """
         self.word[0] = NO_OWNER
         self.word[1] = WIPED
         self.woken = threading.Semaphore(0)
@@ -70,7 +77,7 @@ class CrashRecorder:
 
     @classmethod
     def from_environment(cls, name: str) -> CrashRecorder:
-        """Open the daemon's crash recorder, or a private one if the variable is not set."""
+        """Open the daemon's crash recorder, or create a private one if the variable is not set."""
         number = os.environ.pop(name, None)
         if number is None:
             return cls()
@@ -80,7 +87,7 @@ class CrashRecorder:
 
 
 class Signer(Protocol):
-    """The owner of a coroutine, to which each step of the coroutine is attributed.
+    """The owner of a coroutine. Each step of the coroutine is attributed to its owner.
 
     A watch uses the number of one of its triggers.
     """
@@ -109,7 +116,7 @@ class Stepped(Coroutine[Any, Any, Result_co]):
     """A wrapper of a coroutine that signs the crash recorder each time the loop steps it.
 
     To its driver, usually an ``asyncio.Task``, it behaves like the wrapped coroutine. There are
-    tens of thousands of instances: to save memory, nothing is cached in them.
+    tens of thousands of instances, so nothing is cached in them, to save memory.
     """
 
     __slots__ = ("_inner", "_recorder", "_signer")
@@ -124,7 +131,8 @@ class Stepped(Coroutine[Any, Any, Result_co]):
     def send(self, value: Any) -> Any:
         """Step the coroutine."""
         word = self._recorder.word
-        # Steps nest when user code drives a coroutine itself: restore the previous number.
+        # Restore the previous number afterwards, because steps nest when user code drives a
+        # coroutine itself.
         before = word[0]
         word[0] = self._signer.number
         if word[1]:
@@ -147,14 +155,14 @@ class Stepped(Coroutine[Any, Any, Result_co]):
         if word[1]:
             self._recorder.wake_watchdog()
         try:
-            # The loop passes only the exception; three arguments are deprecated since 3.12.
+            # Pass only the exception, as the loop does. Three arguments are deprecated since 3.12.
             throw: Callable[..., Any] = self._inner.throw
             return throw(kind) if value is None and trace is None else throw(kind, value, trace)
         finally:
             word[0] = before
 
     def close(self) -> None:
-        """Close the coroutine, which runs a step of it if it has started."""
+        """Close the coroutine. If the coroutine has started, this runs a step of it."""
         word = self._recorder.word
         before = word[0]
         word[0] = self._signer.number
@@ -170,5 +178,6 @@ class Stepped(Coroutine[Any, Any, Result_co]):
         return (yield from inner.__await__())
 
     def __getattr__(self, name: str) -> Any:
-        # cr_frame, cr_code, __qualname__ ...: what asyncio shows in a traceback or a repr.
+        # Needed for cr_frame, cr_code, __qualname__ and others, which asyncio shows in tracebacks
+        # and reprs.
         return getattr(self._inner, name)

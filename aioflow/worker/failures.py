@@ -1,6 +1,6 @@
-"""Converts exceptions of user code: one clean line for the row, the traceback for the log.
+"""Conversion of exceptions of user code to one clean line for the row and a traceback for the log.
 
-If ``kwargs[key]`` failed because the key exists in Airflow's context, but not in aioflow's, the
+If ``kwargs[key]`` failed because the key exists in Airflow's context but not in aioflow's, the
 line says what to write instead.
 """
 
@@ -32,7 +32,7 @@ __all__ = (
 
 
 def context_key_hint(problem: BaseException) -> str:
-    """Return what to write instead of e.g. ``kwargs["ti"]``; empty for any other exception."""
+    """Return what to write instead of e.g. ``kwargs["ti"]``; empty for other exceptions."""
     if type(problem) is not KeyError or len(problem.args) != 1:
         return ""
     key = problem.args[0]
@@ -64,8 +64,10 @@ _NOT_SHOWN = "<exception str() failed>"
 """Placeholder in a traceback for a text that could not be produced."""
 
 _SHOWN_ITEMS = 100_000
-"""The text of an exception is built only if its arguments contain at most this many items. An item
-that occurs repeatedly is counted each time."""
+"""Maximum number of items in an exception's arguments. The text of a larger one is not built.
+
+An item that occurs repeatedly is counted each time.
+"""
 
 _OURS = (__file__.rpartition("/")[0], "<frozen importlib.", importlib.__file__)
 
@@ -84,8 +86,8 @@ def failure_of(problem: BaseException, reason: str = "") -> Failure:
 
     Args:
         problem: An exception of user code.
-        reason: Machine-readable reason; the default is ``exit`` for ``SystemExit``, else
-            ``raised``.
+        reason: Machine-readable reason. The default is ``exit`` for ``SystemExit``, and ``raised``
+            for any other exception.
     """
     kind = type(problem)
     if isinstance(problem, SystemExit):
@@ -134,7 +136,7 @@ def _remember_text(problem: BaseException, shown: traceback.TracebackException) 
 
 
 def _shorten_args(problem: BaseException) -> None:
-    """Shorten arguments with too large a text, in the exception, its causes and its contexts."""
+    """Shorten arguments with overlong texts, in the exception, its causes and its contexts."""
     seen: dict[int, BaseException] = {}
     left: list[BaseException | None] = [problem]
     while left:
@@ -150,7 +152,7 @@ def _shorten_args(problem: BaseException) -> None:
 
 
 def _can_be_shown(value: Any) -> bool:
-    """Return whether the text of a value has a reasonable size, counting built-in containers."""
+    """Return whether the text of a value has a reasonable size, including nested containers."""
     items, count = [value], 0
     while items:
         item = items.pop()

@@ -1,7 +1,8 @@
 """The version of aioflow in an interpreter, from which a daemon decides whether it can be used.
 
-The daemon runs this in each interpreter of the settings, before it starts children there. It does
-not run in the children themselves: it imports all roles, and computes a digest of all messages.
+The daemon runs this module in each interpreter of the settings, before it starts children there. It
+does not run in the children themselves, because it imports all roles and computes a digest of all
+messages.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ import msgspec
 __all__ = ("MEANING", "ROLES", "identity", "protocol_digest")
 
 MEANING = 1
-"""Raise this if messages change their meaning, but not their structure."""
+"""Version of the meaning of messages.
+
+Raise it if messages change their meaning, not their structure.
+"""
 
 ROLES = (
     "aioflow.worker.__main__",
@@ -67,7 +71,8 @@ def _distribution() -> dict[str, str]:
 def protocol_digest() -> str:
     """Return a digest of the structure of all messages between a daemon and its children.
 
-    It is the same in every version of Python: annotations are compared as they are written.
+    It is the same in every version of Python, because it covers the annotations as they are
+    written.
     """
     digest = hashlib.sha256(str(MEANING).encode())
     for name in _MESSAGES:

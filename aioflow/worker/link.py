@@ -36,7 +36,7 @@ __all__ = (
 )
 
 FRAME_LIMIT = 128 * 1024 * 1024
-"""Maximum bytes of a frame. A longer one closes the link: the other end is broken or hostile."""
+"""Maximum bytes of a frame. A longer frame closes the link: the other end is broken or hostile."""
 
 FRAME_MESSAGES = 1_000
 """Number of messages at which a frame is full."""
@@ -44,7 +44,7 @@ _FRAME_BYTES = 16 * 1024 * 1024
 """Number of bytes at which a frame is full, including its last message."""
 
 MESSAGE_LIMIT = FRAME_LIMIT - _FRAME_BYTES - 1024
-"""Maximum bytes of one message: it fits into any frame that is not full."""
+"""Maximum bytes of one message. Such a message fits into any frame that is not full."""
 
 _HEADER = struct.Struct("<I")
 _ARRAY = struct.Struct(">BI")
@@ -56,11 +56,11 @@ _encoder = msgspec.msgpack.Encoder()
 def packed(message: object) -> msgspec.Raw:
     """Encode one message, to be sent later in a batch.
 
-    Use it for messages with content of user code: an encoding error then fails this message alone,
+    Use it for messages with content of user code. An encoding error then fails only this message,
     and not the whole batch.
 
     Raises:
-        Unserializable: If it cannot be encoded, or has more than ``MESSAGE_LIMIT`` bytes.
+        Unserializable: If the message cannot be encoded, or has more than ``MESSAGE_LIMIT`` bytes.
     """
     name = type(message).__name__
     try:
@@ -74,7 +74,7 @@ def packed(message: object) -> msgspec.Raw:
 
 
 def frames(messages: Sequence[object]) -> Iterator[bytearray]:
-    """Split messages into frames; an empty batch makes one empty frame."""
+    """Split messages into frames. An empty batch becomes one empty frame."""
     frame, count = bytearray(_START), 0
     for message in messages:
         _encoder.encode_into(message, frame, -1)
@@ -121,22 +121,22 @@ def complete_frames(buffer: bytearray) -> list[bytes]:
 def _command_decoder() -> msgspec.msgpack.Decoder[list[Command]]:
     """Return the decoder of commands.
 
-    It is created on first use, since that takes as long as parsing a small DAG file.
+    It is created on first use, because its creation takes as long as parsing a small DAG file.
     """
     return msgspec.msgpack.Decoder(list[Command])
 
 
 class BlockingLink:
-    """A child's end of the link without an event loop: slot workers, parsers, callback workers.
+    """A child's end of the link without an event loop, in slot workers, parsers, callback workers.
 
-    ``send`` may be called from one thread while another is in ``receive``.
+    One thread may call ``send`` while another is in ``receive``.
     """
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
 
     def send(self, messages: Sequence[object]) -> None:
-        """Send messages in as few frames as possible; blocks while the socket's buffer is full.
+        """Send messages in as few frames as possible. Blocks while the socket's buffer is full.
 
         Raises:
             LinkClosed: If the daemon has closed the link or died.
@@ -148,7 +148,7 @@ class BlockingLink:
             raise LinkClosed(str(exc)) from exc
 
     def receive(self) -> list[Command]:
-        """Return the commands of the next frame; blocks until it is complete.
+        """Return the commands of the next frame. Blocks until the frame is complete.
 
         Raises:
             LinkClosed: If the daemon has closed the link or died.
@@ -176,9 +176,10 @@ Incoming = TypeVar("Incoming")
 class Link(asyncio.Protocol, Generic[Incoming]):
     """One end of a link on an event loop. Created by ``daemon_link`` and ``child_link``.
 
-    The loop's own callback passes the messages of all complete frames together to ``on_messages``,
-    without a task in between. When the other end closes the link or sends something invalid,
-    ``on_closed`` is called once, with the reason; after that, no message follows.
+    The loop calls the transport's callback, which passes the messages of all complete frames
+    together to ``on_messages``, without a task in between. When the other end closes the link or
+    sends something invalid, ``on_closed`` is called once, with the reason. After that, no message
+    follows.
     """
 
     def __init__(
@@ -197,14 +198,14 @@ class Link(asyncio.Protocol, Generic[Incoming]):
 
     @property
     def is_open(self) -> bool:
-        """Whether ``send`` still reaches an open socket."""
+        """Whether the socket is still open, so that ``send`` has an effect."""
         return self._transport is not None and not self._transport.is_closing()
 
     def send(self, messages: Sequence[object]) -> None:
         """Send messages in as few frames as possible. Never blocks.
 
-        If the link is closed, it does nothing and does not raise, because ``on_closed`` reports the
-        end. The receiver of that call knows which messages were sent and never answered.
+        If the link is closed, this does nothing and does not raise, because ``on_closed`` reports
+        the end. The callee of ``on_closed`` knows which of its messages were never answered.
         """
         if self._transport is not None and not self._transport.is_closing():
             for frame in frames(messages):
@@ -221,7 +222,8 @@ class Link(asyncio.Protocol, Generic[Incoming]):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the loop."""
-        # A socket's transport can always write, though uvloop's does not derive from this class.
+        # The transport of a socket can always write, although uvloop's does not derive from this
+        # class.
         self._transport = cast(asyncio.WriteTransport, transport)
 
     def data_received(self, data: bytes) -> None:

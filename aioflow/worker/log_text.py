@@ -1,8 +1,8 @@
-"""Lines of task output as people read them, and a program that finds those that match a pattern.
+"""Lines of task output as shown to users, and a program that finds lines that match a pattern.
 
-Only the standard library is imported, so that the program starts quickly. It runs in a process of
-its own, because Python's regular expressions may take for ever and cannot be interrupted: the
-process limits its processor time and memory.
+Only the standard library is imported, so that the program starts quickly. It runs in a separate
+process, because a search with one of Python's regular expressions may take forever and cannot be
+interrupted. The process limits its processor time and memory.
 
 The program reads a JSON line with the filter, then blocks: a length and that many bytes. For each
 block it writes the number of matches, and the position in the block of each matching line. All
@@ -37,20 +37,20 @@ _TIME = r"\[?\d{4}-\d\d-\d\d[ T][\d:.,]{8,15}(?:Z|[+-]\d\d:?\d\d)?\]?[ |\[<]{1,6
 
 
 def _record_with(words: str) -> str:
-    """Return a pattern of the beginning of a record with one of some levels."""
+    """Return a pattern for the beginning of a record whose level is one of these words."""
     return rf"(?:{_TIME})?(?:[\[<]?({words})[\]>]?(?=[\s:|])|\[({words.lower()}) *\])"
 
 
 _RECORD = re.compile(_record_with(_WORDS), re.ASCII)
 _NOT_BY_LINE = re.compile(r"\\[AZ]|\(\?[aiLmsux-]")
-"""Parts of a pattern with another meaning in a text of several lines."""
+"""Matches the parts of a pattern that would have another meaning in a text of several lines."""
 
 _JSON_RECORD = re.compile(r'\{.{0,300}?"(?:level|levelname|severity)": *"(\w{1,12})"')
 _TRACEBACK = ("Traceback (most recent call last):", "  + Exception Group Traceback")
 
 
 def shown_text(line: bytes) -> str:
-    r"""Return a line as a terminal would leave it: what a ``\r`` overwrites is left out.
+    r"""Return a line as a terminal would show it, without the text that a ``\r`` overwrites.
 
     Escape sequences remain. A long line is cut.
     """
@@ -61,7 +61,7 @@ def shown_text(line: bytes) -> str:
 
 
 def plain_text(text: str) -> str:
-    """Return a text without escape sequences of a terminal."""
+    """Return a text without terminal escape sequences."""
     return _ESCAPES.sub("", text) if "\x1b" in text else text
 
 
@@ -69,8 +69,8 @@ class Levels:
     """Finds the levels of consecutive lines.
 
     A line has a level if it begins like a log record: with the level, or with a time and the level,
-    in the form of ``logging`` or another known form, or as JSON. An indented line after it has its
-    level, and a traceback has the level ``error``.
+    in the form of ``logging`` or another known form, or as JSON. Indented lines after a record have
+    the record's level. A traceback has the level ``error``.
     """
 
     def __init__(self) -> None:
@@ -79,16 +79,19 @@ class Levels:
 
     @property
     def is_between(self) -> bool:
-        """Whether no record or traceback continues in the next line."""
+        """Whether the next line continues neither a record nor a traceback."""
         return self._level is None and not self._is_traceback
 
     def skip(self) -> None:
-        """Treat the record as ended whose lines are not wanted. A traceback continues."""
+        """Treat the current record as ended, because its lines are not wanted.
+
+        A traceback continues.
+        """
         if not self._is_traceback:
             self._level = None
 
     def of(self, text: str) -> str | None:
-        """Return the level of the next line; ``None`` if it has none."""
+        """Return the level of the next line; ``None`` if the line has none."""
         if text.startswith(_TRACEBACK):
             self._level, self._is_traceback = "error", True
             return self._level
@@ -112,13 +115,13 @@ def _level_of(text: str) -> str | None:
 
 
 class LineFilter(NamedTuple):
-    """The lines that are wanted.
+    """A filter that selects lines.
 
     Attributes:
         search: Text or pattern that a line contains; empty for any line.
         is_regex: Whether ``search`` is a regular expression.
         is_case: Whether upper and lower case differ.
-        level: The lowest level; a line without a level is not included. ``None`` for any line.
+        level: The lowest level. Lines without a level are excluded then. ``None`` for any line.
     """
 
     search: str = ""
@@ -128,20 +131,20 @@ class LineFilter(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Whether every line is wanted."""
+        """Whether the filter selects every line."""
         return not self.search and self.level is None
 
     def compile(self) -> re.Pattern[str]:
         """Return the pattern.
 
         Raises:
-            re.error: If it is no regular expression.
+            re.error: If ``search`` is not a valid regular expression.
         """
         pattern = self.search if self.is_regex else re.escape(self.search)
         return re.compile(pattern, 0 if self.is_case else re.IGNORECASE)
 
     def problem(self) -> str:
-        """Return why the pattern is not valid; empty if it is."""
+        """Return why the pattern is invalid; empty if it is valid."""
         try:
             self.compile()
         except (re.error, OverflowError, RecursionError) as exc:
@@ -177,8 +180,8 @@ class LineFilter(NamedTuple):
     def _matches_of_level(self, data: bytes, least: int) -> Iterator[int]:
         """Yield the starts of matching lines with at least a level.
 
-        Only records can have the level, and the lines that belong to them. So after a line without
-        the level, the next line to examine is one that may begin such a record.
+        Only records, and the lines that belong to them, can have the level. So after a line without
+        the level, the search continues at the next line that may begin a record with it.
         """
         pattern = self.compile() if self.search else None
         begins = _begins_of(least)
@@ -206,7 +209,7 @@ class LineFilter(NamedTuple):
 
 @cache
 def _begins_of(least: int) -> re.Pattern[bytes]:
-    """Return a pattern of lines that may begin a record with at least a level, or a traceback."""
+    """Return a pattern for lines that may begin a traceback, or a record with at least a level."""
     wanted = LEVELS[least:]
     names = [*wanted, *(name for name, level in _NAMES.items() if level in wanted)]
     record = _record_with("|".join(names).upper())
@@ -216,7 +219,7 @@ def _begins_of(least: int) -> re.Pattern[bytes]:
 
 
 def _find_in_block(data: bytes, search: str, *, is_case: bool) -> Iterator[int]:
-    """Yield the starts of lines that contain a text of ASCII, in a block of ASCII."""
+    """Yield the starts of lines that contain an ASCII text, in an ASCII block."""
     wanted = search.encode() if is_case else search.lower().encode()
     text = data if is_case else data.lower()
     position = 0
@@ -230,7 +233,7 @@ def _find_in_block(data: bytes, search: str, *, is_case: bool) -> Iterator[int]:
 def _search_block(data: bytes, pattern: re.Pattern[str]) -> Iterator[int]:
     """Yield the starts of matching lines.
 
-    A match in the block only tells where to look: it may extend over several lines.
+    A match in the block shows only which lines to check, because it may extend over several lines.
     """
     text = data.decode("ascii")
     by_line = re.compile(pattern.pattern, pattern.flags | re.MULTILINE)
@@ -254,9 +257,9 @@ def _lines(data: bytes) -> Iterator[tuple[int, int]]:
 def main() -> None:
     """Search blocks from standard input until it ends.
 
-    The first answer is empty, or says why the pattern is not valid. The argument is a limit on the
-    processor time for the pattern, and for each block. At the limit the process is killed by
-    ``SIGPROF``, since Python cannot interrupt a search.
+    The first answer is empty if the pattern is valid, and otherwise contains the reason why it is
+    not. The argument is a limit on the processor time for the pattern, and for each block. At the
+    limit the process is killed by ``SIGPROF``, since Python cannot interrupt a search.
     """
     import resource
     import signal

@@ -1,8 +1,8 @@
 """The role ``parser``: imports each DAG file or plug-in in a fork and reports its definitions.
 
-The parent has imported what every DAG file needs and never runs user code. Each file gets a fresh
+The parent has imported what every DAG file needs and never runs user code. Each file gets a new
 process, which costs a fork instead of a full start. The parent supervises the fork. The effects of
-a file are confined to its own process, and all processes that the file starts are killed.
+a file are confined to its process, and all processes that the file starts are killed.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ __all__ = (
 
 
 def inspect_plugin(entry_point: str) -> Inspected:
-    """Import a plug-in and return its triggers, or the failure.
+    """Import a plug-in. Return its triggers, or the failure.
 
     Args:
         entry_point: ``module``, for all trigger classes it names; or ``module:Class``.
@@ -86,13 +86,16 @@ def inspect_plugin(entry_point: str) -> Inspected:
 
 
 def _trigger_kinds(found: list[object], package: str) -> Iterator[TriggerKind]:
-    """Yield the public triggers defined in the plug-in's own package, not those it only imports."""
+    """Yield the public triggers defined in the plug-in's own package.
+
+    Imported ones are left out.
+    """
     for cls in found:
         if not (isinstance(cls, type) and issubclass(cls, Trigger)):
             continue
         if cls.__module__.partition(".")[0] == package and not cls.__name__.startswith("_"):
             summary = (inspect.getdoc(cls) or "").partition("\n")[0]
-            # A dataclass without a docstring gets its signature as one.
+            # A dataclass without a docstring gets its signature as its docstring.
             has_own = "__doc__" in vars(cls) and not summary.startswith(f"{cls.__name__}(")
             public = tuple(map(str, cls.public_fields))
             yield TriggerKind(class_path(cls), summary if has_own else "", public)
@@ -157,7 +160,7 @@ def _parse(
     except BaseException as exc:  # noqa: BLE001 - a DAG file may raise anything
         problem = exc
     used.opened.end()
-    # Restore first: what the file replaced may not work.
+    # Restore first, because names that the file replaced may not work.
     changed = shared.restore()
     replaced = modules.end()
     failures = [_patched_failure(changed)] if changed else []
@@ -175,7 +178,7 @@ def _parse(
 
 
 def _of_interpreter(parsed: Parsed, interpreter: str, found: Sequence[DAG]) -> Parsed:
-    """Note the interpreter in the DAGs of a file, and refuse those that name another one."""
+    """Record the interpreter in the DAGs of a file. Reject DAGs that name another one."""
     wrong = [
         DagFailure(
             "file.python_differs",
@@ -193,12 +196,12 @@ def _of_interpreter(parsed: Parsed, interpreter: str, found: Sequence[DAG]) -> P
 
 
 def _shown_interpreter(name: str) -> str:
-    """Return an interpreter as messages name it."""
+    """Return the name of an interpreter for messages."""
     return f"python {name!r}" if name else "the python of the daemon"
 
 
 def _beside(used: UsedFiles) -> DataFiles:
-    """Return the files used by a failed DAG file: a change to any of them causes a new parse."""
+    """Return the files that a failed DAG file uses. A change to any of them causes a new parse."""
     try:
         return used.found()
     except BadFiles:
@@ -206,7 +209,7 @@ def _beside(used: UsedFiles) -> DataFiles:
 
 
 def _isolated(parsed: Parsed, changes: Sequence[str]) -> Parsed:
-    """Mark the DAGs of a file as isolated, each in its own worker process, and add the reasons."""
+    """Mark the DAGs of a file as isolated in separate worker processes, and add the reasons."""
     if not changes:
         return parsed
     reasons = tuple(f"importing the file {change}"[:_REASON_LENGTH] for change in changes)
@@ -273,17 +276,17 @@ def _dag_failure(problem: BaseException, folder: Path) -> DagFailure:
 
 
 _EXTRAS = {"jinja2": "templates", "jsonschema": "params", "referencing": "params"}
-"""The extra of ``aioflow-worker`` with each library that aioflow imports only when it is needed."""
+"""For each library that aioflow imports only when needed, the ``aioflow-worker`` extra with it."""
 
 
 def _advice(problem: ImportError) -> str:
-    """Return what to install, if a library of aioflow is missing in this environment."""
+    """Return what to install if a library that aioflow needs is missing in this environment."""
     extra = _EXTRAS.get(problem.name or "")
     return f"; install aioflow-worker[{extra}] in the environment of this file" if extra else ""
 
 
 def _innermost_line(problem: BaseException, folder: Path) -> int:
-    """Return the innermost line of the author's own code in the traceback, or 0."""
+    """Return the innermost line of the author's code in the traceback; 0 if there is none."""
     line = 0
     for frame, number in traceback.walk_tb(problem.__traceback__):
         if frame.f_code.co_filename.startswith(f"{folder}/"):
@@ -309,7 +312,8 @@ def _reached(reach: Reach) -> tuple[tuple[str, ...], tuple[str, ...]]:
 def _follow(reach: Reach, folder: Path, problem: BaseException | None) -> None:
     """Add the files that were imported, and the paths where a module was not found.
 
-    A helper that fails to import is not in ``sys.modules``, but fixing it must cause a new parse.
+    A helper that fails to import is not in ``sys.modules``, but a fix of the helper must cause a
+    new parse.
     """
     below = f"{folder}/"
     found = [
@@ -352,7 +356,7 @@ _CHUNK = 64 * 1024
 
 
 class Forking:
-    """The parser's parent process, which forks for each file.
+    """The parser's parent process, which forks a child for each file.
 
     Args:
         sock: The socket of the link.
@@ -372,7 +376,7 @@ class Forking:
         gc.freeze()  # pages that are never written are not copied after a fork
 
     def run(self, first: Sequence[Command] = ()) -> None:
-        """Process one file after the other until the link closes."""
+        """Process one file after another until the link closes."""
         commands = list(first)
         while True:
             for command in commands:
@@ -418,7 +422,7 @@ class Forking:
             os.close(output)
             limit_parser(command.limits.memory_bytes)
             handle_parse_command(command, _LinkOfFork(sock), self._shared, self._modules)
-            # Skip threads and exit handlers of the file.
+            # Exit without waiting for the file's threads and running its exit handlers.
             os._exit(0)
         except BaseException as exc:  # noqa: BLE001 - nothing may lead back into the fork's parent
             print_traceback(exc)
@@ -427,9 +431,9 @@ class Forking:
 
 
 class _LinkOfFork(BlockingLink):
-    """A link that exits the process if the imported file has closed it.
+    """A link that exits the process if the imported file has closed the link's socket.
 
-    The inode is compared, because the file may have opened another one with the same number.
+    The inode is compared, because the file may have opened another socket with the same number.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -449,7 +453,7 @@ class _LinkOfFork(BlockingLink):
 
 
 class _Watch:
-    """Supervises one forked process until it and all processes it started have ended."""
+    """Supervises one forked process until it has ended, with all processes that it started."""
 
     def __init__(self, pid: int, sock: socket.socket, output: int, limits: ParserLimits) -> None:
         self._pid = pid
@@ -504,7 +508,7 @@ class _Watch:
                 self._went_beyond = ("timeout", f"parsing took longer than {seconds:g} s")
 
     def _take_rest(self) -> None:
-        """Read what the process had sent when it died, including the end of its output."""
+        """Read all that the process had sent before it died, including the end of its output."""
         self._take_output()
         poll = select.poll()
         poll.register(self._sock, select.POLLIN)
@@ -527,7 +531,7 @@ class _Watch:
         return bool(data)
 
     def _take_reports(self) -> bool:
-        """Read the reports, ignoring any after the answer. Return whether there may be more."""
+        """Read the reports. Ignore any after the answer. Return whether there may be more."""
         try:
             data = self._sock.recv(_CHUNK * 16, socket.MSG_DONTWAIT)
             self._buffer += data
@@ -556,7 +560,10 @@ class _Watch:
             self._went_beyond = ("processes", message)
 
     def _kill(self) -> None:
-        """Kill the process. If it sent no answer, kill its whole session before that grows."""
+        """Kill the process.
+
+        If it sent no answer, first kill its whole session, before that grows.
+        """
         for kill in (os.kill,) if self._answer is not None else (os.killpg, os.kill):
             # The process may not have created its session yet. Until it is waited for, it exists at
             # least as a zombie. A process that now belongs to another user cannot be killed.

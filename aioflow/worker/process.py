@@ -1,7 +1,7 @@
 """The operating system's settings of a child process, and its memory pressure.
 
-A child dies with its parent, and before its parent if memory runs out. A parser also limits its
-memory, CPU time and core dumps. A child that uses too much memory evicts coroutines.
+A child dies with its parent. If memory runs out, it is killed before its parent. A parser also
+limits its memory, CPU time and core dumps. A child that uses too much memory evicts coroutines.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = (
 )
 
 PARSER_CPU_SECONDS = 60
-"""CPU time limit of a parser. Normally its parent's wall clock limit applies long before that."""
+"""CPU time limit of a parser. Normally its parent's wall clock limit applies long before."""
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -38,7 +38,7 @@ _NICE = 5
 
 _OOM_SCORES = {"async": 300, "triggers": 300, "quarantine": 400, "slot": 400, "callbacks": 400}
 _SPARE_OOM_SCORE = 500
-"""Score of a parser. It is the highest, because the death of a parser interrupts no try."""
+"""OOM score of a parser. It is the highest, because the death of a parser interrupts no try."""
 
 _HIGHEST_OOM_SCORE = 1_000
 
@@ -47,8 +47,8 @@ def die_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
     """Have the kernel send this process a signal when its parent dies.
 
     If the parent died before this call, the closed link shows that. For the kernel, the parent is
-    the *thread* that started this process: children that a daemon starts from a pool's thread die
-    with that thread.
+    the *thread* that started this process. If a daemon starts children from a pool's thread, they
+    die with that thread.
     """
     _prctl(_PR_SET_PDEATHSIG, number)
 
@@ -56,7 +56,7 @@ def die_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
 def adopt_orphans() -> None:
     """Make this process the parent of all orphaned descendants.
 
-    No descendant can then escape from it, even in a session of its own.
+    No descendant can then escape from it, even in a new session.
     """
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
@@ -65,21 +65,21 @@ def die_before_parent(role: str) -> None:
     """Have the kernel kill this process before the daemon if memory runs out.
 
     The kernel kills the largest process, and perhaps a second one before the memory of the first is
-    freed. Without this setting, that may be the daemon, which would stop all work. With it, the
-    kernel counts this process and those it starts as larger than they are, by some tenths of the
-    machine's memory. The addition is smallest in a shared child, whose death interrupts many tries,
-    and largest in a parser. The value inherited from the daemon is added. See
+    freed. Without this setting, one of the two may be the daemon, which would stop all work. With
+    it, the kernel counts this process and those it starts as larger than they are, by some tenths
+    of the machine's memory. The addition is smallest in a shared child, whose death interrupts many
+    tries, and largest in a parser. The value inherited from the daemon is added. See
     ``proc_pid_oom_score_adj(5)``.
     """
     scores = Path("/proc/self/oom_score_adj")
-    # Without this file the kernel uses its default choice.
+    # Without this file the kernel makes its default choice.
     with contextlib.suppress(OSError):
         score = int(scores.read_text()) + _OOM_SCORES.get(role, _SPARE_OOM_SCORE)
         scores.write_text(str(min(score, _HIGHEST_OOM_SCORE)))
 
 
 def lower_priority() -> None:
-    """Yield the CPU to other processes if it is busy."""
+    """Let other processes have the CPU first when it is busy."""
     os.nice(_NICE)
 
 
@@ -121,13 +121,13 @@ def take_socket(name: str) -> socket.socket:
 
 
 MEMORY_POLL_SECONDS = 1.0
-"""Minimum seconds between two checks: the memory of evicted coroutines is not freed at once."""
+"""Minimum seconds between two checks, because memory of evicted coroutines is not freed at once."""
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def own_memory() -> int:
-    """Return the bytes of resident memory of this process that are not shared with files."""
+    """Return the bytes of this process's resident memory that are not shared with files."""
     _, resident, shared, *_ = Path("/proc/self/statm").read_bytes().split()
     return (int(resident) - int(shared)) * _PAGE_BYTES
 
@@ -136,7 +136,7 @@ class MemoryPressure:
     """Compares the memory in use with a limit.
 
     Args:
-        limit_bytes: 0 for no limit.
+        limit_bytes: The limit; 0 for none.
         meter: Returns the bytes in use.
     """
 
@@ -146,7 +146,7 @@ class MemoryPressure:
         self._next_check = 0.0
 
     def is_due(self, now: float) -> bool:
-        """Return whether a check is due. One is due every ``MEMORY_POLL_SECONDS``."""
+        """Return whether a check is due, which is the case every ``MEMORY_POLL_SECONDS``."""
         if not self._limit_bytes or now < self._next_check:
             return False
         self._next_check = now + MEMORY_POLL_SECONDS

@@ -1,10 +1,10 @@
 """The process tree below a child, as the kernel reports it: count it, kill it, kill orphans.
 
 Reading the processes of the machine blocks for some milliseconds. If a process forks twice, the
-grandchild gets another parent, so neither its parent nor its session leads to this process. It
-still inherits the resource limit that marks this process (see ``processes.orphans``). A process
-with this mark is an orphan unless a chain of living parents leads from it to this process. So a
-pool, server or tracker that later tasks reuse survives, with its workers.
+grandchild gets another parent, so neither its parent nor its session leads to this process. The
+grandchild still inherits the resource limit that marks this process (see ``processes.orphans``). A
+process with this mark is an orphan unless a chain of living parents leads from it to this process.
+So a pool, server or tracker that later tasks reuse survives, with its workers.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ProcessStat(NamedTuple):
     """The status of one process.
 
     Attributes:
-        is_zombie: Whether it has ended without being reaped by its parent.
+        is_zombie: Whether the process has ended but was not yet reaped by its parent.
         start_ticks: Start time, in the kernel's clock ticks since boot.
     """
 
@@ -52,7 +52,7 @@ class ProcessStat(NamedTuple):
 
 def process_ids() -> Iterator[int]:
     """Yield the ids of all processes."""
-    for name in os.listdir(_PROC):  # noqa: PTH208 - thousands of Path objects for a name each
+    for name in os.listdir(_PROC):  # noqa: PTH208 - would create thousands of Path objects
         if name.isdigit():
             yield int(name)
 
@@ -69,7 +69,7 @@ def has_children() -> bool:
 def own_children() -> set[int]:
     """Return the process ids of the children of this process, including zombies."""
     try:
-        # One list per thread; adopted processes are in the list of the first thread.
+        # There is one list per thread. Adopted processes are in the list of the first thread.
         return {pid for thread in os.listdir(_THREADS) for pid in _children_of(thread)}  # noqa: PTH208
     except FileNotFoundError:  # kernel without CONFIG_PROC_CHILDREN, or a thread ended
         me = os.getpid()
@@ -103,8 +103,10 @@ PATIENCE_SECONDS = 0.1
 """Grace period for processes about to end, such as helpers whose parent has just died."""
 
 DEATH_SECONDS = 5.0
-"""Time limit for killing. A process that takes longer hangs in the kernel; the parent of this
-process handles it."""
+"""Time limit for killing a process.
+
+If it is exceeded, the process hangs in the kernel, and the parent of this process handles it.
+"""
 
 _POLL_SECONDS = 0.002
 
@@ -126,7 +128,7 @@ def machine_thread_count() -> int:
 
 
 def kill_descendants() -> int:
-    """Kill and reap all processes below this one; return how many had to be killed.
+    """Kill and reap all processes below this one. Return how many had to be killed.
 
     Call ``adopt_orphans`` first, so that no process is missed.
     """
@@ -135,7 +137,7 @@ def kill_descendants() -> int:
     is_over = _wait_for_end(PATIENCE_SECONDS)
     while not is_over and time.monotonic() < until:
         found = _living_descendants()
-        # Stop all of them first: running ones may fork faster than they are killed.
+        # Stop all of them first, because running processes may fork faster than they are killed.
         for number in (signal.SIGSTOP, signal.SIGKILL):
             for pid in found:
                 # Skip a process that now belongs to another user, which we cannot kill.
@@ -147,7 +149,7 @@ def kill_descendants() -> int:
 
 
 def _wait_for_end(seconds: float) -> bool:
-    """Reap ended children until none is left or the time is over. Return whether none is left."""
+    """Reap ended children until none is left or the time is up. Return whether none is left."""
     until = time.monotonic() + seconds
     while _reap_children():
         if time.monotonic() > until:
@@ -168,7 +170,7 @@ def _reap_children() -> bool:
 
 
 def _living_descendants() -> set[int]:
-    """Return all processes below this one except zombies; children of zombies are included."""
+    """Return all processes below this one except zombies. Children of zombies are included."""
     children: dict[int, list[tuple[int, bool]]] = {}
     for pid in process_ids():
         known = process_stat(pid)
@@ -207,7 +209,8 @@ class Orphans:
         killed: set[int] = set()
         until = time.monotonic() + DEATH_SECONDS
         while left and time.monotonic() < until:
-            # Stop all of them first: running ones may fork faster than they are killed.
+            # Stop all of them first, because running processes may fork faster than they are
+            # killed.
             for number in (signal.SIGSTOP, signal.SIGKILL):
                 for pid in left:
                     self._signal(pid, number)
@@ -219,11 +222,13 @@ class Orphans:
     def _may_exist(self) -> bool:
         """Return whether this process has a child, or had one since the last call.
 
-        An orphan's parent was such a child, or a descendant of one. When a child has been waited
-        for, its page faults have been added to the sum, unless SIGCHLD is ignored.
+        Only if so, there can be orphans: the former parent of an orphan was such a child, or a
+        descendant of one. When a child has been waited for, its page faults have been added to the
+        sum, unless SIGCHLD is ignored.
         """
         before, self._faults = self._faults, _faults_of_children()
-        # `signal.getsignal` converts the handler into an enum, which takes longer than all this.
+        # `signal.getsignal` converts the handler into an enum, which takes longer than this whole
+        # function.
         return (
             self._faults != before
             or has_children()
@@ -231,7 +236,7 @@ class Orphans:
         )
 
     def _find_after(self, seconds: float) -> set[int]:
-        """Wait until there are no orphans or the timeout is over. Return the remaining orphans."""
+        """Wait until there are no orphans or the timeout expires. Return the remaining orphans."""
         until = time.monotonic() + seconds
         while (found := self._find()) and time.monotonic() < until:
             time.sleep(_POLL_SECONDS)
@@ -249,7 +254,7 @@ class Orphans:
             return False  # it has ended, or belongs to another user
 
     def _is_orphan(self, pid: int, below: set[int]) -> bool:
-        """Return whether no chain of living parents leads from a process to one in ``below``.
+        """Return whether no chain of living parents leads from a process to a process in ``below``.
 
         If there is such a chain, add its processes to ``below``.
         """
@@ -257,7 +262,7 @@ class Orphans:
         while pid and pid not in below:
             stat = process_stat(pid)
             if stat is None:
-                return bool(chain)  # its parent has just ended: it is being re-parented
+                return bool(chain)  # the parent has just ended: it is being re-parented
             if stat.is_zombie and not chain:
                 return False
             chain.add(pid)
@@ -271,7 +276,8 @@ class Orphans:
         with contextlib.suppress(ProcessLookupError):
             handle = os.pidfd_open(pid)
             try:
-                # The number may have been reused: only the handle is sure to mean this process.
+                # The process id may have been reused. Only the handle is sure to refer to this
+                # process.
                 if self._is_ours(pid):
                     signal.pidfd_send_signal(handle, number)
             finally:

@@ -46,14 +46,17 @@ __all__ = (
 )
 
 ABANDONED_LIMIT = 100
-"""If this many coroutines have outlived their cancellation, the process exits, to be replaced."""
+"""Number of coroutines that outlived cancellation at which the process exits, to be replaced."""
 
 GIVEN_UP = 70
 """Exit status of a process that exits because of ``ABANDONED_LIMIT``."""
 
 REPORTS_AT_ONCE = 250
-"""Number of reports at which they are sent without waiting for the end of the loop iteration. So if
-a thousand coroutines end in one iteration, the daemon handles the first ones while others run."""
+"""Number of reports that are sent without waiting for the end of the loop iteration.
+
+So if a thousand coroutines end in one iteration, the daemon handles the first ones while others
+run.
+"""
 
 Of = TypeVar("Of")
 
@@ -79,7 +82,7 @@ class ReportBuffer:
         self._pending_queries: dict[int, tuple[Callable[[Any, Reply], None], Any]] = {}
         self._open_queries: dict[int, Callable[[Reply], None]] = {}
         # Start from the clock, so that a late reply to an earlier process matches no query of this
-        # one.
+        # process.
         self._numbers = itertools.count(time.monotonic_ns())
 
     def connect(self, link: Link[Command]) -> None:
@@ -103,8 +106,8 @@ class ReportBuffer:
         """Call ``send`` in the next flush, and send its reports before those already buffered.
 
         So a query that many tasks share is sent before the end of any of them is reported. If the
-        query were made for a task's run after the end of that task, the daemon would refuse it for
-        all the tasks.
+        query were made on behalf of a task's run after the end of that task, the daemon would
+        refuse it for all the tasks.
         """
         self._flush_soon()
         self._before_flush.append(send)
@@ -133,7 +136,7 @@ class ReportBuffer:
             os._exit(GIVEN_UP)
 
     async def is_outdated(self) -> bool:
-        """Return whether installed packages have changed, which may explain a failure just now."""
+        """Return whether installed packages have changed, which may explain a recent failure."""
         if self._installed is None:
             return False
         check = partial(self._installed.check_again, time.monotonic())
@@ -164,7 +167,7 @@ class ReportBuffer:
     def query_then(
         self, run_no: int, kind: str, body: bytes, then: Callable[[Of, Reply], None], of: Of
     ) -> int:
-        """Send a query; call ``then(of, reply)`` when the reply arrives. There is no timeout.
+        """Send a query. Call ``then(of, reply)`` when the reply arrives. There is no timeout.
 
         Returns:
             The number of the query, for ``cancel_query``.
@@ -178,20 +181,20 @@ class ReportBuffer:
         return number
 
     def open_query(self, take: Callable[[Reply], None]) -> int:
-        """Open a continuing query and return its number; ``take`` gets every reply to it."""
+        """Open a continuing query and return its number. ``take`` gets every reply to it."""
         number = next(self._numbers)
         self._open_queries[number] = take
         return number
 
     def extend_query(self, number: int, run_no: int, kind: str, body: bytes) -> None:
-        """Extend a continuing query by further targets."""
+        """Add further targets to a continuing query."""
         self.report(Query(number, run_no, kind, body))
 
     def cancel_query(self, number: int, parts: tuple[int, ...] = ()) -> None:
-        """Cancel a query that has no reply yet; otherwise do nothing.
+        """Cancel a query that has no reply yet. Any other query is ignored.
 
         Args:
-            parts: Cancel only these parts of a continuing query; if empty, cancel the whole query.
+            parts: Cancel only these parts of a continuing query. If empty, cancel the whole query.
         """
         if number not in self._pending_queries and number not in self._open_queries:
             return
@@ -201,7 +204,7 @@ class ReportBuffer:
         self.report(CancelQuery(number, parts))
 
     def handle_reply(self, answer: Reply) -> None:
-        """Pass a reply to its waiter, if the query has not been withdrawn."""
+        """Pass a reply to its waiter, unless the query has been cancelled."""
         take = self._open_queries.get(answer.question)
         if take is not None:
             take(answer)
@@ -218,7 +221,7 @@ def _resolve(waiting: asyncio.Future[Reply], answer: Reply) -> None:
 
 
 class Role(Protocol):
-    """How a shared child handles its commands.
+    """The role of a shared child: how it handles its commands.
 
     Attributes:
         evicted: Number of suspended coroutines that were evicted for lack of memory.
@@ -242,7 +245,10 @@ RoleFactory: TypeAlias = Callable[[ReportBuffer, CrashRecorder, Hello], Role]
 
 
 def _new_event_loop() -> asyncio.AbstractEventLoop:
-    """Return an event loop; that of uvloop where it is installed, as it is beside the daemon."""
+    """Return a new event loop.
+
+    It is uvloop's if uvloop is installed, as it is beside the daemon.
+    """
     try:
         import uvloop
     except ImportError:
@@ -281,14 +287,14 @@ def serve(role: RoleFactory, hello: Hello, first: Sequence[Command], sock: socke
             _log.warning("user code outside of any try raised %s; continuing", type(exc).__name__)
         if serving.done() and (problem := serving.exception()) is not None:
             raise problem
-    # The daemon no longer listens; waiting for coroutines to end would only delay the exit.
+    # The daemon no longer listens. Waiting for coroutines to end would only delay the exit.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
 
 
 def _watch(recorder: CrashRecorder, hello: Hello) -> None:
-    """Start the watchdog thread, which reports what blocks the loop of this thread."""
+    """Start the watchdog thread, which reports code that blocks the event loop of this thread."""
     nonce = os.environ.pop("AIOFLOW_LOG_NONCE", "").encode()
     if nonce:
         say, limit = announcer(nonce), hello.stall_seconds
@@ -344,12 +350,15 @@ class OutputForwarder:
         sys.stderr = Attributed(sys.stderr, current, self._buffer, is_stderr=True)
 
     def add(self, of: tuple[TaskNo, StartNo], text: str) -> None:
-        """Add text to the output of a try or trigger."""
+        """Add a text to the output of a try or trigger."""
         if text:
             self._buffer.add(of, text.encode("utf-8", "backslashreplace"))
 
     def flush(self, of: tuple[TaskNo, StartNo]) -> None:
-        """Report the buffered output of a try or trigger, before a report that must follow."""
+        """Report the buffered output of a try or trigger.
+
+        Called before a report that must come after it.
+        """
         if self._buffer.has_output:
             for output in self._buffer.take(of):
                 self._reports.report(output)

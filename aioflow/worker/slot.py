@@ -1,4 +1,4 @@
-"""The role ``slot``: runs ``def`` bodies one after the other in the main thread.
+"""The role ``slot``: runs ``def`` bodies one after another in the main thread.
 
 A second thread reads commands, so that a prefetched try can be recalled while another try runs.
 Both threads claim a try by one atomic ``dict.pop``: a try is either started or recalled, never
@@ -98,10 +98,10 @@ def run_body(
     results: ResultFiles,
     transfer: ResultTransfer | None = None,
 ) -> Ended:
-    """Run a try in this thread and return its report. User code cannot make it raise.
+    """Run a try in this thread and return its report. User code cannot make this function raise.
 
     Args:
-        runs: The known runs; the run of the try must be among them.
+        runs: The known runs. They must include the run of the try.
         ask: Queries the daemon for results of parents and for declared values. It blocks, and
             threads of user code may call it.
         tell: Called with the label before the body runs, and later each time writing the result
@@ -181,7 +181,7 @@ def _fetch_page(
 
 
 def result_files(hello: Hello, ask: AskDaemon) -> ResultFiles:
-    """Return the result files of a process that may block while the daemon copies one."""
+    """Return the result files of a process that may block while the daemon copies a result."""
 
     def copy(run_no: int, task_no: int, start_no: int) -> None:
         wanted = FilesWanted(((task_no, start_no),))
@@ -210,8 +210,9 @@ class Slot:
     """One slot worker.
 
     Args:
-        link: Link to the daemon; ``Hello`` has already been received from it.
-        nonce: Distinguishes the marks that aioflow writes to the output from what user code prints.
+        link: Link to the daemon, which has already sent ``Hello``.
+        nonce: Distinguishes the marks that aioflow writes to the output from the output of user
+            code.
     """
 
     def __init__(self, link: BlockingLink, hello: Hello, nonce: bytes) -> None:
@@ -235,7 +236,7 @@ class Slot:
         self._orphans = Orphans()
 
     def run(self, first: Sequence[Command] = ()) -> None:
-        """Serve ``first``, the commands received with ``Hello``, and then until the link closes."""
+        """Serve the commands that came with ``Hello``, and then until the link closes."""
         line_by_line()
         configure_logging()
         for command in first:
@@ -248,7 +249,7 @@ class Slot:
             ended = self._run_one(start)
             start = self._next(block=False)
             if start is not None:
-                # One frame carries the end of one try and the start of the next.
+                # One frame contains the end of one try and the start of the next.
                 self._send([ended, TaskStarted(start.task_no, start.start_no, now())])
                 continue
             self._busy = False
@@ -299,9 +300,9 @@ class Slot:
     def _next(self, *, block: bool) -> StartTask | None:
         """Return the next try that was not recalled, and mark this process as busy.
 
-        If the queue is empty, return ``None`` unless ``block`` is set. ``None`` is also returned if
-        the link is closed, and if installed packages have changed. In that case this process ends,
-        and a new one gets the tries that have not started.
+        If the queue is empty, return ``None`` unless ``block`` is set. Also return ``None`` if the
+        link is closed or installed packages have changed. This process then ends. After a change of
+        packages, a new process gets the tries that have not started.
         """
         while block or not self._queue.empty():
             key = self._queue.get()
@@ -339,7 +340,8 @@ class Slot:
             if self._descriptors.restore():
                 flush()  # buffered output that a closed descriptor refused belongs to this try
             if os.getpid() != self._pid:
-                # User code forked and returned in the forked process, which must not continue here.
+                # User code has forked and returned in the forked process, which must not continue
+                # here.
                 os._exit(0)
             if killed := self._orphans.kill():
                 said = (
@@ -348,9 +350,9 @@ class Slot:
                 self._descriptors.write(said.encode())
 
     def _fetch_code(self, run_no: RunNo) -> None:
-        """Fetch the code of a try's version, unless it is there or cannot be had now.
+        """Fetch the code of a try's version, unless it is already there.
 
-        In the latter case the try reports that the code is missing, and is repeated later.
+        If the code cannot be fetched, the try reports that it is missing, and is repeated later.
         """
         info = self._runs.info(run_no)
         if info is None or (self._code / info.version).is_dir():

@@ -1,6 +1,6 @@
-"""The standard streams of a child: line buffering, logging, and the try each output belongs to.
+"""The standard streams of a child: line buffering, logging, and attribution of output to tries.
 
-In a child that runs one try at a time the streams are restored after each try. In a shared child
+In a child that runs one try at a time, the streams are restored after each try. In a shared child,
 ``print`` is routed to the log of the try whose coroutine prints.
 """
 
@@ -34,7 +34,7 @@ __all__ = (
 )
 
 IDLE = (0, 0)
-"""The numbers in the mark after a try that no other try follows. No try has these numbers."""
+"""The numbers in the mark after a try that is not followed by another. No try has these numbers."""
 
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -43,11 +43,12 @@ class Descriptors:
     """The original descriptors 1 and 2, duplicated where user code does not find them.
 
     The open files are marked with this process as their owner (``F_SETOWN``). Without ``O_ASYNC``
-    the owner has no effect. All copies of a descriptor have the same owner. Reading the owner after
-    every try takes a third of the time of ``fstat``.
+    the owner has no effect. All copies of a descriptor have the same owner. The owner is read after
+    every try, because that takes a third of the time of ``fstat``.
 
     Args:
-        nonce: Distinguishes the marks that aioflow writes to the output from what user code prints.
+        nonce: Distinguishes the marks that aioflow writes to the output from the output of user
+            code.
     """
 
     def __init__(self, nonce: bytes) -> None:
@@ -66,7 +67,7 @@ class Descriptors:
         os.write(self._originals[1], data)
 
     def restore(self) -> bool:
-        """Restore the descriptors if a try changed them. Return whether that was the case."""
+        """Restore the descriptors if a try changed them. Return whether a try had changed them."""
         try:
             if fcntl(1, F_GETOWN) == fcntl(2, F_GETOWN) == self._owner:
                 return False
@@ -102,13 +103,13 @@ def configure_logging() -> None:
 
 
 def flush() -> None:
-    """Flush what user code printed, whatever it did to the streams."""
+    """Flush all output of user code, whatever user code did to the streams."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except (AttributeError, OSError, ValueError):
-            # The stream was closed, replaced, or redirected to a full disk: the output is lost,
-            # but the try must not fail.
+            # The stream was closed, replaced, or redirected to a full disk. The output is lost, but
+            # the try must not fail.
             continue
 
 
@@ -132,13 +133,13 @@ def _reopened(descriptor: int) -> TextIO:
 
 
 PENDING_LIMIT = 4 * 1024 * 1024
-"""Maximum bytes buffered for a slow daemon. Further output is dropped, and the log says so."""
+"""Maximum bytes buffered for a slow daemon. Further output is dropped, and the log states that."""
 
 _CHUNK = 64 * 1024
 
 
 class OutputOwner(Protocol):
-    """The source of output: a try, a trigger, or a watch, which has no log of its own."""
+    """The source of output: a try, a trigger, or a watch. A watch has no log."""
 
     @property
     def key(self) -> tuple[TaskNo, StartNo] | None:
@@ -149,7 +150,7 @@ class OutputOwner(Protocol):
 class OutputBuffer:
     """Buffers the output of tries until it is sent, up to a limit.
 
-    Both the loop's thread and threads that user code starts there write to the buffer.
+    Both the loop's thread and threads started by user code write to the buffer.
 
     Args:
         wake: Called from any thread when the empty buffer receives data.
@@ -183,7 +184,7 @@ class OutputBuffer:
             self._wake()
 
     def take(self, of: tuple[TaskNo, StartNo] | None = None) -> list[Output]:
-        """Remove and return the buffered output of one try or of all, ready to be sent."""
+        """Remove and return the buffered output of one try or of all tries, ready to be sent."""
         if of is not None and of not in self._pending and of not in self._dropped:
             return []
         with self._lock:
@@ -208,7 +209,7 @@ class OutputBuffer:
 
 
 class _AttributedBytes(io.RawIOBase):
-    """The ``buffer`` of an ``Attributed`` stream."""
+    """The ``buffer`` attribute of an ``Attributed`` stream."""
 
     def __init__(self, stream: Attributed) -> None:
         self._stream = stream
@@ -262,7 +263,7 @@ class Attributed(io.TextIOBase):
         self._real.flush()
 
     def close(self) -> None:
-        """Do nothing: the stream is shared by all tries of this child."""
+        """Do nothing, because all tries of this child share the stream."""
 
     def write(self, text: str) -> int:
         printing = self._current()

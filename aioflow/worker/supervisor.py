@@ -1,14 +1,14 @@
-"""The supervisor of a worker on a machine without a daemon: starts it, and ends all of it.
+"""The supervisor of a worker on a machine without a daemon: starts the worker and ends all of it.
 
-``python -P -m aioflow.worker.supervisor`` stands between an agent, such as the plug-in in a Dask
-worker, and one program. The agent holds the other ends of the program's link and output, so what
-the two exchange does not pass through here. The supervisor does what only a parent can do: report
-how the program ended, and kill every descendant, even one that created a session of its own.
+``python -P -m aioflow.worker.supervisor`` runs between an agent, such as the plug-in in a Dask
+worker, and one program. The agent holds the other ends of the program's link and output, so the
+messages between the two do not pass through the supervisor. The supervisor does what only a parent
+can do: report how the program ended, and kill every descendant, even one in its own session.
 
-It works without the agent. If the agent dies, or passes on no sign of life from the daemon for
-``contact_seconds``, the supervisor kills the program and ends. The agent may be stopped then, or
-the machine cut off. The daemon starts the try elsewhere after a longer time, so the two never run
-at the same time.
+The supervisor works without the agent. If the agent dies, or passes on no sign of life from the
+daemon for ``contact_seconds``, the supervisor kills the program and ends. The reason may be that
+the agent was stopped, or that the machine was cut off. The daemon waits for a longer time before it
+starts the try elsewhere, so the two executions never run at the same time.
 
 The control socket carries lines of JSON: to the supervisor a ``SupervisorOrder``, and back a
 ``ProgramStarted`` and a ``ProgramEnd``. After its order the agent sends single bytes: ``BEAT`` for
@@ -43,7 +43,7 @@ __all__ = (
 )
 
 SUPERVISOR_FD = "AIOFLOW_SUPERVISOR_FD"
-"""Variable with the descriptor of the supervisor's control socket."""
+"""Name of the variable with the descriptor of the supervisor's control socket."""
 
 BEAT = b"b"
 """Sent by the agent for each sign of life of the daemon."""
@@ -52,11 +52,14 @@ KILL = b"k"
 """Sent by the agent to end the program and everything that it has started."""
 
 _POLL_MS = 500
-"""Longest sleep. After the machine was suspended, the time without contact is checked this soon."""
+"""Longest sleep.
+
+After a suspension of the machine, the time without contact is checked this soon.
+"""
 
 
 class SupervisorOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """What to start.
+    """The program to start, and its settings.
 
     Attributes:
         descriptors: Inherited descriptors that the program inherits, too.
@@ -74,20 +77,21 @@ class SupervisorOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProgramStarted(msgspec.Struct, frozen=True, tag=True):
-    """The program runs."""
+    """The program is running."""
 
     pid: int
 
 
 class ProgramEnd(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """How the program ended. It and everything it had started are dead.
+    """How the program ended. The program and everything it had started are dead.
 
     Attributes:
-        returncode: As in ``subprocess``: negative for a signal. ``None`` if it was not started.
-        cause: Why the supervisor killed it: ``order``, ``agent``, ``contact`` or ``signal``. Empty
-            if it ended by itself or was killed by others.
-        strays: Number of processes that it left.
-        error: Why it was not started.
+        returncode: As in ``subprocess``: negative for a signal. ``None`` if the program was not
+            started.
+        cause: Why the supervisor killed the program: ``order``, ``agent``, ``contact`` or
+            ``signal``. Empty if it ended by itself or was killed by others.
+        strays: Number of processes that the program left behind.
+        error: Why the program was not started.
     """
 
     returncode: int | None
@@ -104,7 +108,7 @@ class _Control:
         self._heard = _now()
 
     def receive_order(self) -> SupervisorOrder | None:
-        """Return the order; ``None`` if the agent has died, or given it up meanwhile."""
+        """Return the order; ``None`` if the agent has died or has withdrawn the order."""
         data = b""
         while b"\n" not in data:
             piece = self._sock.recv(65536)
@@ -119,7 +123,7 @@ class _Control:
         return self._sock.fileno()
 
     def read(self) -> str:
-        """Read signs of life. Return why to kill the program; empty if there is no cause."""
+        """Read signs of life. Return why to kill the program; empty if there is no reason."""
         try:
             data = self._sock.recv(4096)
         except OSError:
@@ -136,11 +140,11 @@ class _Control:
         try:
             self._sock.sendall(msgspec.json.encode(message) + b"\n")
         except OSError:
-            return  # the agent has died: no one asks how the program ended
+            return  # the agent has died: the exit status is not needed
 
 
 def _now() -> float:
-    """Return the seconds since boot, including those for which the machine was suspended."""
+    """Return the seconds since boot, including the time for which the machine was suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -148,7 +152,8 @@ def main() -> int:
     """Run one program until it and everything it started are dead."""
     adopt_orphans()
     wake = _catch_signals()
-    # The control socket may not close when the agent dies, if a process that it forked has it.
+    # If the agent dies, the control socket stays open as long as a process that the agent forked
+    # has it.
     die_with_parent(signal.SIGTERM)
     control = _Control(take_socket(SUPERVISOR_FD))
     order = control.receive_order()
@@ -168,7 +173,7 @@ def main() -> int:
 
 
 def _catch_signals() -> socket.socket:
-    """Turn signals to end into bytes on a socket, and return it."""
+    """Turn termination signals into bytes on a socket. Return the socket."""
     wake, written = socket.socketpair()
     wake.setblocking(False)
     written.setblocking(False)
@@ -201,7 +206,7 @@ def _start(order: SupervisorOrder) -> subprocess.Popen[bytes]:
 def _watch(
     control: _Control, process: subprocess.Popen[bytes], wake: socket.socket, contact: float
 ) -> str:
-    """Wait for the end of the program; kill its group if there is a cause, and return that."""
+    """Wait for the end of the program. If there is a cause, kill its group. Return the cause."""
     ended = os.pidfd_open(process.pid)
     poll = select.poll()
     for source in (control, wake, ended):
@@ -213,7 +218,7 @@ def _watch(
             return cause
         found = control.read() if control.fileno() in ready else ""
         if found == "agent":
-            poll.unregister(control)  # it stays readable
+            poll.unregister(control)  # at its end it stays readable
         if wake.fileno() in ready:
             wake.recv(4096)
             found = found or "signal"
@@ -221,7 +226,7 @@ def _watch(
             found = "contact"
         cause = cause or found
         if cause:
-            # It is not reaped yet, so its process id cannot have been reused.
+            # The program is not reaped yet, so its process id cannot have been reused.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
 

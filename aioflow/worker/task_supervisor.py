@@ -2,9 +2,9 @@
 
 An anyio task group costs twice the memory per coroutine. If a coroutine in a group swallows its
 cancellation, the group keeps cancelling it in a busy loop. This supervisor cancels a coroutine once
-and awaits it with a timeout. After that the coroutine is abandoned: it may run on and is counted,
-but is never awaited again. Long computations run in slices, so that none of them blocks the event
-loop for long.
+and awaits it with a timeout. After the timeout the coroutine is abandoned: it is counted and may
+continue to run, but is never awaited again. Long computations run in slices, so that none of them
+blocks the event loop for long.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class UserCoroutine:
     """One supervised coroutine.
 
     Attributes:
-        ending: Why aioflow cancelled it; empty if aioflow did not. If it is cancelled and this is
-            empty, user code cancelled it.
-        abandoned: Whether it outlived its cancellation; its outcome is then ignored.
+        ending: Why aioflow cancelled it; empty if aioflow did not. If the coroutine is cancelled
+            and this is empty, user code cancelled it.
+        abandoned: Whether it outlived its cancellation. Its outcome is then ignored.
     """
 
     __slots__ = ("abandoned", "ending", "limit", "task")
@@ -59,14 +59,15 @@ class UserCoroutine:
 current_coroutine: contextvars.ContextVar[UserCoroutine | None] = contextvars.ContextVar(
     "current_coroutine", default=None
 )
-"""The supervised coroutine whose code is running, also in asyncio tasks that the code starts. This
-is one variable and not several, since each variable costs memory in the context of each
-coroutine."""
+"""The supervised coroutine whose code is running, including asyncio tasks that the code starts.
+
+This is a single variable, because each variable costs memory in the context of each coroutine.
+"""
 
 watching: contextvars.ContextVar[UserCoroutine | None] = contextvars.ContextVar(
     "watching", default=None
 )
-"""The watch that a trigger is joining. Queries made meanwhile are for all triggers of the watch."""
+"""The watch that a trigger is joining. Queries made meanwhile are on behalf of all its triggers."""
 
 Supervised = TypeVar("Supervised", bound=UserCoroutine)
 
@@ -116,7 +117,8 @@ class TaskSupervisor(Generic[Supervised]):
         context = self._context.copy()
         context.run(current_coroutine.set, hosted)
         hosted.task = self._loop.create_task(coroutine, context=context)
-        # The callback runs in that context, which contains `hosted`, so one callback serves all.
+        # The callback runs in that context, which contains `hosted`, so all coroutines share one
+        # callback.
         hosted.task.add_done_callback(self._on_end, context=context)
 
     def serve(self, coroutine: Coroutine[Any, Any, None]) -> None:
@@ -136,12 +138,12 @@ class TaskSupervisor(Generic[Supervised]):
         self.bound(hosted)
 
     def bound(self, hosted: Supervised) -> None:
-        """Abandon a coroutine unless it ends within the limit, counted from the first call."""
+        """Abandon a coroutine unless it ends within the limit, which starts with the first call."""
         if hosted.limit is None:
             hosted.limit = self._loop.call_later(self._limit_seconds, self._abandon, hosted)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        # Only `start` sets it in this context.
+        # Only `start` sets the variable in this context.
         hosted: Supervised = current_coroutine.get()  # type: ignore[assignment]
         if hosted.limit is not None:
             hosted.limit.cancel()
@@ -178,7 +180,7 @@ class TaskSupervisor(Generic[Supervised]):
 
 
 SLICE_SECONDS = 0.005
-"""Maximum seconds of a slice."""
+"""Maximum duration of a slice, in seconds."""
 
 T = TypeVar("T")
 
@@ -187,7 +189,7 @@ class Slices:
     """Runs computations in slices. Each loop iteration runs at most one slice of one computation.
 
     Args:
-        seconds: Length of a slice.
+        seconds: Maximum duration of a slice.
     """
 
     def __init__(self, seconds: float = SLICE_SECONDS) -> None:
@@ -197,8 +199,8 @@ class Slices:
     async def run(self, steps: Steps[T]) -> T:
         """Run all steps and return their result.
 
-        If no other computation waits, the first step runs immediately; most computations need only
-        one.
+        If no other computation waits, the first step runs immediately. Most computations have only
+        one step.
         """
         result: T
         try:

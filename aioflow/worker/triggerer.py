@@ -66,7 +66,7 @@ CLEANUP_SECONDS = 10.0
 """Timeout of ``cleanup``. A cancelled ``run`` gets the same time to end."""
 
 _RUN, _SERIALISE = "trigger", "unserializable"
-"""Stages that follow the creation of the trigger, as named in failures."""
+"""The stages that follow the creation of the trigger, as named in failures."""
 
 _FINISHED = "finished"
 _CANCELLED = "cancelled"
@@ -77,14 +77,14 @@ _PAUSED = "paused"
 class TriggerHost:
     """Runs each trigger as one supervised coroutine, or as a data-only entry of a shared watch.
 
-    An assignment ends with the first event, on ``StopTrigger``, or when the trigger fails. Then
+    An assignment ends with the trigger's first event, with its failure, or on ``StopTrigger``. Then
     ``cleanup`` runs, and ``TriggerEnded`` tells the daemon that nothing of the trigger remains in
-    this process. If a data-only trigger can end without an instance, its event confirms the end
-    itself (``is_last``).
+    this process. If a data-only trigger can end without an instance, its event itself confirms the
+    end (``is_last``).
     """
 
     evicted = 0
-    """Always 0: this role suspends no coroutines."""
+    """Always 0, because this role suspends no coroutines."""
 
     def __init__(
         self,
@@ -119,8 +119,9 @@ class TriggerHost:
             case StopTrigger():
                 hosted = self._hosted.get(command.trigger_no)
                 if hosted is None or hosted.assignment_id != command.assignment_id:
-                    # It ended by itself in the meantime. Its end has been confirmed, or the command
-                    # was meant for an earlier process. It is harmless to confirm the end again.
+                    # The trigger ended by itself in the meantime. Its end has been confirmed, or
+                    # the command was meant for an earlier process. It is harmless to confirm the
+                    # end again.
                     at = (command.trigger_no, command.assignment_id, now())
                     self._reports.report(TriggerEnded(*at, reason=command.reason))
                 else:
@@ -206,7 +207,7 @@ class TriggerHost:
     def _join(self, hosted: HostedTrigger, command: StartTrigger, trigger: Trigger[Any]) -> bool:
         """Register a trigger in its shared watch and keep only its data.
 
-        Return whether the trigger shares a watch.
+        Return whether the trigger has a shared watch.
         """
         share = trigger.share()
         if share is None:
@@ -227,12 +228,12 @@ class TriggerHost:
         try:
             payload = await self._slices.run(payload_of(event, name))
             packed(TriggerFired(0, 0, 0, 0, payload, event.key, ends))
-        except Exception as exc:  # noqa: BLE001 - what an event holds is user code
+        except Exception as exc:  # noqa: BLE001 - the content of an event is user code
             fail = self.failed(exc)
 
         def tell(wait: Wait) -> None:
             if self._hosted.get(wait.number) is not wait:
-                return  # it was stopped in the meantime
+                return  # the trigger was stopped in the meantime
             if wait.command is not None:
                 self._finish(wait, event=event)
             elif fail is not None:
@@ -264,7 +265,7 @@ class TriggerHost:
         event: TriggerEvent[object] | None = None,
         failure: Failure | None = None,
     ) -> None:
-        """End the assignment of a data-only trigger; build an instance only if the end needs it."""
+        """End the assignment of a data-only trigger. Build an instance only if the end needs it."""
         if wait.command is None:
             self._forget(wait)
             self._reports.report(
@@ -306,7 +307,7 @@ class TriggerHost:
     # ── one assignment ──────────────────────────────────────────────────────────────────
 
     async def _host(self, hosted: HostedTrigger, command: StartTrigger) -> None:
-        # A trigger that waits for days keeps only this frame and that of `run` alive.
+        # Only this frame and that of `run` exist while a trigger waits for days.
         try:
             events = await self._begin(hosted, command)
             del command
@@ -315,8 +316,8 @@ class TriggerHost:
             try:
                 async for event in events:
                     if not await self._fire(hosted, event):
-                        # Yield, so that the event is sent before cleanup code can block the loop or
-                        # crash the process.
+                        # Yield to the loop, so that the event is sent before cleanup code can block
+                        # the loop or crash the process.
                         await asyncio.sleep(0)
                         break
             finally:
@@ -334,7 +335,7 @@ class TriggerHost:
             await self._clean_up(hosted.trigger, hosted.ending or _FINISHED)
 
     async def _wait_for_replacement(self) -> None:
-        """If installed packages have changed, wait to be replaced: the next process may succeed."""
+        """Wait to be replaced if installed packages have changed. The next process may succeed."""
         if await self._reports.is_outdated():
             await asyncio.get_running_loop().create_future()
 
@@ -367,7 +368,7 @@ class TriggerHost:
         return prepare(trigger, since=since, since_us=since_us, last=last, number=number)
 
     def _finish_running(self, hosted: HostedTrigger) -> None:
-        """Mark a trigger as finished. From now on, only the cleanup timeout limits it."""
+        """Mark a trigger as finished. From then on, only the cleanup timeout limits it."""
         hosted.is_over = True
         self._supervisor.bound(hosted)
 
@@ -433,7 +434,7 @@ class TriggerHost:
             self._watches.gone(hosted, LostInHost())
             return
         if isinstance(hosted, FireTimePreview):
-            return  # its answer has been sent
+            return  # the preview has been answered
         if hosted.is_data:
             return
         if self._hosted.get(hosted.number) is hosted:
@@ -465,7 +466,7 @@ def has_cleanup(cls: type[Trigger[Any]]) -> bool:
 
 
 async def _close(events: AsyncIterator[object]) -> None:
-    """Close a generator. Log what it raises; only a cancellation propagates."""
+    """Close a generator. Log the exceptions that it raises. Only a cancellation propagates."""
     if isinstance(events, AsyncGenerator):
         try:
             await events.aclose()
@@ -480,7 +481,7 @@ def _kill(trigger: Any) -> object:
 
 
 def call_cleanup(trigger: Any, reason: str) -> object:
-    """Call ``cleanup`` with the arguments that it accepts: Airflow's takes no reason."""
+    """Call ``cleanup`` with the arguments that it accepts. Airflow's takes no reason."""
     takes_reason = bool(inspect.signature(trigger.cleanup).parameters)
     return trigger.cleanup(reason) if takes_reason else trigger.cleanup()
 

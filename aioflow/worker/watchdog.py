@@ -2,9 +2,9 @@
 
 The watchdog is a thread that sleeps until a step runs. Then it polls a few times per limit. If the
 same step is still running after the limit, it reports the line at which the loop's thread is. It
-cannot use the link, which the blocked loop serves. So it writes its report as a line to the output
-pipe, with a nonce known only to this child and the daemon. A line without the nonce is ordinary
-output.
+cannot use the link, because the blocked loop serves the link. So it writes its report as a line to
+the output pipe, with a nonce known only to this child and the daemon. A line without the nonce is
+ordinary output.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ __all__ = (
 
 
 LINE_LIMIT = 4096
-"""Maximum bytes of a line. A pipe writes that much atomically (``PIPE_BUF``)."""
+"""Maximum bytes of a line. A pipe writes this much atomically (``PIPE_BUF``)."""
 
 _SOURCE_LOCATION_LENGTH = 500
 _LINE_WORD = b" stall "
 
 
 class BlockedLoop(msgspec.Struct, frozen=True, array_like=True):
-    """A step of user code that blocks the loop, or has blocked it.
+    """A step of user code that is blocking the loop, or has blocked it.
 
     Attributes:
-        incident: Number of this stall in the process; several lines may report one stall.
+        incident: Number of this stall in the process. Several lines may report one stall.
         number: Number of the task or trigger, as in the crash recorder.
-        milliseconds: Duration so far; the total duration if the stall is over.
+        milliseconds: Duration so far, or the total duration if the stall is over.
         source_location: File, line and function at which the step was seen.
         is_loading: Whether the step is importing code, which is slow only once.
         is_over: Whether the loop runs again.
@@ -99,7 +99,7 @@ class BlockedLoopReader:
             return None  # a write too large to be atomic was mixed into the line
 
     def _unfinished(self, data: bytes) -> int:
-        """Return the start of an incomplete line; if there is none, the end of the data."""
+        """Return the start of an incomplete line, or the end of the data if there is none."""
         start = data.rfind(b"\x1e", max(0, len(data) - LINE_LIMIT))
         if start < 0:
             return len(data)
@@ -109,12 +109,15 @@ class BlockedLoopReader:
 
 LOOKS_PER_LIMIT = 5
 SAY_AGAIN_SECONDS = (0.4, 0.5, 0.7, 1.0, 1.4, 2.0, 3.0, 5.0, 7.0, 10.0, 20.0)
-"""Durations of a step, in seconds, at which it is reported again. Its end is reported, too. The
-daemon uses these reports to decide how long it keeps waiting."""
+"""Durations of a step, in seconds, at which it is reported again.
+
+Its end is reported, too. From these reports the daemon decides how long it continues to wait.
+"""
 
 LATE_LOOKS = 2
-"""If a poll is late and this process used no CPU time since the last poll, at most this many
-polling periods are counted."""
+"""Maximum number of polling periods that are counted if a poll is late and this process used no CPU
+time since the last poll.
+"""
 
 _SLEEP_SECONDS = 1.0
 _OURS = f"{Path(__file__).parents[1]}{os.sep}"
@@ -159,13 +162,13 @@ class Standstill:
 
 
 class Watchdog:
-    """Watches the steps of one loop's thread. Call ``start`` once; it never ends.
+    """Watches the steps of one loop's thread. Call ``start`` once; the watchdog never ends.
 
     Args:
         recorder: The crash recorder, which the steps sign.
         say: Called in the watchdog's thread with each report, while the loop is blocked.
         limit_seconds: Longer steps are reported. A step of 1.5 times the limit is always detected.
-        code: Folder of the code versions, in which the user's own code is.
+        code: Folder of the code versions, which contains the user's own code.
     """
 
     def __init__(
@@ -221,7 +224,7 @@ class Watchdog:
             limit = next(limits)
 
     def _mark(self, word: memoryview[int]) -> Iterator[float]:
-        """Restart the measurement with the current or next step. Return when to report it."""
+        """Restart the measurement with the current or next step. Yield the time to report it."""
         self._standstill.begin(time.monotonic(), time.process_time())
         word[1] = MARKED
         return iter((*self._limits, float("inf")))
@@ -254,7 +257,7 @@ class Watchdog:
 
 
 def announcer(nonce: bytes) -> Callable[[BlockedLoop], None]:
-    """Return a function that writes to the present target of descriptor 2.
+    """Return a function that writes to the current target of descriptor 2.
 
     The target stays the same if user code redirects the descriptor later.
     """

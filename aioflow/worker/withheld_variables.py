@@ -8,7 +8,7 @@ from types import FrameType, TracebackType
 __all__ = ("WITHHELD", "last_frame", "take_names", "withheld_variable_hint")
 
 WITHHELD = "AIOFLOW_CHILD_WITHHELD"
-"""The variable in which the daemon passes the withheld names, without their values."""
+"""The variable in which the daemon passes the names of withheld variables, without their values."""
 
 _WHERE = ("<frozen os>", "/os.py")
 
@@ -35,7 +35,7 @@ def withheld_variable_hint(problem: BaseException) -> str:
 
 
 def _is_lookup(trace: TracebackType | None) -> bool:
-    """Return whether ``os.environ`` raised the exception."""
+    """Return whether the exception was raised by ``os.environ``."""
     frame = last_frame(trace)
     return frame is not None and frame.f_code.co_filename.endswith(_WHERE)
 

@@ -128,7 +128,7 @@ def chain() -> None:
 
 
 class Late(Operator):
-    """Waits for an instant; returns how many milliseconds after it the next line ran."""
+    """Waits until a time; returns how many milliseconds after it the next line ran."""
 
     def __init__(self, *, due: float, **options: Any) -> None:
         super().__init__(**options)
@@ -164,15 +164,15 @@ def burst(count: int = 10_000, due: float = 0.0) -> None:
 
 
 running: list[float] = []
-"""When each trigger of this process began to run, wall time."""
+"""The wall time at which each trigger of this process began to run."""
 
 all_begun: defaultdict[int, asyncio.Event] = defaultdict(asyncio.Event)
-"""Set once all of a round have."""
+"""By round: set once all triggers of the round have begun."""
 
 
 @dataclass
 class Begun(Trigger[list[float]]):
-    """Run a coroutine that continues when all have begun; the last one reports the time."""
+    """Waits until all triggers of its round have begun; reports the first and the last time."""
 
     count: int
 

@@ -67,7 +67,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def chosen(figure: str | None) -> list[str]:
-    """Return the measurements that give the named figures."""
+    """Return the measurements that give these figures, separated by commas; all by default."""
     if not figure:
         return list(MEASUREMENTS)
     names = figure.split(",")
@@ -99,9 +99,10 @@ def _measure(options: argparse.Namespace) -> None:
 
 @contextlib.contextmanager
 def _unwound_by_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP unwind the block as Ctrl-C does: it stops systems, removes folders.
+    """Let SIGTERM and SIGHUP end the block as Ctrl-C does, so that systems are stopped.
 
-    A signal that is ignored stays ignored, such as SIGHUP under ``nohup``.
+    Folders are removed, too. A signal that is ignored, such as SIGHUP under ``nohup``, stays
+    ignored.
     """
 
     def leave(number: int, _: object) -> None:

@@ -1,4 +1,4 @@
-"""aioflow itself: a daemon of this checkout, asked over its socket, counted in its database."""
+"""aioflow itself: a daemon of this checkout, used by its socket and measured by its database."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ class DaemonInstance:
 
     def _immediate(self, count: int) -> dict[str, Any]:
         run_id, _ = self._run("immediate", {"count": count})
-        return {"ended": self._count(run_id, TASK_SUCCESS) - 1}  # without the list
+        return {"ended": self._count(run_id, TASK_SUCCESS) - 1}  # the list's task does not count
 
     def recorded(self) -> list[int]:
         """Return the children with a recorded success."""
@@ -175,13 +175,13 @@ class DaemonInstance:
     # ── requests and rows ───────────────────────────────────────────────────────────────
 
     def _request(self, dag_id: str, conf: dict[str, Any] | None) -> tuple[str, float]:
-        """Make a run; return its id and when it was requested."""
+        """Start a run; return its id and the time of the request."""
         self._daemon.knows(dag_id, timeout=self._left())
         began = time.monotonic()
         return self._daemon.trigger(dag_id, conf), began
 
     def _run(self, dag_id: str, conf: dict[str, Any] | None) -> tuple[str, float]:
-        """Make a run and wait for its end; return its id, and the seconds."""
+        """Start a run and wait for its end; return its id, and the seconds."""
         run_id, began = self._request(dag_id, conf)
         self._until_true(lambda: self._has_ended(run_id))
         seconds = time.monotonic() - began
@@ -206,12 +206,15 @@ class DaemonInstance:
         wait_until(look, self._left(), growth=0.002)
 
     def _fetch(self, sql: str, run_id: str = "") -> Sequence[Any]:
-        """Read rows over a connection of our own; the daemon returned the run's id."""
+        """Read rows over our own connection, with ``run_id`` inserted into the statement.
+
+        This is safe, because the daemon itself returned the id.
+        """
         statement = sql.replace("{}", run_id)
         if not self._start.database:
             with self._daemon.database() as database:
                 return database.execute(statement).fetchall()
-        if self._database is None:  # one connection for all looks: each costs the server a process
+        if self._database is None:  # one for all polls: each costs the server a process
             self._database = Database(self._runner, self._start.database)
         return self._database.ask(statement)
 

@@ -18,7 +18,7 @@ SYSTEM = System(
         "sqlalchemy[asyncio]==2.1.9",
         "aiosqlite==0.22.1",
         "asyncpg==0.32.0",
-        "sniffio==1.3.1",  # it imports that, but requires it through an older anyio only
+        "sniffio==1.3.1",  # imported, but required only through an older anyio
     ),
     program="with_apscheduler.py",
     variants=(

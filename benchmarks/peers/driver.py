@@ -1,4 +1,7 @@
-"""Runs the cells: ours, a peer, ours, the next peer, ...; writes a line for each value."""
+"""The run of the cells: ours, a peer's, ours, the next peer's, ...; each value becomes a line.
+
+A cell is one measurement of one variant of a system.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ __all__ = ("Conditions", "Job", "Machine", "Postgres", "lines_of", "missing", "p
 LOOK_SECONDS = 0.5
 LOOKS = 3
 ONCE = frozenset({"density"})
-"""Measured in the first round only: it takes minutes, and its sizes are four measurements."""
+"""Measurements for the first round only: it takes minutes, and has four sizes of its own."""
 
 
 class Job(NamedTuple):
@@ -53,7 +56,7 @@ class Job(NamedTuple):
 
 
 class Conditions(NamedTuple):
-    """What else the machine did, and how fast its disk was."""
+    """The other work of the machine, and the speed of its disk."""
 
     load: float
     others: float
@@ -84,9 +87,9 @@ class Machine(NamedTuple):
 def plan(
     ours: System, peers: Sequence[System], measurements: Sequence[str], rounds: int
 ) -> Iterator[Job]:
-    """Yield the cells: before every second one of a peer, the one of ours they are compared with.
+    """Yield the cells: one of aioflow, then up to two cells of peers that are compared with it.
 
-    Cells that are compared with the same variant of ours follow each other.
+    All cells that are compared with the same variant of aioflow are consecutive.
     """
     for number in range(1, rounds + 1):
         for name in measurements:
@@ -137,7 +140,7 @@ def run(
     tiny: bool = False,
     patience: float = 1.0,
 ) -> Iterator[Line]:
-    """Run the cells until they are done or the time is over; yield the lines.
+    """Run the cells until all are done or ``seconds`` have passed; yield the lines.
 
     A cell that failed or took too long is not run again in a later round.
     """
@@ -159,7 +162,7 @@ def run(
 def lines_of(
     job: Job, machine: Machine, folder: Path, *, tiny: bool = False, patience: float = 1.0
 ) -> Iterator[Line]:
-    """Run one cell; yield a line per figure, also if there is no value."""
+    """Run one cell; yield a line per figure, even if the figure has no value."""
     measurement = MEASUREMENTS[job.measurement]
     size = measurement.tiny if tiny else job.system.sizes.get(job.measurement, measurement.size)
     before = _quiet(machine)
@@ -203,7 +206,7 @@ def _values(job: Job, machine: Machine, start: Start, size: int) -> list[Value]:
     except Failed as failure:
         note = f"failed: {str(failure).strip().splitlines()[-1]}"
         print(failure, file=sys.stderr)
-    except Exception as error:  # noqa: BLE001 - the other cells are run all the same
+    except Exception as error:  # noqa: BLE001 - the other cells must still run
         note = f"failed: {error}".splitlines()[0]
         traceback.print_exc()
     return [Value(figure, None, note) for figure in measurement.figures]
@@ -236,12 +239,12 @@ def _line(job: Job, value: Value, conditions: Conditions) -> Line:
 
 @cache
 def run_id() -> str:
-    """Return when this process measured first."""
+    """Return the time of the first measurement of this process."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _rounded(value: float) -> float:
-    """Keep four digits: more would be noise."""
+    """Round to four significant digits. More would be noise."""
     return float(f"{value:.4g}")
 
 
@@ -274,7 +277,7 @@ class Postgres:
             yield self._server.url_of(name)
         finally:
             asyncio.run(self._execute(f"DROP DATABASE {name} WITH (FORCE)"))
-            asyncio.run(self._execute("CHECKPOINT"))  # its cost does not fall into the next cell
+            asyncio.run(self._execute("CHECKPOINT"))  # so that the next cell does not pay for it
 
     async def _execute(self, statement: str) -> None:
         connection = await asyncpg.connect(self._server.url)
@@ -289,7 +292,7 @@ class Postgres:
 
 
 def cores_in_use() -> float:
-    """Return how many cores are in use, over half a second."""
+    """Return the average number of cores in use over half a second."""
     return psutil.cpu_percent(interval=LOOK_SECONDS) * (os.cpu_count() or 1) / 100
 
 

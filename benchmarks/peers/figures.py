@@ -1,4 +1,4 @@
-"""What is measured: the cells, their figures, their sizes and time limits."""
+"""The definitions of the measurements: their figures, sizes and time limits."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Figure(NamedTuple):
 
 
 class Measurement(NamedTuple):
-    """One cell that can be run: a system is started for it and stopped after it.
+    """One measurement. A system is started for it and stopped after it.
 
     Attributes:
         what: Describes the work.
-        figures: The figures it gives, by their names.
+        figures: Names of the figures that it gives.
         size: Number of tasks, hops, children or waits, unless a system declares its own.
-        tiny: The same to try it.
+        tiny: The size for a quick trial.
         seconds: Time limit, from the start of the system to its stop.
     """
 
@@ -38,7 +38,7 @@ class Measurement(NamedTuple):
 
 KILL_SECONDS = 120
 AFTER_KILL = 0.6
-"""The part of these seconds in which the second start must end all tasks."""
+"""Share of ``KILL_SECONDS`` within which the second start must end all tasks."""
 
 FIGURES: Mapping[str, Figure] = {
     "tasks_async": Figure("durable no-op tasks, `async def`", "tasks/s", "higher"),
@@ -85,7 +85,7 @@ FIGURES: Mapping[str, Figure] = {
     "density_idle": Figure("CPU while they wait, by number", "% of a core", "lower"),
 }
 
-# The long ones last: where the time is over, a round lacks them alone.
+# The long ones are last, so that a round lacks only these if the time runs out.
 MEASUREMENTS: Mapping[str, Measurement] = {
     "start": Measurement("start, idle for 5 s", ("start_ready", "start_memory"), 1, 1, 90),
     "tasks_async": Measurement(

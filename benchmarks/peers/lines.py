@@ -1,4 +1,4 @@
-"""One value of one system in one round, and the file of them."""
+"""Lines, each with one value of one system in one round, and the file that contains them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ("FILE", "OTHERS_LIMIT", "Line", "append", "read")
 FILE = Path(__file__).parent / "results" / "peers.jsonl"
 
 OTHERS_LIMIT = 0.4
-"""Cores. A value taken while other processes used more is marked."""
+"""Number of cores. A value is marked if other processes used more while it was measured."""
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,14 +20,15 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         variant: How the system was run: its database and, if not the usual ones, its settings.
-        version: Of the main package.
+        version: Version of the main package.
         measurement: The cell that was run; it may give several figures.
         value: ``None`` if the system does not do this, or did not end within the time limit.
         size: Number of tasks, hops, children or waits.
         run: When the command that measured it was started.
-        round: Counted from 1; 0 in a line that says that a system does not do this.
+        round: Number of the round, from 1; 0 in a line about a feature that the system lacks.
         beside: The variant of aioflow that this is compared with.
-        load: Of the last minute, before the cell. The system measured before is part of it.
+        load: Load average of the last minute before the cell. It includes the system measured
+            before.
         others: Cores that other processes used just before or just after the cell.
         durability: What a commit survives, and by which setting.
         note: Why there is no value, or a remark that the page prints beside it.
@@ -55,17 +56,17 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_missing(self) -> bool:
-        """Return whether the system does not have the feature at all."""
+        """Whether the system does not have the feature at all."""
         return self.round == 0
 
     @property
     def was_loaded(self) -> bool:
-        """Return whether the machine had other work while this was measured."""
+        """Whether the machine had other work while this was measured."""
         return self.others > OTHERS_LIMIT
 
 
 def append(file: Path, lines: Iterable[Line]) -> None:
-    """Add lines to the file, which is created with its folder if there is none."""
+    """Append lines to the file. Create the file and its folder if they do not exist."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("ab") as written:
         for line in lines:
@@ -73,10 +74,10 @@ def append(file: Path, lines: Iterable[Line]) -> None:
 
 
 def read(file: Path) -> list[Line]:
-    """Return all lines of a file, none if it does not exist.
+    """Return all lines of a file; none if it does not exist.
 
     Raises:
-        ValueError: A line is damaged; the message has its number.
+        ValueError: If a line is damaged. The message has its number.
     """
     if not file.exists():
         return []

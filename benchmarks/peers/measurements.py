@@ -1,4 +1,4 @@
-"""How each cell is measured, for all systems by the same code."""
+"""The measurement of each cell, by the same code for all systems."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from benchmarks.peers.system import Instance, Start, TimedOut, wait_until
 __all__ = ("MEASURES", "Cell", "Ledger", "Value", "read_ledger")
 
 IDLE_SECONDS = 5.0
-"""How long nothing happens before memory is read, and while idle CPU is."""
+"""Idle time before memory is read. Idle CPU is measured during this time."""
 
 SETTLE_SECONDS = 2.0
 """Pause between the hand-over of waits and the measurement of what they cost."""
@@ -32,7 +32,7 @@ WARM_TASKS = 50
 
 
 class Value(NamedTuple):
-    """One figure. Where it has a size of its own, that replaces the one of the cell."""
+    """The value of one figure. If ``size`` is set, it replaces the size of the cell."""
 
     figure: str
     value: float | None
@@ -46,8 +46,8 @@ class Cell(NamedTuple):
     Attributes:
         make: Makes an instance that does not run yet.
         server: Returns the processes of the database server, if there is one.
-        programs: Number of its programs that share the no-op tasks.
-        per_second: How many waits are due per second where their lateness is measured.
+        programs: Number of programs of the system that share the no-op tasks.
+        per_second: Number of waits due per second when their lateness is measured.
     """
 
     make: Callable[[Start], Instance]
@@ -99,7 +99,7 @@ def cpu_seconds(processes: Iterable[psutil.Process]) -> Counter[int]:
 def cpu_between(before: Mapping[int, int], after: Mapping[int, int]) -> float:
     """Return the seconds of processor time that was spent between two readings.
 
-    A process that ended between them counts in its parent, if that waited for it.
+    A process that ended between them is counted in its parent, if the parent waited for it.
     """
     return sum(max(0, spent - before.get(pid, 0)) for pid, spent in after.items()) / 1_000_000
 
@@ -108,7 +108,7 @@ def cpu_between(before: Mapping[int, int], after: Mapping[int, int]) -> float:
 
 
 def start(cell: Cell) -> list[Value]:
-    """Measure the second start in the same folder: the first one makes the tables."""
+    """Measure the second start in the same folder, because the first one creates the tables."""
     with _running(cell.make(cell.start)):
         pass
     instance = cell.make(cell.start)
@@ -124,7 +124,7 @@ def start(cell: Cell) -> list[Value]:
 def tasks(kind: str, cell: Cell) -> list[Value]:
     """Measure no-op tasks that do not depend on each other, shared by the system's programs."""
     with contextlib.ExitStack() as running:
-        threads = running.enter_context(ThreadPoolExecutor())  # first: a stop ends their requests
+        threads = running.enter_context(ThreadPoolExecutor())  # closed last: stops end its requests
         instances = [running.enter_context(_running(cell.make(cell.start)))]
         for number in range(1, cell.programs):
             folder = cell.start.folder / f"more{number}"
@@ -147,7 +147,7 @@ def _all(instances: Sequence[Instance], cell: Cell) -> list[psutil.Process]:
 def _share(
     threads: ThreadPoolExecutor, instances: Sequence[Instance], kind: str, count: int
 ) -> float:
-    """Let each do its part at the same time; return the seconds until the last is done."""
+    """Let all instances do their parts at the same time; return the seconds until all are done."""
     first, *others = instances
     part = count // len(instances)
     began = time.monotonic()
@@ -159,7 +159,10 @@ def _share(
 
 
 def chain(cell: Cell) -> list[Value]:
-    """Measure from the request to the end of the last hop, by hop; a first chain warms up."""
+    """Measure a chain from the request to the end of its last hop, after a chain to warm up.
+
+    The value is the time per hop.
+    """
     with _running(cell.make(cell.start)) as instance:
         instance.ask("chain", hops=2)
         seconds = instance.ask("chain", hops=cell.size)["seconds"]
@@ -167,7 +170,7 @@ def chain(cell: Cell) -> list[Value]:
 
 
 def fan(figure: str, cell: Cell) -> list[Value]:
-    """Measure from the request to the end of the fan-in, whose sum is checked."""
+    """Measure from the request to the end of the fan-in. Its sum is checked."""
     with _running(cell.make(cell.start)) as instance:
         instance.ask("fan", count=10)
         answer = instance.ask("fan", count=cell.size)
@@ -177,7 +180,7 @@ def fan(figure: str, cell: Cell) -> list[Value]:
 
 
 def waits(cell: Cell) -> list[Value]:
-    """Measure the hand-over, the cost while they wait, and their common end."""
+    """Measure the hand-over of waits, their cost, and how long their common end takes."""
     with _running(cell.make(cell.start)) as instance:
         bare = _bytes_without_waits(instance, cell)
         handed = instance.ask("waits", count=cell.size)["seconds"]
@@ -192,7 +195,7 @@ def waits(cell: Cell) -> list[Value]:
 
 
 def _idle(instance: Instance, cell: Cell) -> tuple[float, int]:
-    """Return per cent of a core, and bytes, of everything while nothing happens."""
+    """Return the processor time, in percent of a core, and the memory of all idle processes."""
     time.sleep(SETTLE_SECONDS)
     before, began = cpu_seconds(_all([instance], cell)), time.monotonic()
     time.sleep(IDLE_SECONDS)
@@ -202,7 +205,7 @@ def _idle(instance: Instance, cell: Cell) -> tuple[float, int]:
 
 
 def lateness(cell: Cell) -> list[Value]:
-    """Measure from each due instant to the line that runs next, by the wall clock."""
+    """Measure the time from when a wait is due to the next line that runs, by the wall clock."""
     with _running(cell.make(cell.start)) as instance:
         per_second = cell.per_second
         instance.ask("lateness", count=min(20, cell.size), per_second=per_second)
@@ -213,14 +216,14 @@ def lateness(cell: Cell) -> list[Value]:
 
 
 class Ledger(NamedTuple):
-    """What the tasks themselves wrote: their numbers in the order of the lines."""
+    """What the tasks wrote themselves: the numbers of the tasks, in the order of the lines."""
 
     started: list[int]
     ended: list[int]
 
 
 def read_ledger(file: Path, after: int = 0) -> Ledger:
-    """Read the lines ``start N`` and ``end N`` behind a byte offset."""
+    """Read the lines ``start N`` and ``end N`` after a byte offset."""
     if not file.exists():
         return Ledger([], [])
     words = [line.split() for line in file.read_bytes()[after:].decode().splitlines()]
@@ -272,7 +275,7 @@ def immediate(cell: Cell) -> list[Value]:
 
 
 def density(cell: Cell) -> list[Value]:
-    """Measure the cost of 100, 1,000, ... waits, as far as the time limit allows."""
+    """Measure the cost of 100, 1,000, ... waits, until the time limit is reached."""
     values, count = [], 0
     with _running(cell.make(cell.start)) as instance:
         bare = _bytes_without_waits(instance, cell)

@@ -1,4 +1,7 @@
-"""The page ``docs/benchmarks.md``, its plots and the table in the README, made from the lines."""
+"""The page ``docs/benchmarks.md``, its plots and the table in the README, made from the lines.
+
+A line is one measured value, see ``lines``.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ DRAWN = (
 GROWING = frozenset({
     "fan_1000", "fan_10000", "waits_handed_over", "waits_idle", "waits_ended", "kill_ended",
 })  # fmt: skip
-"""Figures of the whole work, which say nothing about that of another size."""
+"""Figures that depend on the size of the work, so that only equal sizes can be compared."""
 BY_NUMBER = ("density_bytes", "density_idle")
 CAUSES: Mapping[str, str] = {
     "start_ready": (
@@ -76,7 +79,7 @@ class Summary(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """One figure of a peer's variant beside the one of aioflow from the same run.
+    """One figure of a peer's variant, and the same figure of aioflow from the same run.
 
     Attributes:
         note: Why there is no value, or a remark printed beside it.
@@ -90,9 +93,10 @@ class Comparison(NamedTuple):
 
     @property
     def ratio(self) -> float | None:
-        """Return ``None`` if one of them has no value, or is 0, or if they count failures.
+        """How many times better aioflow is; ``None`` if the two cannot be compared.
 
-        Also if the figure grows with the size of the work, and the sizes differ.
+        They cannot if one of them has no value or is 0, or if they count failures, or if the figure
+        grows with the size of the work and the sizes differ.
         """
         if self.ours is None or self.theirs is None or FIGURES[self.figure].unit == "tasks":
             return None
@@ -108,7 +112,7 @@ class Comparison(NamedTuple):
 
 
 def compare(lines: Sequence[Line], peer: System, variant: Variant) -> list[Comparison]:
-    """Compare each figure that has lines, in the newest run of the peer that has it."""
+    """Compare each figure that has lines of the peer, in the newest run with such lines."""
     mine = [line for line in lines if (line.system, line.variant) == (peer.name, variant.name)]
     found = []
     for figure in FIGURES:
@@ -134,9 +138,9 @@ def _newest(lines: Sequence[Line]) -> list[Line]:
 
 
 def summarise(lines: Iterable[Line]) -> Summary | None:
-    """Return the median and the range of the values, ``None`` if there are none.
+    """Return the median and the range of the values; ``None`` if there are none.
 
-    Rounds in which other processes used the machine count only if there are no others.
+    Rounds in which other processes used the machine count only if there are no quiet rounds.
     """
     valued = [line for line in lines if line.value is not None]
     quiet = [line for line in valued if not line.was_loaded]
@@ -161,7 +165,7 @@ def _summary_text(summary: Summary | None, unit: str) -> str:
 
 
 def ratio_text(ratio: float | None) -> str:
-    """Return a ratio; bold where the peer is ahead."""
+    """Return a ratio as text; bold if the peer is ahead."""
     if ratio is None:
         return ""
     text = f"{number(float(f'{ratio:.2g}'))}×"
@@ -187,7 +191,7 @@ def ratio_table(
     """Return the table of ratios: a row per figure, a column per variant of a peer.
 
     Args:
-        brief: Whether only the last variant of each is shown, the one on the larger database.
+        brief: Whether only the last variant of each peer is shown, the one on the larger database.
     """
     columns = [
         (peer, variant, {one.figure: one for one in compare(lines, peer, variant)})
@@ -217,7 +221,7 @@ def readme_section(lines: Sequence[Line], peers: Sequence[System]) -> str:
 
 
 def with_table(readme: str, section: str) -> str:
-    """Return the README with this section in place of the old one, or of none."""
+    """Return the README with its section replaced by this one, or with this one added."""
     if BEGIN in readme:
         return re.sub(f"{BEGIN}.*?{END}\n", lambda _: section, readme, flags=re.DOTALL)
     return readme.replace(BEFORE, f"{section}\n{BEFORE}", 1)
@@ -240,7 +244,7 @@ def render(lines: Sequence[Line], systems: Sequence[System]) -> str:
 
 
 def _ahead(lines: Sequence[Line], peers: Sequence[System]) -> str:
-    """Return where peers are ahead, with the causes."""
+    """Return the text about figures in which peers are ahead, with the causes."""
     found: dict[str, list[str]] = defaultdict(list)
     for peer in peers:
         for variant in peer.variants:
@@ -357,7 +361,7 @@ def _pictures(lines: Sequence[Line]) -> str:
 
 
 def series(lines: Sequence[Line], figure: str) -> Mapping[str, list[tuple[int, Summary]]]:
-    """Return the values of each system and variant that has some, by size."""
+    """Return the values of the figure by size, for each variant of a system that has any."""
     by_key: dict[tuple[str, int], list[Line]] = defaultdict(list)
     for line in lines:
         if line.figure == figure and line.value is not None:
@@ -371,7 +375,7 @@ def series(lines: Sequence[Line], figure: str) -> Mapping[str, list[tuple[int, S
 
 
 def draw(lines: Sequence[Line], figure: str, theme: str) -> Drawing:
-    """Draw one figure: a line over the number of waits, or a dot with its range per system."""
+    """Draw one figure: lines over the number of waits, or a dot with its range per system."""
     text, ours, theirs = THEMES[theme]
     found = series(lines, figure)
     drawing = Drawing(figsize=(9, 4 if figure in BY_NUMBER else 1 + 0.4 * len(found)))
@@ -441,7 +445,7 @@ def _plain_tick(value: float, _: float) -> str:
 
 
 def write_page(lines: Sequence[Line], systems: Sequence[System]) -> None:
-    """Write page, plots, the README's table and the site's entry; without values nothing."""
+    """Write the page, the plots, the README's table and the site's entry, if there are values."""
     if not any(line.value is not None for line in lines):
         return
     PAGE.write_text(render(lines, systems))

@@ -1,8 +1,9 @@
 """Declarations of systems, and the instance that runs a peer's program in its own environment.
 
-A peer's own code is only in ``programs/``, which its environment's interpreter runs. Program and
-driver exchange one JSON object per line. So each system receives the same requests, and the memory
-and processor time of its processes are measured from outside by the same code.
+The code for a peer is only in ``programs/``, and is run by the interpreter of the peer's
+environment. Program and driver exchange one JSON object per line. So each system receives the same
+requests, and the memory and processor time of its processes are measured from outside by the same
+code.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ ENVIRONMENTS = Path(__file__).parents[2] / "build" / "peers"
 PROGRAMS = Path(__file__).parent / "programs"
 
 STOP_SECONDS = 10.0
-"""How long a program may take to end once its input is closed."""
+"""Maximum time that a program may take to end once its input is closed."""
 
 
 class Failed(Exception):
@@ -57,7 +58,8 @@ class Variant(NamedTuple):
     Attributes:
         name: Its database, and what else differs from the system's other variants.
         durability: What a commit survives, and by which setting.
-        beside: The variant of aioflow it is compared with: the same database, the same durability.
+        beside: The variant of aioflow it is compared with, on the same kind of database and with
+            the same durability.
         options: Settings of aioflow's daemon; no variant of a peer has any.
     """
 
@@ -68,7 +70,7 @@ class Variant(NamedTuple):
 
     @property
     def needs_postgres(self) -> bool:
-        """Return whether it uses a PostgreSQL server."""
+        """Whether this variant uses a PostgreSQL server."""
         return self.name.startswith("PostgreSQL")
 
 
@@ -76,16 +78,16 @@ class System(NamedTuple):
     """One system, declared by its module.
 
     Attributes:
-        name: Of its module, and the value of ``SYSTEM=``.
-        packages: With their exact versions, the main one first.
-        program: In ``programs/``; empty for aioflow.
+        name: Name of its module, and the value of ``SYSTEM=``.
+        packages: Packages with their exact versions, the main one first.
+        program: Name of its program in ``programs/``; empty for aioflow.
         settings: How it is configured for speed, and after which page of its documentation.
-        written: How the work is written, by measurement, where a reader may ask.
-        lacks: What it does not have, by measurement or figure: the reason.
-        sizes: Sizes of measurements that would not end in the time limit otherwise.
+        written: How the work is written, by measurement, if this is not obvious.
+        lacks: Why it lacks a feature, by measurement or figure.
+        sizes: Sizes of measurements that would otherwise not end within the time limit.
         newer: A newer release that exists, but that the package index did not have.
         task_programs: Number of its programs that share the no-op tasks.
-        per_second: How many waits are due per second where their lateness is measured.
+        per_second: Number of waits due per second when their lateness is measured.
     """
 
     name: str
@@ -103,7 +105,7 @@ class System(NamedTuple):
 
     @property
     def version(self) -> str:
-        """Return the version of the main package."""
+        """The version of the main package."""
         return self.packages[0].rpartition("==")[2] if self.packages else "this checkout"
 
 
@@ -111,12 +113,13 @@ class Start(NamedTuple):
     """Parameters of an instance.
 
     Attributes:
-        folder: For its files; a second start in the same folder continues the work of the first.
+        folder: Folder for its files. A second start in the same folder continues the work of the
+            first.
         database: URL of an empty PostgreSQL database, or an empty string for SQLite.
         seconds: Time limit from now to the stop.
         role: ``main``, or ``more`` for a further program that shares the no-op tasks.
-        in_flight: How many tasks have to run at a time.
-        patience: Factor of the time that is left for a hand-over before the first is due.
+        in_flight: Number of tasks that have to run at the same time.
+        patience: Factor for the time in which all waits are handed over before the first is due.
     """
 
     folder: Path
@@ -131,10 +134,10 @@ class Instance(Protocol):
     """A system under measurement."""
 
     def start(self) -> float:
-        """Start it; return the seconds until it was ready."""
+        """Start the system; return the seconds until it was ready."""
 
     def ask(self, work: str, **size: Any) -> dict[str, Any]:
-        """Make it do some work; return its answer."""
+        """Let the system do some work; return its answer."""
 
     def recorded(self) -> list[int]:
         """Return the numbers of the tasks recorded as successful; the system must be stopped."""
@@ -143,17 +146,17 @@ class Instance(Protocol):
         """Return all processes of the system, without those of a database server."""
 
     def resident(self) -> list[psutil.Process]:
-        """Return those without processes that only make requests."""
+        """Return ``processes()`` without those that only make requests."""
 
     def kill(self) -> None:
-        """``kill -9`` all of its processes."""
+        """``kill -9`` all processes of the system."""
 
     def stop(self) -> None:
-        """Stop it."""
+        """Stop the system."""
 
 
 def install(system: System) -> Path:
-    """Install the packages into an environment of their own; return its interpreter."""
+    """Install the packages into a separate environment; return its interpreter."""
     home = ENVIRONMENTS / system.name
     python, mark = home / "bin" / "python", home / "installed"
     wanted = "\n".join(system.packages)
@@ -247,7 +250,7 @@ class ProgramInstance:
         return self._answer()
 
     def recorded(self) -> list[int]:
-        """Run the program for this request alone."""
+        """Start the program only for this request, and return its answer."""
         self._launch({**self._options, "role": "recorded"})
         found = [int(number) for number in self._answer()["recorded"]]
         self.stop()
@@ -258,7 +261,7 @@ class ProgramInstance:
         return [] if self._process is None else process_tree(self._process.pid)
 
     def resident(self) -> list[psutil.Process]:
-        """Return the processes that the program named with their descendants, or all."""
+        """Return the processes that the program named, with their descendants; else all."""
         if not self._resident:
             return self.processes()
         return [process for pid in self._resident for process in process_tree(pid)]
@@ -278,7 +281,7 @@ class ProgramInstance:
             self._process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(STOP_SECONDS)
-        _kill([*tree, *self.processes()])  # a program that still starts has new ones
+        _kill([*tree, *self.processes()])  # a program that is still starting may have new processes
         self._process.wait()
         self._process = None
 

@@ -1,4 +1,4 @@
-"""Every test starts without registered DAGs."""
+"""Fixtures of the author tests. Every test starts without registered DAGs."""
 
 from __future__ import annotations
 

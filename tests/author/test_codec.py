@@ -1,4 +1,4 @@
-"""Values are restored as they were, or rejected where they are written."""
+"""Values are decoded as they were encoded, or rejected where they are written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Classes with a codec of their author are serialized; errors of a codec name the location."""
+"""Classes for which an author has registered a codec. Errors of a codec name the location."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Money:
 
 
 class Tip(Money):
-    """Is serialized like its base class."""
+    """A subclass without a codec of its own, which is serialized like its base class."""
 
 
 class Purse:

@@ -1,4 +1,4 @@
-"""A signed link goes only to whom it is for: everyone who reads it can answer with it."""
+"""A signed link is sent only to its assignee, because anyone who reads it can answer with it."""
 
 from __future__ import annotations
 

@@ -398,14 +398,14 @@ def test_a_mapped_operator_has_an_output_as_any_other():
 
 
 class Idle(Operator):
-    """Does not declare what it does."""
+    """An operator without an ``execute``."""
 
     def __init__(self, number: int = 0, **options: Any) -> None:
         super().__init__(**options)
 
 
 class Blind(Sensor):
-    """Does not declare how it pokes."""
+    """A sensor without a ``poke``."""
 
 
 @pytest.mark.parametrize(

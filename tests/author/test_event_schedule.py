@@ -1,4 +1,4 @@
-"""Schedules that are no times, as an author writes them."""
+"""Schedules by events instead of times, as an author writes them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Blocks(Trigger[int]):
 
 
 class Idle(Trigger[int]):
-    """Does not describe what it waits for."""
+    """A trigger without a ``run``."""
 
 
 class Passes(Trigger[int]):

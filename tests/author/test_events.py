@@ -1,4 +1,4 @@
-"""Operators with several events, and streams: valid declarations, and the errors of others."""
+"""Operators with several events, and streams: valid declarations, and errors of invalid ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks name their executor, and what they require of a worker, where they are written."""
+"""Tasks name their executor, and what they require of a worker."""
 
 from __future__ import annotations
 

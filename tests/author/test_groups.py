@@ -1,4 +1,4 @@
-"""Edges with rules of their own, shares, setups and teardowns, as an author writes them."""
+"""Edges with their own rules, required shares, setups and teardowns, as an author writes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""E-mail through a real SMTP server: what is sent to it, and the outcome of each of its replies."""
+"""E-mail through a real SMTP server: what is sent to it, and what each of its replies causes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HANGS = b"hangs"
 
 
 class SmtpServer:
-    """An SMTP server for one conversation after another, with the given replies.
+    """An SMTP server that handles one conversation at a time, with the given replies.
 
     Attributes:
         said: The commands of all conversations.
@@ -135,7 +135,7 @@ class SmtpServer:
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A self-signed certificate for 127.0.0.1, with its key."""
+    """Return a self-signed certificate for 127.0.0.1, with its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
     now = datetime.now(UTC)
@@ -166,7 +166,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def serve(certificate):
-    """Start a server, which is closed at the end of the test."""
+    """Return a function that starts a server. The server is closed at the end of the test."""
     servers: list[SmtpServer] = []
 
     def start(

@@ -1,4 +1,4 @@
-"""Code that cannot run as written raises where it is written."""
+"""Code that cannot run as written raises at the place where it is written."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from aioflow.author.dag import registered
 from aioflow.author.dag_spec import describe
 from aioflow.errors import BadSchedule, DuplicateDag, ReferenceMisused, UnknownParent
 
-# Type checkers would reject most of the calls below, so these names are hidden from them.
+# Type checkers would reject most of the calls below, so these names are untyped.
 
 
 @task

@@ -1,4 +1,4 @@
-"""Connections are read and written as URIs; errors for unavailable values say how to get them."""
+"""Connections are read and written as URIs. Errors for missing values say how to provide them."""
 
 from __future__ import annotations
 

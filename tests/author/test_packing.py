@@ -1,4 +1,4 @@
-"""Packing a value uses little more memory than the limit, whatever the value is."""
+"""Packing a value uses little more memory than its limit, whatever the value is."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LIMIT = 64 * 1024
 
 
 class Endless(Sequence[Any]):
-    """Says that it has ten items."""
+    """A sequence that claims to have ten items, and yields endlessly many."""
 
     def __init__(self, item: object = None) -> None:
         self.item = item
@@ -102,11 +102,11 @@ class Holder:
 
 
 class Shared:
-    """Its codec makes a list that never ends."""
+    """A class whose codec makes a list that never ends."""
 
 
 class Again:
-    """Its codec makes two more of it."""
+    """A class whose codec returns another instance of it, so that encoding never ends."""
 
 
 class Tiny(Enum):
@@ -177,7 +177,7 @@ def no_garbage_is_collected() -> Iterator[None]:
 
 
 def steps_of(packing: Packing) -> tuple[Unserializable | None, float]:
-    """Pack until it ends; return its error, and how long a step took at most."""
+    """Pack a value completely. Return its error, and the duration of the longest step."""
     longest, is_done = 0.0, False
     while not is_done:
         began = time.thread_time()
@@ -210,7 +210,7 @@ def test_packing_too_large_a_value_stops_at_the_limit_and_no_step_takes_long(kin
 
 WIDE = 4 * 1024 * 1024
 PART = WIDE // 9
-"""A ninth of the limit: nine of them fit, and many thousand are no more work to write down."""
+"""A ninth of the limit: nine parts fit. Thousands of references to a part take little memory."""
 
 
 class Name(str):
@@ -240,7 +240,7 @@ def nested(value: object, kind: Any) -> Any:
 
 
 def cost_of(value: object, limit: int) -> tuple[Unserializable | None, int, float]:
-    """Pack it as hosts do; return its error, the memory it took, and its longest step."""
+    """Pack a value as hosts do. Return its error, its memory, and its longest step."""
     longest, problem, is_done = 0.0, None, False
     tracemalloc.start()
     try:

@@ -1,4 +1,4 @@
-"""Parameters with schemas: values that do not match are refused where they are written or given."""
+"""Parameters with schemas: values that do not match are refused as defaults and as arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Task groups: names with a prefix, options in layers, edges to and from the whole."""
+"""Task groups: prefixed names, options in layers, and edges to and from a whole group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Templates in the texts of a DAG file: found, checked there, and reported with their location."""
+"""Templates in the texts of a DAG file: found, checked, and reported with their location."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ def use(text, more=None): ...
 
 
 def wrong(made: DAG) -> dict[str, str]:
-    """Return the errors by task."""
+    """Return the template errors by task."""
     _, failures = describe(made)
     assert {failure.reason for failure in failures} == {"dag.template"}
     return {failure.message.split("'")[1]: failure.message for failure in failures}
 
 
 def odd(made: DAG) -> dict[str, str]:
-    """Return the warnings about templates by task."""
+    """Return the template warnings by task."""
     spec, failures = describe(made)
     assert spec is not None, failures
     found = [said for said in lint(made) if said.reason == "odd.template"]

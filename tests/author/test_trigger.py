@@ -196,7 +196,7 @@ def test_a_field_that_cannot_travel_is_refused_on_its_own_line(make):
 
 @dataclass
 class Choosy(Trigger[int], Generic[T]):
-    """A field of each kind there is, each with a default."""
+    """A trigger with a field of every supported kind, each with a default."""
 
     n: int = 1
     text: str = ""
@@ -301,7 +301,7 @@ def test_positional_fields_are_distinguished_though_one_between_is_given_by_keyw
 
 @dataclass
 class Converting(Choosy[int]):
-    """Has the arguments of its own ``__init__``."""
+    """A trigger whose own ``__init__`` has other arguments than its fields."""
 
     def __init__(self, n: str) -> None:
         super().__init__(n=int(n))
@@ -410,7 +410,7 @@ def test_only_a_trigger_can_be_waited_for():
 
 
 class Recorder:
-    """Answers every query with its arguments, those about many runs at once."""
+    """Answers every query with its arguments, including queries about many runs at once."""
 
     async def value(self, kind: ValueKind, name: str) -> Any:
         return kind, name
@@ -550,7 +550,7 @@ def test_a_function_among_the_arguments_of_a_start_trigger_is_refused_at_parse()
 
 
 class Speechless(Trigger[None]):
-    """Has no ``run``."""
+    """A trigger without a ``run``."""
 
 
 class Single(Trigger[None]):

@@ -1,4 +1,4 @@
-"""Edges are checked against annotations: certain misfits are said, doubts are not."""
+"""Edges are checked against annotations: certain misfits are reported, doubtful ones are not."""
 
 from __future__ import annotations
 

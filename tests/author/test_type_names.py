@@ -1,4 +1,4 @@
-"""Names of types for people, without the code that defines the type."""
+"""Readable names of types, without the code that defines the type."""
 
 from __future__ import annotations
 

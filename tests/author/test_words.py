@@ -1,4 +1,4 @@
-"""Durations, retries and signals: the small words of authors."""
+"""The small vocabulary of authors: durations, retries and signals."""
 
 from __future__ import annotations
 

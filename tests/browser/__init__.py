@@ -1,1 +1,1 @@
-"""The page in a real browser, on a real daemon."""
+"""The page in a real browser, served by a real daemon."""

@@ -1,6 +1,6 @@
-"""One browser and one daemon for all of these tests; each uses runs, users and names of its own.
+"""One browser and one daemon for all browser tests. Each test uses its own runs, users and names.
 
-While Playwright is open its loop runs in the thread of the tests, so no other test may run: both
+While Playwright is open, its loop runs in the thread of the tests, so no other test may run. Both
 end with the last test of this package, and xdist keeps these tests together in one worker.
 """
 
@@ -28,7 +28,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="package")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
-    """A daemon with every DAG file of these tests, one run that ended and one that waits."""
+    """Run a daemon with all DAG files of these tests, a run that ended, and one that waits."""
     folder = tmp_path_factory.mktemp("browser")
     dags = folder / "dags"
     dags.mkdir()
@@ -50,7 +50,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
 
 @pytest.fixture
 def pool(daemon: DaemonProcess) -> Iterator[None]:
-    """There is a pool with a limit, as long as the test."""
+    """Create a pool with a limit for the duration of the test."""
     daemon.request("PUT", "/api/v1/pools/books", {"slots": 3})
     yield
     daemon.request("DELETE", "/api/v1/pools/books")

@@ -1,4 +1,4 @@
-"""DAG files of these tests, as text."""
+"""The DAG files of the browser tests, as text."""
 
 from __future__ import annotations
 
@@ -353,7 +353,7 @@ PAYLOADS = (
 
 
 def hostile() -> str:
-    """Return a DAG in which every text is a payload."""
+    """Return a DAG file in which every text is an injection payload."""
     every = " ".join(PAYLOADS)
     return f'''
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The pictures in README and docs: ``python -m tests.browser.pictures`` takes them again.
 
-They show the data of `scene` at its time, without a daemon: the same each time they are taken.
-`test_pictures` compares the page with them every night. Look at them before they are committed.
+They show the data of `scene` at its time, without a daemon, so that they are the same each time
+they are taken. `test_pictures` compares the page with them every night. Look at them before they
+are committed.
 """
 
 from __future__ import annotations
@@ -26,25 +27,25 @@ __all__ = ("FORMS", "IMAGES", "LARGEST", "difference", "replayed", "taken")
 IMAGES = ROOT / "docs" / "images"
 STATIC = ROOT / "aioflow" / "web" / "static"
 LARGEST = 60_000
-"""The most bytes of one picture."""
+"""The maximum size of a picture, in bytes."""
 
 FORMS = {
     "light": ("light", 1280, 760),
     "dark": ("dark", 1280, 760),
     "phone": ("light", 390, 844),
 }
-"""Theme, width and height."""
+"""Theme, width and height of each form."""
 
 COLOURS = 180
 VIVID = 45
-"""The least distance of the bands of a colour that is not grey."""
+"""A colour whose bands differ by more than this is not grey."""
 
 NEAR = 40
-"""Two pixels are the same if no channel differs by more: each picture has few colours."""
+"""Two pixels are the same if no channel differs by more than this: pictures have few colours."""
 
 _BASE = "http://aioflow.example"
 
-# The stream of changes is open, and nothing changes.
+# The stream of changes is open, but nothing ever changes.
 _STREAM = """
 window.EventSource = class extends EventTarget {
   constructor() {
@@ -61,7 +62,7 @@ window.EventSource = class extends EventTarget {
 def replayed(
     browser: Browser, theme: str, width: int, height: int, missing: set[str] | None = None
 ) -> Iterator[Page]:
-    """Open a page that is served by the scene; a path that it does not have is added to a set."""
+    """Open a page that is served from the scene. Missing paths are added to ``missing``."""
     context = browser.new_context(
         color_scheme=theme,  # type: ignore[arg-type]
         viewport={"width": width, "height": height},
@@ -99,7 +100,7 @@ def _serve(route: Route, found: dict[str, Any], missing: set[str]) -> None:
 
 
 def shown(page: Page, path: str) -> None:
-    """Go to a view, and wait until it is drawn."""
+    """Go to a view, and wait until it is completely drawn."""
     page.goto(_BASE + path, wait_until="networkidle")
     page.wait_for_selector("main h1")
     expect(page.locator(".loading, .skeleton")).to_have_count(0)
@@ -114,16 +115,16 @@ def taken(page: Page, path: str) -> Image.Image:
 
 
 def reduced(raw: Image.Image) -> Image.Image:
-    """Return a picture with few colours. Frequent ones stay exact, such as those of states."""
+    """Return a picture with few colours. Frequent colours, such as those of states, stay exact."""
     found: Any = raw.getcolors(raw.width * raw.height)
     frequent = [colour for _, colour in sorted(found, reverse=True)]
-    # One glyph of a state has few pixels, whose colour is what tells it from others.
+    # The glyph of a state has few pixels, but its colour is what distinguishes it from others.
     vivid = [colour for colour in frequent if max(colour) - min(colour) > VIVID]
     common = list(dict.fromkeys([*frequent[: COLOURS // 3], *vivid[: COLOURS // 3]]))
     rest = raw.quantize(COLOURS - len(common), dither=Image.Dither.NONE).getpalette() or []
     palette = [band for colour in common for band in colour] + rest
     few = raw.quantize(palette=_palette(palette), dither=Image.Dither.NONE)
-    # Pillow looks up the nearest colour by 6 bits of each band, which is not always the same one.
+    # Pillow finds the nearest colour by 6 bits of each band, so it may miss an exact match.
     for index, colour in enumerate(common):
         few.paste(index, mask=_mask(raw, colour))
     return few
@@ -136,7 +137,7 @@ def _palette(bands: list[int]) -> Image.Image:
 
 
 def _mask(raw: Image.Image, colour: Any) -> Image.Image:
-    """Return where a picture has exactly this colour."""
+    """Return a mask of the pixels that have exactly this colour."""
     bands = [
         band.point([255 * (value == wanted) for value in range(256)])
         for band, wanted in zip(raw.split(), colour, strict=True)
@@ -145,7 +146,7 @@ def _mask(raw: Image.Image, colour: Any) -> Image.Image:
 
 
 def difference(one: Image.Image, other: Image.Image) -> float:
-    """Return the share of the pixels that differ; 1 for pictures of different sizes."""
+    """Return the share of the pixels that differ; 1.0 for pictures of different sizes."""
     if one.size != other.size:
         return 1.0
     apart = ImageChops.difference(one.convert("RGB"), other.convert("RGB"))
@@ -155,7 +156,7 @@ def difference(one: Image.Image, other: Image.Image) -> float:
 
 
 def main(views: list[str]) -> None:
-    """Take those that are named, or all."""
+    """Take the pictures of the named views, or of all views."""
     IMAGES.mkdir(parents=True, exist_ok=True)
     missing: set[str] = set()
     with chromium() as browser:

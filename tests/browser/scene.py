@@ -1,9 +1,9 @@
 """The data in the pictures: ``python -m tests.browser.scene`` records it again from a real daemon.
 
-Every answer that the views of `pictures` request is written to ``scene.json``. Its times are
-moved to one morning, so that the pictures show the same on each machine and at each time. Two
-things are drawn up in `scene_past` instead of recorded: the days before, and how late the loop of
-a daemon is on the machine that records.
+Every response that the views of `pictures` request is written to ``scene.json``. Its times are
+moved to one morning, so that the pictures are the same on every machine and at any time. Two things
+are not recorded but generated in `scene_past`: the days before, and the loop lag of the daemon,
+which depends on the recording machine.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ VIEWS = {
     "waiting": "/triggers",
     "decisions": "/decisions",
 }
-"""The views of which there are pictures, with their addresses."""
+"""The views that have pictures, with their addresses."""
 
 OTHERS = (
     "/runs/scores-2026-01-05",
@@ -50,7 +50,7 @@ OTHERS = (
     "/schedules",
     "/dags/warehouse?task=report&in=warehouse-2026-01-05",
 )
-"""Views without a picture that can be looked at with the same data."""
+"""Further views that work with the same data."""
 
 SHOP = '''
 """The warehouse of the shop."""
@@ -203,10 +203,10 @@ def payments() -> None:
 BROKEN = '"""Closes the quarter."""\n\nfrom aioflow import dag\nfrom close_steps import ledger\n'
 
 FOLDER = "/srv/shop"
-"""Where the files are in the pictures; in the recording it is a temporary folder."""
+"""The folder shown in the pictures, instead of the temporary folder of the recording."""
 
 DAYS = (2, 3, 4, 5)
-"""Days of January on which the warehouse runs; on the last one, a region fails."""
+"""Days of January on which the warehouse runs. On the last day, a region fails."""
 
 BEGAN = {
     "settlements-2026-01-04": "2026-01-04T07:30:02Z",
@@ -236,7 +236,7 @@ TOOK = {
 """About how many seconds a run of each DAG takes in the pictures, however fast the machine was."""
 
 LIKE = {"warehouse-again": "warehouse-2026-01-04"}
-"""A run that has not ended whose tasks are as much slower as those of another one."""
+"""For a run that has not ended, the run whose slow-down applies to its tasks."""
 
 NEXT = {
     "warehouse": "2026-01-06T04:00:00Z",
@@ -248,7 +248,7 @@ SCHEDULED = ("warehouse", "invoices", "housekeeping")
 
 
 def prepare(daemon: DaemonProcess, folder: Path) -> None:
-    """Bring the runs of the scene to where they are in the pictures."""
+    """Bring the runs of the scene into the states that the pictures show."""
     daemon.request("PUT", "/api/v1/pools/scoring-api", {"slots": 8})
     daemon.request("PUT", "/api/v1/pools/warehouse", {"slots": 4})
     for run in BEGAN:
@@ -285,7 +285,7 @@ def _warehouse(daemon: DaemonProcess, folder: Path, day: int | None) -> str:
 
 
 def _released(daemon: DaemonProcess, run: str) -> None:
-    """Pay an invoice, and release it."""
+    """Start the payment of an invoice, and approve its release."""
     daemon.trigger("payments", run_id=run)
     (asked,) = eventually(lambda: daemon.items(f"/api/v1/decisions?run={run}"))
     answer = f"/api/v1/decisions/{asked['decision_id']}/answer"
@@ -312,7 +312,7 @@ def _waits_for_the_market_only(daemon: DaemonProcess, run: str) -> bool:
 
 
 def record() -> dict[str, Any]:
-    """Return the answer to each request of the views."""
+    """Return the response to each request of the views."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         dags = folder / "dags"
@@ -334,7 +334,7 @@ def record() -> dict[str, Any]:
 
 
 def _asked(page: Watched) -> list[str]:
-    """Return the requests of the page for data, with their queries."""
+    """Return the page's requests for data, with their queries."""
     urls = [urlsplit(url) for url in page.asked]
     paths = {url.path + (f"?{url.query}" if url.query else "") for url in urls}
     data = {path.removeprefix(API) for path in paths if path.startswith(API)}
@@ -350,19 +350,19 @@ API = "/api/v1"
 ISO = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 PRINTED = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ ")
 CHECKED = frozenset({"last_check_at", "next_check_at", "until", "deadline"})
-"""What is moved with the time of the pictures and not with that of its run."""
+"""Fields that are moved with the time of the pictures, not with that of their run."""
 
 NAMES = frozenset({"name", "started_by", "person", "actor", "author", "by"})
 USER = "ada"
-"""Who uses the page in the pictures, in place of the user of the link, who is called ``home``."""
+"""The user shown in the pictures, instead of ``home``, the user of the link."""
 
 
 class Warp:
-    """Moves the times of what was recorded: those of a run by as much as its beginning moves.
+    """Moves recorded times: the times of a run by as much as the beginning of the run.
 
     Args:
-        began: When each run began.
-        folder: What is shown as `FOLDER`.
+        began: When each run began in the recording.
+        folder: The folder that is shown as `FOLDER`.
     """
 
     def __init__(self, began: dict[str, str], folder: Path) -> None:
@@ -372,7 +372,7 @@ class Warp:
         self._longer: dict[str, float] = {}
 
     def all(self, found: dict[str, tuple[datetime, Any]]) -> dict[str, Any]:
-        """Return all answers, moved."""
+        """Return all responses with their times moved."""
         shown = {}
         for run in found["/runs?limit=200"][1]["items"]:
             if run["ended_at"] is not None:
@@ -386,7 +386,7 @@ class Warp:
         return dict(sorted(shown.items()))
 
     def _slower(self, run: str, ended: datetime) -> float:
-        """Return how many times longer a run takes in the pictures."""
+        """Return by which factor a run takes longer in the pictures than in the recording."""
         usual = TOOK[run.partition("-")[0]]
         took = usual * (1 + sum(map(ord, run)) % 9 / 60)
         return took / (ended - self._began[run]).total_seconds()
@@ -432,7 +432,7 @@ def _scheduled(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def answers() -> dict[str, Any]:
-    """Return what was recorded, by path and query."""
+    """Return the recorded responses by path and query."""
     found: dict[str, Any] = json.loads(SCENE.read_text())
     return found
 

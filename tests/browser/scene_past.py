@@ -1,6 +1,6 @@
 """The days before the recording, as the pictures show them: runs copied from recorded ones.
 
-Each count and each history of the pictures is computed from the same list of runs, so that no two
+All counts and histories in the pictures are computed from the same list of runs, so that no two
 numbers contradict each other.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 __all__ = ("NOW", "drawn_up", "text_of", "time_of")
 
 NOW = datetime(2026, 1, 5, 9, 41, tzinfo=UTC)
-"""A Monday morning: the time in all pictures."""
+"""The time in all pictures, a Monday morning."""
 
 RUNS = "/runs?limit=200"
 GRID = "/dags/warehouse/grid?limit=25"
@@ -25,14 +25,14 @@ GRID = "/dags/warehouse/grid?limit=25"
 MISSED = 12
 BROKE = 20
 LATE = (6, 27)
-"""Days ago on which the warehouse missed its time, failed, and began late."""
+"""How many days ago the warehouse missed a fire time, failed, and was late."""
 
 TILLS = {17: 3, 18: 6, 19: 9, 20: 11, 21: 7, 22: 2}
 """How many shops close their tills in each hour of yesterday's evening."""
 
 
 def drawn_up(shown: dict[str, Any]) -> None:
-    """Put the days before the recording, and a daemon that is on time, into the answers."""
+    """Add the days before the recording, and a daemon without lag, to the responses."""
     runs = shown[RUNS]["items"]
     runs += [*_housekeeping(runs), *_tills(runs), *_warehouse(runs)]
     runs.sort(key=lambda run: str(run["started_at"]), reverse=True)
@@ -56,7 +56,7 @@ def text_of(at: datetime) -> str:
 
 
 def time_of(text: str) -> datetime:
-    """Return a time that the API has written."""
+    """Return a time from the text that the API has written."""
     return datetime.fromisoformat(text)
 
 
@@ -80,7 +80,7 @@ def _summary(summary: dict[str, Any], runs: list[dict[str, Any]]) -> None:
 
 
 def _copied(run: dict[str, Any], run_id: str, at: datetime, seconds: float) -> dict[str, Any]:
-    """Return a run like another one, at another time."""
+    """Return a copy of a run with another id and time."""
     times = {"created_at": at, "started_at": at, "ended_at": at + timedelta(seconds=seconds)}
     return copy.deepcopy(run) | {"run_id": run_id} | {key: text_of(at) for key, at in times.items()}
 
@@ -90,7 +90,7 @@ def _named(runs: list[dict[str, Any]], run_id: str) -> dict[str, Any]:
 
 
 def _housekeeping(runs: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield its runs of the night: with those that are recorded, one in each of 24 hours."""
+    """Yield the housekeeping runs of the night: with the recorded ones, one in each of 24 hours."""
     like = _named(runs, "housekeeping-2026-01-05-09")
     first = NOW.replace(minute=0) - timedelta(hours=23)
     for hour in range(18):
@@ -112,7 +112,7 @@ def _tills(runs: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def _warehouse(runs: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield its runs of four weeks, up to those that are recorded."""
+    """Yield the warehouse runs of four weeks, up to the recorded ones."""
     like = _named(runs, "warehouse-2026-01-02")
     for back in range(29, 3, -1):
         if back == MISSED:
@@ -136,7 +136,7 @@ def _recent(runs: list[dict[str, Any]], dag: str) -> list[dict[str, Any]]:
 
 
 def _grid(grid: dict[str, Any], runs: list[dict[str, Any]]) -> None:
-    """Add the runs before those of the grid, up to 25, with cells like those of a recorded one."""
+    """Fill the grid with up to 25 runs. Their cells are like those of a recorded run."""
     known = {run["run_id"] for run in grid["runs"]}
     like = grid["runs"][-1]
     before = [run for run in runs if run["dag_id"] == "warehouse" and run["run_id"] not in known]
@@ -192,7 +192,7 @@ def _ended(runs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _lengths(runs: list[dict[str, Any]]) -> list[float]:
-    """Return the seconds that the successful ones took."""
+    """Return the durations of the successful runs, in seconds."""
     good = [run for run in runs if run["state"] == "success"]
     return [(time_of(run["ended_at"]) - time_of(run["started_at"])).total_seconds() for run in good]
 
@@ -238,7 +238,7 @@ def _durations(seconds: list[float]) -> dict[str, Any]:
 
 
 def _lengthened(task: dict[str, Any]) -> None:
-    """Let the task of the warehouse have ended in each of its runs, and take as long as in them."""
+    """Scale the statistics of a warehouse task to all of its runs and their durations."""
     task["ends"]["success"] = task["ends"].get("success", 0) * 7
     for name in ("duration", "queue", "wait"):
         times = task[name]
@@ -262,7 +262,7 @@ def _fire_day(back: int) -> dict[str, Any]:
 
 
 def _usage() -> dict[str, Any]:
-    """Return how full a pool of 8 slots was: each night at four, and since a run began."""
+    """Return the usage of a pool of 8 slots: full every night at four, and since a run began."""
     since = NOW.replace(minute=40) - timedelta(hours=24)
     steps = [since + timedelta(minutes=5 * number) for number in range(289)]
     items = [_usage_step(at, number) for number, at in enumerate(steps)]

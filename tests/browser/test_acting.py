@@ -1,4 +1,4 @@
-"""Runs watched and steered from the page, as people do it."""
+"""Runs watched and controlled from the page, as users do."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ NEWEST = "With the newest code"
 
 
 def fill(page, **fields):
-    """Write into the form of a question."""
+    """Fill in the form of a dialog."""
     for name, text in fields.items():
         page.page.get_by_label(name, exact=False).first.fill(text)
 
 
 def node(page, task):
-    """The box of a task in the graph."""
+    """Return the box of a task in the graph."""
     return page.page.locator(f"[data-task='{task}']")
 
 
@@ -57,7 +57,8 @@ def test_a_settlement_is_watched_from_its_trigger_to_its_total(browser, daemon, 
 
 def test_a_file_that_is_dropped_moves_the_graph_within_a_second(browser, daemon, tmp_path):
     with watched(browser, daemon) as page:
-        # Other tests may occupy both processors: at least one of a minute's drops must show.
+        # Other tests may occupy both processors, so only one of the drops within a minute must be
+        # fast.
         until, took = time.monotonic() + 60, []
         while not took or (min(took) >= 1.0 and time.monotonic() < until):
             took.append(drop(page, daemon, tmp_path / str(len(took))))
@@ -67,7 +68,7 @@ def test_a_file_that_is_dropped_moves_the_graph_within_a_second(browser, daemon,
 
 
 def drop(page, daemon, folder):
-    """Return how long after a file is there the graph says so."""
+    """Create a file, and return how many seconds later the graph shows it."""
     folder.mkdir()
     run = daemon.trigger("landing", {"folder": str(folder)})
     page.go(f"/runs/{run}")
@@ -133,7 +134,7 @@ def test_tasks_that_stay_upstream_failed_are_named_after_a_clear_of_one_task(
 
 @pytest.fixture
 def failing_file(daemon):
-    """The DAG file of ``fails``, restored after the test."""
+    """Return the DAG file of ``fails``, which is restored after the test."""
     file = daemon.home.parent / "dags" / "fails.py"
     before = daemon.get("/api/v1/dags/fails")[1]["version"]
     yield file

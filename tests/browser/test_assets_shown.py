@@ -1,4 +1,4 @@
-"""Assets in the browser: who updates one, who waits for it, and how they hang together."""
+"""Assets in the browser: which task updates an asset, which DAG waits for it, and the lineage."""
 
 from __future__ import annotations
 

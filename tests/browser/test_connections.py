@@ -1,4 +1,4 @@
-"""Connections on the page: the form of a type, a test, an edit that keeps the password."""
+"""Connections on the page: the form of each type, a test, and an edit that retains the password."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def port():
 
 
 def new_connection(page: Watched, name: str, kind: str) -> tuple[Locator, Locator]:
-    """Open the settings and the form of a new connection; return its panel and the dialog."""
+    """Open the settings and the form of a new connection. Return its panel and the dialog."""
     page.go("/settings")
     panel = page.panel("Connections")
     dialog = page.page.get_by_role("dialog")

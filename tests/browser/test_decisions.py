@@ -1,4 +1,4 @@
-"""Decisions on the page: from a signed link, in the task's pane, and in the view of all."""
+"""Decisions on the page: from a signed link, in the task's pane, and in the list of all."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = [*BROWSER_TESTS]
 
 
 def asked(daemon, dag, run_id):
-    """Start a run, and return the decision that its task waits for."""
+    """Start a run. Return the decision that its task waits for."""
     daemon.trigger(dag, run_id=run_id)
 
     def found():
@@ -31,7 +31,7 @@ def asked(daemon, dag, run_id):
 
 
 def link(daemon, decision, assignee="finance"):
-    """Return the signed link of a decision, as a message has it."""
+    """Return the signed link of a decision, as sent in a message."""
     row = DecisionRow(
         decision_no=decision["decision_id"],
         run_no=0,

@@ -1,4 +1,4 @@
-"""What people come to the page for, by real clicks, counted: typing is free, a click is not."""
+"""Common tasks of users, done by real clicks and counted: typing is free, a click is not."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ window.addEventListener('click', (event) => {
 
 @contextmanager
 def counted(browser, daemon, path):
-    """A page and how often its user has clicked so far, also across its views."""
+    """Open a page. Yield it with a function that counts the user's clicks across all views."""
     with watched(browser, daemon) as page:
         page.page.context.add_init_script(COUNTED)
         page.go(path)
@@ -32,7 +32,7 @@ def counted(browser, daemon, path):
 
 @pytest.fixture
 def desk(daemon):
-    """A pool with one slot, held by a run that has long to go."""
+    """Create a pool with one slot. A long run holds the slot, and another run waits for it."""
     daemon.knows("sitting")
     daemon.request("PUT", "/api/v1/pools/desk", {"slots": 1, "include_deferred": True})
     holder = daemon.trigger("sitting", run_id="holds-the-desk")

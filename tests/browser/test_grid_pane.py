@@ -1,4 +1,4 @@
-"""The task of a cell is shown beside the grid, which stays where it is."""
+"""The task of a cell is shown beside the grid, while the grid remains in place."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytestmark = [*BROWSER_TESTS]
 
 @pytest.fixture
 def failed(daemon, tmp_path):
-    """A run of which one task failed, and the other could not run because of that."""
+    """Return a run in which one task failed, and the other therefore could not run."""
     run = daemon.trigger("fails", {"flag": str(tmp_path / "flag")})
     daemon.wait(run)
     return run

@@ -1,6 +1,6 @@
-"""A page that is open for a long time holds as much memory at the end as at the beginning.
+"""A page that is open for a long time uses as much memory at the end as at the beginning.
 
-``AIOFLOW_PAGE_MINUTES`` says for how long, 15 if it is not set.
+``AIOFLOW_PAGE_MINUTES`` is the duration, 15 minutes by default.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.browser.watched import BROWSER_TESTS, Watched, watched
 
 MINUTES = float(os.environ.get("AIOFLOW_PAGE_MINUTES", "15"))
 
-# The first limit counts.
+# The first timeout mark applies.
 pytestmark = [pytest.mark.timeout(600 + 90 * MINUTES), *BROWSER_TESTS, pytest.mark.nightly]
 
 LIVE = """
@@ -68,12 +68,12 @@ WIDTH = 60
 
 SPARE_BYTES = 1_500_000
 SPARE_SHARE = 0.15
-"""How much more than at the beginning is no growth."""
+"""Growth up to this share of the initial value is tolerated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a page holds after garbage collection."""
+    """What a page retains after garbage collection."""
 
     heap: int
     nodes: int
@@ -90,7 +90,7 @@ def held(session: CDPSession) -> Held:
 
 
 def least(samples: list[Held]) -> Held:
-    """What every sample holds at least: what is held for a moment only is no growth."""
+    """Return the minimum of all samples, because memory retained for a moment is no growth."""
     return Held(
         min(one.heap for one in samples),
         min(one.nodes for one in samples),
@@ -99,7 +99,7 @@ def least(samples: list[Held]) -> Held:
 
 
 def grown(before: Held, after: Held) -> list[str]:
-    """Return what has grown by more than it may."""
+    """Return a description of everything that has grown by more than the tolerance."""
     found = []
     if after.heap > before.heap * (1 + SPARE_SHARE) + SPARE_BYTES:
         found.append(f"heap {before.heap:,} -> {after.heap:,} bytes")
@@ -112,7 +112,7 @@ def grown(before: Held, after: Held) -> list[str]:
 
 @pytest.fixture
 def live(tmp_path: Path):
-    """A daemon with a run that prints until the end, and a DAG for ever new runs."""
+    """Run a daemon with a run that prints until the end, and a DAG for ever more runs."""
     (tmp_path / "dags").mkdir()
     (tmp_path / "dags" / "live.py").write_text(LIVE)
     with DaemonProcess(tmp_path / "home", tmp_path / "dags") as daemon:
@@ -145,7 +145,7 @@ def test_pages_that_stay_open_do_not_grow(browser, live):
                 )
         for page in pages.values():
             page.clean()
-    # In the first fifth the page is compiled, and lists and logs fill up to their bounds.
+    # During the first fifth the page is compiled, and lists and logs fill up to their limits.
     fifth = max(1, runs // 5)
     found = {
         path: (least(samples[fifth : 2 * fifth]), least(samples[-fifth:]))

@@ -1,4 +1,4 @@
-"""The history on the page: few requests, charts with a table, and what fired when."""
+"""The history on the page: few requests, charts with a table, and when each schedule fired."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def panel(page, title):
 
 
 def opened(page, title, name):
-    """Open a row by its name, and return the pane with its details."""
+    """Open a row by its name. Return the pane with its details."""
     panel(page, title).get_by_role("link", name=name).first.click()
     return page.page.locator(".detail")
 

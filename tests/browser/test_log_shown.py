@@ -1,4 +1,4 @@
-"""The log of a task and of a run on the page, also while it is printed."""
+"""The logs of a task and of a run on the page, including logs that are still being written."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LAST = "and a last one, with ä"
 
 @pytest.fixture
 def printing(daemon, tmp_path):
-    """A run whose task has printed 5,000 lines, and prints one more once the test releases it."""
+    """Start a run whose task prints 5,000 lines, and one more when the test releases it."""
     return daemon.trigger("printing", {"folder": str(tmp_path)})
 
 
@@ -25,7 +25,7 @@ def is_at_end(lines):
 
 
 def cut_off(lines):
-    """Return the lines in view that are taller than their rows."""
+    """Return the visible lines that are taller than their rows."""
     look = "(all) => all.filter((one) => one.scrollHeight > one.clientHeight + 1)"
     return lines.locator(".log-line").evaluate_all(f"{look}.map((one) => one.textContent)")
 

@@ -1,4 +1,4 @@
-"""The views of the page: accessible, on any width, with much data and with hostile texts."""
+"""The views of the page are accessible at any width, with much data and with hostile texts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.daemon import DaemonProcess, eventually
 from tests.browser.dags import MANY, PAYLOADS
 from tests.browser.watched import BROWSER_TESTS, PAGES, address, violations, watched
 
-# The first limit counts.
+# The first timeout mark applies.
 pytestmark = [pytest.mark.timeout(600), *BROWSER_TESTS, pytest.mark.nightly]
 
 VIEWS = tuple(view for views in PAGES.values() for view in views)
@@ -31,7 +31,7 @@ FRAMES = """(node) => new Promise((done) => {
   requestAnimationFrame(step);
 })"""
 FEWEST_FRAMES = 5
-"""On two busy cores without a graphics card; a person's machine shows ten times as many."""
+"""Minimum frame rate on two busy cores without a graphics card. PCs are ten times faster."""
 
 
 @pytest.mark.parametrize("size", ["phone", "wall"])

@@ -1,4 +1,4 @@
-"""Many runs are changed from the page; changes are previewed, and can be taken back."""
+"""Changes to many runs from the page are previewed, and can be undone."""
 
 from __future__ import annotations
 

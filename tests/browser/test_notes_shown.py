@@ -1,4 +1,4 @@
-"""Notes on runs and tasks at the page, and the audit that names who wrote them."""
+"""Notes on runs and tasks on the page, and the audit that names their authors."""
 
 from __future__ import annotations
 

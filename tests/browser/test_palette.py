@@ -1,4 +1,4 @@
-"""The palette: what is found by typing, and done without a mouse."""
+"""The command palette: finding things by typing, and acting without a mouse."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def option(page, name):
 
 
 def choose(page, words, name):
-    """Type, and press Enter once the first option is the one that was meant."""
+    """Type into the palette, and press Enter once the first option is the intended one."""
     page.page.keyboard.type(words)
     expect(page.page.get_by_role("option").first).to_have_accessible_name(name)
     page.page.keyboard.press("Enter")

@@ -1,4 +1,4 @@
-"""The page looks as in the pictures of the docs, with their data, on no daemon."""
+"""The page looks as in the pictures of the docs, with the same data and without a daemon."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tests.browser.watched import BROWSER_TESTS, violations
 pytestmark = [*BROWSER_TESTS, pytest.mark.nightly]
 
 MOST = 0.01
-"""The share of a picture that may differ, since another Chromium draws letters differently."""
+"""The share of a picture that may differ, since another Chromium may draw letters differently."""
 
 SEEN = 2e-4
-"""A share that a changed word exceeds, so that the comparison is not blind."""
+"""A share that a single changed word exceeds, to show that the comparison would notice it."""
 
 
 @pytest.mark.parametrize("form", FORMS)

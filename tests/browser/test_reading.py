@@ -17,7 +17,7 @@ TOKYO = "Asia/Tokyo"
 
 @pytest.fixture(scope="module", autouse=True)
 def runs(daemon):
-    """One that waits, and three that ended."""
+    """Start one run that waits, and three runs that have ended."""
     daemon.trigger("slow", run_id="resting")
     for number in range(3):
         daemon.wait(daemon.trigger("noted", run_id=f"noted-{number}"))

@@ -1,4 +1,4 @@
-"""The numbers in the pictures tell one story: each count is that of the list beside it."""
+"""The numbers in the pictures are consistent: each count matches the list beside it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all views share: the pane beside a list, tables, and the way back."""
+"""Elements that all views share: the pane beside a list, tables, and the way back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.browser.watched import BROWSER_TESTS, serious, violations, watched
 pytestmark = [*BROWSER_TESTS, pytest.mark.nightly]
 
 ROW = 40
-"""The height of a row, in pixels."""
+"""Height of a row in pixels."""
 
 
 def focused(page):

@@ -20,7 +20,7 @@ VIEWS = (
 
 @pytest.fixture(scope="module", autouse=True)
 def accounts(daemon):
-    """One user of each role, a run that ended and one that waits."""
+    """Create one user of each role, a run that has ended, and a run that waits."""
     for role in ("viewer", "operator", "admin"):
         body = {"name": f"the-{role}", "password": PASSWORD, "role": role}
         daemon.request("POST", "/api/v1/users", body)
@@ -36,7 +36,7 @@ def sign_in(page, name, password=PASSWORD):
 
 
 def enter(page, name):
-    """Log in, and wait until that has succeeded."""
+    """Log in, and wait until the login has succeeded."""
     sign_in(page, name)
     page.page.wait_for_selector(".rail")
 

@@ -1,4 +1,4 @@
-"""The part of the page's tests in ``make test``: each view once, and updates while it is open."""
+"""The part of the browser tests in ``make test``: each view once, and updates while it is open."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_log_comes_by_a_stream_and_is_never_polled(browser, daemon, tmp_path):
         expect(page.page.locator(".drawer .log-head .live")).to_have_count(0)
         assert len(stream) == 1
         assert [url for url in page.asked if "/logs/stream?" in url] == stream
-        # Those after the end are of the run's last commits.
+        # The requests after the end are caused by the run's last commits.
         assert len([url for url in page.asked if "/logs?" in url]) <= len(asked) + 3
         page.clean()
 

@@ -1,4 +1,4 @@
-"""Actions of a user on the page, and what the page says about them."""
+"""User actions on the page, and the messages with which the page confirms them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ pytestmark = [*BROWSER_TESTS, pytest.mark.nightly]
 
 @pytest.fixture
 def page(browser, daemon):
-    """A page of an administrator. Rejected requests are expected, any other error is not."""
+    """Open a page of an administrator. Rejected requests are expected, other errors are not."""
     with watched(browser, daemon, refusals=(400, 404, 422)) as watch:
         yield watch
         watch.clean()
 
 
 def field(page, label):
-    """Return a field of the open dialog; its label also contains hints and choices."""
+    """Return a field of the open dialog. Its label also contains hints and choices."""
     return page.page.get_by_role("dialog").get_by_label(re.compile(f"^{re.escape(label)}"))
 
 

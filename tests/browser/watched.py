@@ -1,4 +1,4 @@
-"""A page in Chromium that records what must not happen: foreign hosts, errors, refused content."""
+"""A page in Chromium that records what must not happen: foreign hosts, errors, blocked content."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ BROWSER_TESTS = (
     pytest.mark.timeout(400),
     pytest.mark.xdist_group("browser"),
 )
-"""Marks of each module here: one worker runs them all, with one browser and one daemon."""
+"""Marks of each browser test module. One worker runs all of them, with one browser and daemon."""
 
 AXE = Path(__file__).with_name("axe.min.js")
 PAGES = {
@@ -60,7 +60,7 @@ PAGES = {
     "node": ("/nodes", "/errors", "/settings"),
     "access": ("/access", "/audit"),
 }  # fmt: skip
-"""Every view of the page, by subject."""
+"""Every view of the page, grouped by subject."""
 
 SIZES = {"desk": (1400, 900), "phone": (360, 740), "wall": (2560, 1300)}
 
@@ -71,7 +71,7 @@ _FLAGS = (
 
 _OPTIONAL = frozenset({"/api/v1/me", "/api/v1/stream", "/api/v1/audit"})
 
-# Records violations of the page's policy, and payloads that run.
+# Records violations of the content security policy, and payloads that were executed.
 _WITNESS = """
 window.broken = [];
 document.addEventListener('securitypolicyviolation', (event) =>
@@ -88,7 +88,7 @@ window.alert = window.confirm = window.prompt = () => window.broken.push('a payl
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """Chromium, without a window and without requests to its vendor."""
+    """Start Chromium without a window, and without requests to its vendor."""
     program = shutil.which("chromium") or shutil.which("chromium-browser")
     assert program is not None, "Chromium is needed: apt-get install chromium"
     with sync_playwright() as playwright:
@@ -103,9 +103,9 @@ class Watched:
     """A signed-in page of a daemon.
 
     Args:
-        context: Of its own: cookies and storage.
-        base: The daemon's address.
-        lacks: Paths that this daemon does not serve. The page requests each once.
+        context: A browser context used by this page only, with its own cookies and storage.
+        base: The address of the daemon.
+        lacks: Paths that this daemon does not serve. The page requests each of them once.
         refusals: Error statuses that the test expects.
 
     Attributes:
@@ -172,7 +172,7 @@ class Watched:
         self.page.locator(within).get_by_role("button", name=name, exact=True).first.click()
 
     def choose(self, name: str, menu: str = "More actions") -> None:
-        """Choose one of the rarer actions of the view or of a row, which are in a menu."""
+        """Choose one of the less frequent actions of a view or row, which are in a menu."""
         self.press(menu)
         self.page.get_by_role("menuitem", name=name, exact=True).click()
 
@@ -182,11 +182,11 @@ class Watched:
         self.page.wait_for_selector("dialog", state="detached")
 
     def without_delay(self) -> None:
-        """Have done at once what can still be taken back."""
+        """Perform an action at once that could still be undone."""
         self.press("Do it now", within=".toasts")
 
     def eventually(self, look: Callable[[], Any], timeout: float = 60.0) -> Any:
-        """Return the first true result. The page continues to work between the calls."""
+        """Return the first true result. Between the calls, the page continues to work."""
         return eventually(look, timeout, self.text, look_seconds=0.05)
 
     def text(self) -> str:
@@ -194,7 +194,7 @@ class Watched:
         return self.page.inner_text("body")
 
     def clean(self) -> None:
-        """Assert that no request left the machine or was refused, and that there was no error."""
+        """Assert that no request left the machine or was blocked, and that there was no error."""
         hosts = {urlsplit(url).netloc for url in self.asked}
         assert hosts == {urlsplit(self.base).netloc}
         assert self.complaints == []
@@ -225,7 +225,7 @@ def watched(
     timezone: str = "UTC",
     refusals: tuple[int, ...] = (),
 ) -> Iterator[Watched]:
-    """Sign in by the banner's link."""
+    """Sign in with the link of the banner."""
     with stranger(
         browser, daemon, theme=theme, size=size, timezone=timezone, refusals=refusals
     ) as watch:
@@ -245,7 +245,7 @@ def stranger(
     timezone: str = "UTC",
     refusals: tuple[int, ...] = (401,),
 ) -> Iterator[Watched]:
-    """Open a window without a login."""
+    """Open a page without a login."""
     width, height = SIZES[size]
     context = browser.new_context(
         color_scheme=theme,  # type: ignore[arg-type]
@@ -261,7 +261,7 @@ def stranger(
 
 
 def address(daemon: DaemonProcess) -> str:
-    """Return where the daemon's page is, without the token."""
+    """Return the address of the daemon's page, without the token."""
     banner = re.compile(r"aioflow is up: (http://[^/\s]+)/")
     found = eventually(lambda: banner.findall(daemon.log.read_text(errors="replace")))
     return found[-1]
@@ -273,7 +273,7 @@ def serious(page: Page) -> list[str]:
 
 
 def violations(page: Page) -> list[str]:
-    """Return all findings of axe-core on a page, with the size of targets."""
+    """Return all findings of axe-core on a page, including the size of click targets."""
     return _findings(page, ("minor", "moderate", "serious", "critical"))
 
 

@@ -1,1 +1,1 @@
-"""Long campaigns against the whole product; ``make nightly`` runs them and keeps their figures."""
+"""Long campaigns against the whole product; ``make nightly`` runs them and stores their figures."""

@@ -1,4 +1,4 @@
-"""Append the figures of a campaign to a file of the day below ``results``."""
+"""Append the figures of a campaign to a file for the day under ``results``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def record(campaign: str, **figures: Any) -> None:
-    """Append one line. Workers append beside each other: a line is written at once."""
+    """Append a line. It is written in one piece, because several workers append to the file."""
     RESULTS.mkdir(exist_ok=True)
     now = datetime.now(UTC)
     with (RESULTS / f"{campaign}-{now.date().isoformat()}.jsonl").open("a") as file:

@@ -1,7 +1,7 @@
-"""Kill the settlement pipeline at a chosen moment, start it again, and check the day.
+"""Kill the settlement pipeline at a chosen moment, restart it, and check the day.
 
-The checks run outside the daemon: the generator's total, a ledger of the tasks, the process
-table, SQLite's own integrity check, and the journal replayed against the tables.
+The checks are made outside the daemon: with the generator's total, a ledger of the tasks, the
+process table, SQLite's own integrity check, and the journal replayed against the tables.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Verdict:
     """The outcome of one killed run.
 
     Attributes:
-        settled_at_kill: Merchants that had been settled when the daemon was killed.
-        begun: How often the settling of a merchant started in all; the others were interrupted.
-        recovery_seconds: From the second start to the end of the run.
+        settled_at_kill: Number of merchants that had been settled when the daemon was killed.
+        begun: How often the settling of any merchant was started. Repeated starts were interrupted.
+        recovery_seconds: Time from the restart to the end of the run.
     """
 
     phase: str
@@ -53,7 +53,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Day:
-    """One day's settlement on one home."""
+    """The settlement of one day, on one home."""
 
     home: Path
     data: Path
@@ -62,11 +62,11 @@ class Day:
     transactions: int
 
     def daemon(self) -> DaemonProcess:
-        """A daemon on the home, not started."""
+        """Return a daemon for the home that is not started yet."""
         return DaemonProcess(self.home, DAGS, db=self.db, flags=("--cpu-slots", "2"))
 
     def write(self) -> Decimal:
-        """Create the bank's file; return its expected total."""
+        """Create the bank's file. Return its expected total."""
         return generate(self.data, DAY, merchants=self.merchants, transactions=self.transactions)
 
 
@@ -79,9 +79,9 @@ def kill_one_run(
     merchants: int = 1_247,
     transactions: int = 100_000,
 ) -> Verdict:
-    """Run one day, kill it in ``phase``, start again; assert that nothing is lost or doubled.
+    """Run one day, kill it in ``phase``, and restart it. Nothing may be lost or doubled.
 
-    A day that ends before it could be killed does not count: the next one is tried.
+    A day that ends before it could be killed does not count, and the next day is tried.
     """
     for attempt in range(ATTEMPTS):
         day = Day(folder / "home", folder / f"data{attempt}", db, merchants, transactions)
@@ -98,7 +98,7 @@ def kill_one_run(
 
 
 def _go_on(day: Day, run_id: str, total: Decimal | None) -> tuple[int, float]:
-    """Start again, wait for the end, and judge."""
+    """Restart the daemon, wait for the end of the run, and check the results."""
     began = time.monotonic()
     with day.daemon() as again:
         if total is None:
@@ -115,7 +115,7 @@ def _go_on(day: Day, run_id: str, total: Decimal | None) -> tuple[int, float]:
 
 
 def _wait_for(phase: str, daemon: DaemonProcess, run_id: str, merchants: int) -> int | None:
-    """Wait for the phase; return how many merchants have been settled, ``None`` if missed."""
+    """Wait for the phase. Return how many merchants are settled, or ``None`` if it was missed."""
 
     def settled(run: dict[str, Any]) -> int:
         return max(0, run["counts"].get("success", 0) - 2)
@@ -155,7 +155,7 @@ def _assert_total(
 
 
 def _assert_ledger(daemon: DaemonProcess, run_id: str, data: Path, merchants: int) -> int:
-    """Assert that no merchant was started after the success that its row records."""
+    """Assert that no merchant was started again after its recorded success."""
     ended: dict[int, int] = {}
     for task in _tasks(daemon, run_id, merchants):
         if task["task_id"] == "settle":

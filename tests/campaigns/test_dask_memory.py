@@ -1,6 +1,6 @@
 """A million tries on a Dask cluster: the memory of the daemon, the scheduler and the workers.
 
-``AIOFLOW_DASK_TRIES`` changes the number of tries.
+``AIOFLOW_DASK_TRIES`` overrides the number of tries.
 """
 
 from __future__ import annotations
@@ -29,11 +29,14 @@ TRIES = int(os.environ.get("AIOFLOW_DASK_TRIES", "1000000"))
 OF_RUN = 10_000
 DAGS = Path(__file__).parents[2] / "benchmarks" / "dags"
 MOST_GROWTH_BYTES = 20.0
-"""Growth per try. An object that is never forgotten has at least 50 bytes."""
+"""Tolerated growth per try. An object that is never freed has at least 50 bytes."""
 
 NOISE_MIB = 4.0
-"""Growth of the whole campaign that allocators may cause, and the logs of limited length that
-Dask's scheduler keeps of the pilots which wait for room."""
+"""Tolerated growth over the whole campaign.
+
+It may be caused by allocators, and by the logs of limited length that Dask's scheduler holds for
+pilots waiting for room.
+"""
 
 
 class Memory:
@@ -48,7 +51,7 @@ class Memory:
             self.seen[name].append(round(process.memory_info().rss / 2**20, 1))
 
     def growth(self, tries: int) -> dict[str, float]:
-        """Return the growth of each in bytes per try, without the first third of the runs."""
+        """Return the growth of each process in bytes per try. Ignore the first third of runs."""
         return {
             name: round(slope(values[len(values) // 3 :]) * 2**20 / tries, 1)
             for name, values in self.seen.items()
@@ -56,7 +59,7 @@ class Memory:
 
 
 def slope(values: Sequence[float]) -> float:
-    """Return the growth per value of a straight line through all of them."""
+    """Return the slope of a straight line fitted to all values."""
     return statistics.linear_regression(range(len(values)), values).slope
 
 

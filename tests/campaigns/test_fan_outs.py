@@ -41,7 +41,7 @@ def wide() -> None:
 @pytest.mark.parametrize("shard", shards(4), ids=str)
 @pytest.mark.asyncio(loop_factories=["uvloop"])
 async def test_children_are_2000_and_the_aggregate_one_wherever_the_node_is_crashed(shard):
-    """Crash as ``Sim.crash_everywhere`` does, but only at this shard's part of the commits."""
+    """Crash as ``Sim.crash_everywhere`` does, but only at the commits of this shard."""
     aggregates = commits = crashes = stored_by = 0
 
     def count_them(doubled: Sequence[int]) -> list[int]:
@@ -80,6 +80,6 @@ async def test_children_are_2000_and_the_aggregate_one_wherever_the_node_is_cras
         begun=aggregates,
     )
     assert crashes == 2 * shard.share(commits)
-    # Once in each run, but for the crash before its result was stored.
+    # The aggregate runs once in each play, and twice if the crash was before its result was stored.
     is_cut_short = (stored_by - shard.number) % shard.of == 0
     assert aggregates == 1 + crashes + is_cut_short

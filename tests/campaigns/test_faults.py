@@ -1,7 +1,7 @@
-"""Faults of ``tests/faults`` without limits on durations, so two workers share them.
+"""Those faults of ``tests/faults`` that have no limits on durations, so two workers share them.
 
 Parts are chosen by name, such as ``-k crowd``. The promises and the measured figures are in
-``docs/reference/faults.md``. ``test_timed_faults.py`` has the faults with such limits, and
+``docs/reference/faults.md``. ``test_timed_faults.py`` contains the faults with limits, and
 ``test_kills.py`` the kills at every call.
 """
 
@@ -82,7 +82,7 @@ def test_no_memory(tmp_path):
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_crowd_killed(seed, tmp_path):
-    """Trigger host, async host and daemon in turn, under 2,000 waits and 20 streams."""
+    """Kill trigger host, async host and daemon in turn, during 2,000 waits and 20 streams."""
     figures = crowds.crowd_killed(
         tmp_path, kills=50, waits=2_000, streams=20, events=200, seconds=60.0, seed=seed
     )
@@ -92,7 +92,7 @@ def test_crowd_killed(seed, tmp_path):
 
 @pytest.mark.parametrize("seed", [1, 2, 3, 7])
 def test_steps_killed(seed, tmp_path):
-    """500 tasks with three waits and two steps each."""
+    """Kill at random during 500 tasks with three waits and two steps each."""
     figures = stepping.steps_killed(tmp_path, tasks=500, kills=10, seconds=10.0, seed=seed)
     record("faults", fault="steps", seed=seed, **figures)
     assert figures["kills"] == 10

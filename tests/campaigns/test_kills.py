@@ -1,4 +1,4 @@
-"""``kill -9`` of a daemon at every call it makes, and at calls chosen at random.
+"""``kill -9`` of a daemon at every system call it makes, and at calls chosen at random.
 
 Parts are chosen by name, such as ``-k warm`` or ``-k "cold and unlink"``. There are no limits on
 durations, so two workers share the shards. The promises are in ``docs/reference/faults.md``.
@@ -27,20 +27,20 @@ COLD_LEAST = {
     "pwrite64": 120, "fdatasync": 12, "fsync": 2, "write": 30, "link": 1, "unlink": 4,
     "rename": 1, "mkdir": 6, "ftruncate": 2,
 }  # fmt: skip
-# A settlement makes fewer writes beside other work, since more results share one. Then up to half
-# of the kills come too late, so the limit of attempts is three times the required hits.
+# Beside other work, a settlement makes fewer writes, because more results share a write. Then up to
+# half of the kills come too late, so three times as many attempts as required hits are allowed.
 SETTLEMENT, SETTLEMENT_LEAST, SETTLEMENTS_AT_MOST = 300, 150, 450
 WIDE, WIDE_LEAST, WIDE_AT_MOST = 2_000, 40, 120
 AT_LEAST = 400
-"""Kill points together: each part asserts its own."""
+"""Minimum number of kill points in total. Each part asserts its own minimum."""
 
 WARM_SHARDS = {"pwrite64": 2}
 COLD_SHARDS = {"pwrite64": 4, "write": 2}
-"""A kind with many calls is divided into shards; all others are one shard."""
+"""Kinds of calls with many calls are divided into shards. All others are a single shard."""
 
 
 def each_call(calls: tuple[str, ...], divided: dict[str, int]) -> list[Any]:
-    """Return a parameter for each shard of each call."""
+    """Return a test parameter for each shard of each call."""
     return [
         pytest.param(call, shard, id=f"{call}-{shard}")
         for call in calls
@@ -50,7 +50,7 @@ def each_call(calls: tuple[str, ...], divided: dict[str, int]) -> list[Any]:
 
 @pytest.mark.parametrize(("call", "shard"), each_call(WARM_CALLS, WARM_SHARDS))
 def test_kill_at_every_warm_call(call, shard, tmp_path):
-    """Kill before the n-th call of a run, for every n there is."""
+    """Kill before the n-th call of a run, for every n that occurs."""
     tally = Tally()
     numbers = until_there_is_none(shard, tally)
     for home_number in itertools.count():
@@ -66,7 +66,7 @@ def test_kill_at_every_warm_call(call, shard, tmp_path):
 
 @pytest.mark.parametrize(("call", "shard"), each_call(COLD_CALLS, COLD_SHARDS))
 def test_kill_at_every_cold_call(call, shard, tmp_path):
-    """Kill a first start, and its first run, before its n-th call, for every n there is."""
+    """Kill a first start and its first run before the n-th call, for every n that occurs."""
     tally = Tally()
     for number in until_there_is_none(shard, tally):
         kills.kill_a_start(tmp_path / str(number), call, number, tally)
@@ -83,14 +83,14 @@ def test_kill_settlements_at_random_writes(shard, tmp_path):
 
 @pytest.mark.parametrize("shard", shards(4), ids=str)
 def test_kill_wide_settlements_at_random_writes(shard, tmp_path):
-    """Forty kills of fan-outs of 2,000."""
+    """Kill settlements with a fan-out of 2,000, forty times."""
     kill_settlements(tmp_path, "kill_wide", shard, WIDE, WIDE_LEAST, WIDE_AT_MOST)
 
 
 def kill_settlements(
     folder: Path, fault: str, shard: Shard, merchants: int, least: int, at_most: int
 ) -> None:
-    """Kill settlements until enough were hit. Seeds of all shards together are 0, 1, 2, ..."""
+    """Kill settlements until enough were hit. The seeds of all shards together are 0, 1, 2, ..."""
     tally = Tally()
     slowest = 0.0
     calls = kills.count_settlement(folder / "counted", merchants=merchants)
@@ -112,7 +112,7 @@ def kill_settlements(
 
 
 def until_there_is_none(shard: Shard, tally: Tally) -> Iterator[int]:
-    """Yield the numbers of a shard until several in a row were never reached."""
+    """Yield the numbers of a shard until several in a row have not been reached."""
     for number in shard.numbers():
         if tally.missed_in_a_row >= MISSES:
             return
@@ -120,7 +120,7 @@ def until_there_is_none(shard: Shard, tally: Tally) -> Iterator[int]:
 
 
 def told(tally: Tally) -> dict[str, Any]:
-    """Return the tally for people: how many points of each call, not which."""
+    """Return the tally for the record: ranges and counts of kill points instead of all points."""
     figures = asdict(tally)
     at, _ = figures.pop("at"), figures.pop("missed_in_a_row")
     figures["points"] = {call: [min(them), max(them), len(them)] for call, them in at.items()}
@@ -128,7 +128,7 @@ def told(tally: Tally) -> dict[str, Any]:
 
 
 def judge(tally: Tally, least: int) -> None:
-    """Assert that enough was killed, and that there was something to lose each time."""
+    """Assert that enough was killed, and that each kill could have lost something."""
     assert tally.kills >= least
     assert tally.acknowledged >= tally.kills
 

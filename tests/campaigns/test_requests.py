@@ -1,4 +1,4 @@
-"""20,000 requests generated from the OpenAPI document, valid and invalid ones."""
+"""20,000 valid and invalid requests generated from the OpenAPI document."""
 
 from __future__ import annotations
 

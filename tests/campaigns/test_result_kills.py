@@ -1,7 +1,7 @@
 """Daemons killed between the upload of a result, its report and its commit.
 
 Each kill hits an exact moment of an upload: before the store has the object, before the daemon gets
-the answer, or a few milliseconds after it, when the report is on its way to the commit.
+the reply, or a few milliseconds after the reply, when the report is on its way to the commit.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SIZE = 100_000
 KILLS_OF_CASE = 10
 CASES = 50
 START_SECONDS = 300.0
-"""On a machine with much other work, a daemon takes minutes to start."""
+"""Start-up limit. On a machine with much other work, a daemon takes minutes to start."""
 
 MOMENTS = ("asked", "stored", "answered")
 
@@ -63,7 +63,7 @@ def killed():
 
 
 class Killer:
-    """Kills a daemon at one moment of one upload."""
+    """Kills a daemon at a chosen moment of a chosen upload."""
 
     def __init__(self, daemon: DaemonProcess, of_store: FaultProxy, seed: int) -> None:
         self._daemon = daemon
@@ -73,7 +73,7 @@ class Killer:
         of_store.watch = self._watch
 
     def arm(self) -> None:
-        """Draw the next moment."""
+        """Draw the moment of the next kill."""
         self.moment = self._random.choice(MOMENTS)
         self._left = self._random.randint(1, WIDTH)
         self._delay = self._random.uniform(0, 0.02) if self.moment == "answered" else 0.0
@@ -92,7 +92,7 @@ class Killer:
 
 
 def committed(home: Path) -> set[str]:
-    """The results that are committed, and not in their rows."""
+    """Return the committed results that are stored outside their rows."""
     with closing(sqlite3.connect(f"file:{home / 'aioflow.db'}?mode=ro", uri=True)) as database:
         found = database.execute(
             "SELECT task_no, start_no FROM result WHERE body IS NULL AND size > 0"
@@ -101,7 +101,7 @@ def committed(home: Path) -> set[str]:
 
 
 def objects(moto: str, name: str) -> set[str]:
-    """The results that the store has."""
+    """Return the results that the object store contains."""
     found: set[str] = set()
     more = ""
     while True:

@@ -14,7 +14,7 @@ PLANS = [
     for phase in PHASES
     for number in range(10)
 ]
-"""Ten of each phase; half the whole tree, half the daemon alone; every fourth on PostgreSQL."""
+"""Ten kills in each phase: half of the whole tree, half of the daemon; a fourth on PostgreSQL."""
 
 
 @pytest.mark.nightly

@@ -1,4 +1,4 @@
-"""A campaign that is divided among workers loses no part of it."""
+"""A campaign that is divided among workers loses no part."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Seeds of the simulator for as long as ``AIOFLOW_SIM_MINUTES`` says, 10 if it is not set.
+"""Seeds of the simulator for ``AIOFLOW_SIM_MINUTES`` minutes, 10 by default.
 
-The minutes are processor time: other load of the machine does not reduce the number of seeds.
+The minutes are processor time, so other load on the machine does not reduce the number of seeds.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from tests.sim.verdict import Verdict
 
 MINUTES = float(os.environ.get("AIOFLOW_SIM_MINUTES", "10"))
 LEAST = 100
-"""Every outcome of a commit meets every kind of input so often, in ten minutes or more."""
+"""How often each outcome of a commit must meet each kind of input in ten minutes or more."""
 
 SLOWEST = 3
-"""A machine that meets too few cases in its time may take this many times as long."""
+"""A machine that meets too few cases in the given time may take up to this many times as long."""
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(2 * SLOWEST * MINUTES * 30 + 600)
 @pytest.mark.parametrize(("level", "play"), [(1, model.play), (2, loop_model.play)])
 def test_no_seed_breaks_a_promise(level: int, play: Callable[[int], Verdict]):
-    """Each level has half the time. Seeds start with the date, so each night has others."""
+    """Play seeds for half of the time at each level. Seeds begin with the date: nights differ."""
     began = time.process_time()
     today = datetime.now(UTC).date()
     first = seed = today.toordinal() * 10_000_000
@@ -65,7 +65,7 @@ def test_no_seed_breaks_a_promise(level: int, play: Callable[[int], Verdict]):
 
 
 def short(level: int, points: Counter[str]) -> dict[str, int]:
-    """Return the cases that a campaign of this length has met too seldom, with their counts."""
+    """Return the cases that this campaign has met too rarely, with their counts."""
     least = {"restart": 10, "fenced repeat": 10, "run ended": 100}
     found = {name: points[name] for name, rate in least.items() if points[name] < rate * MINUTES}
     if level == 1:

@@ -1,4 +1,4 @@
-"""Faults of ``tests/faults`` with limits on durations: nothing else may run beside them.
+"""Those faults of ``tests/faults`` that have limits on durations: nothing else may run meanwhile.
 
 Parts are chosen by name, such as ``-k disk_full``. The promises and the measured figures are in
 ``docs/reference/faults.md``.
@@ -34,11 +34,11 @@ LIMITS: dict[str, dict[str, float]] = {
     "postgres": {"slowest_resumed_seconds": 5.0},
     "busy_takeovers": {"takeovers": 0, "fenced": 0},
 }
-"""The limits that each fault's figures must respect."""
+"""The limits that the figures of each fault must respect."""
 
 
 def judge(fault: str, parameters: dict[str, Any], figures: dict[str, Any]) -> None:
-    """Store the figures of a fault, and assert that they are within its limits."""
+    """Store the figures of a fault, and assert that they respect its limits."""
     record("faults", fault=fault, **parameters, **figures)
     limits = LIMITS[fault]
     exceeded = {name: figures[name] for name, limit in limits.items() if figures[name] > limit}

@@ -1,4 +1,4 @@
-"""One daemon for all tests here that only ask one."""
+"""One daemon for all command line tests that only query a daemon."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def filled() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the tests of the shared daemon in one xdist worker, so that it starts once."""
+    """Run the tests of the shared daemon in one xdist worker, so that it is started only once."""
     for item in items:
         if "cli_daemon" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("cli"))

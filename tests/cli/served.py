@@ -1,4 +1,4 @@
-"""A daemon with DAGs of every outcome, started and queried only by commands."""
+"""A daemon with DAGs of every outcome, started and queried only with commands."""
 
 from __future__ import annotations
 
@@ -141,10 +141,10 @@ def talks() -> None:
 
 
 class Daemon:
-    """A process of ``aioflow --json`` on a home beside the folder of its DAG files.
+    """A process of ``aioflow --json``, with a home and a folder of DAG files beside it.
 
     Args:
-        files: Name -> content of each DAG file.
+        files: Name and content of each DAG file.
     """
 
     def __init__(self, folder: Path, **files: str) -> None:
@@ -171,20 +171,20 @@ class Daemon:
             raise
 
     def _told(self) -> set[str]:
-        """Return the parsed files: on a slow machine the daemon is ready before that."""
+        """Return the files parsed so far. A slow daemon may be ready before all are parsed."""
         return {Path(dag["file"]).name for dag in self.run("dags", "list", "--json").json}
 
     def run(self, *words: object, given: str = "") -> Done:
-        """Run a command on its home, in this process, with this standard input."""
+        """Run a command for its home in this process, with the given standard input."""
         return run(*words, home=self.home, given=given)
 
     def stop(self) -> int:
-        """Stop it; return its exit status."""
+        """Stop the daemon. Return its exit status."""
         self.process.send_signal(signal.SIGTERM)
         return self._ended()
 
     def kill(self) -> None:
-        """``kill -9`` it."""
+        """Kill the daemon with ``kill -9``."""
         self.process.kill()
         self._ended()
 

@@ -1,4 +1,4 @@
-"""The command line as scripts and people use it, on a real daemon."""
+"""The command line as used by scripts and by people, with a real daemon."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_wait_is_explained_and_a_run_cancelled(daemon):
     run_id = daemon.run("dags", "trigger", "waits", "--json").json["run_id"]
 
     def explained() -> Any:
-        # While a commit takes long, only that is shown.
+        # While a commit takes long, only the commit is reported as the cause.
         found = daemon.run("runs", "why", run_id, "total", "--json").json
         return found if len(found["causes"]) == 2 else None
 
@@ -282,7 +282,7 @@ def test_the_log_of_a_run_is_followed_until_it_has_ended(daemon):
 
 
 def on_a_terminal(daemon, *words, with_hints=False):
-    """The output of a command for people."""
+    """Return the output of a command on a terminal."""
     leader, follower = os.openpty()
     with subprocess.Popen(
         [sys.executable, "-m", "aioflow", *words, "--home", str(daemon.home)],

@@ -1,4 +1,4 @@
-"""Shells complete every word, and ``--help`` imports nothing heavy."""
+"""Shells can complete every word, and ``--help`` imports nothing heavy."""
 
 from __future__ import annotations
 

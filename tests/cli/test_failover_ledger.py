@@ -1,4 +1,4 @@
-"""The ledger of the demo finds what was lost, and what was done twice, and nothing else."""
+"""The ledger of the demo reports work that was lost or done twice, and nothing else."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def end(key: str, at_us: int) -> str:
 
 
 def ledger(records: dict[str, int], notes: Sequence[str], *, expected: str = "") -> Ledger:
-    """Return a ledger of a demo that has ended."""
+    """Return the ledger of a demo that has ended."""
     made = Ledger()
     made.expect(expected or "a")
     made.record("abc", records)

@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
 
 
 def begun(daemon, name, count=2):
-    """Start runs that wait, and return the filter that selects them."""
+    """Start runs that wait. Return the filter that selects them."""
     for number in range(count):
         daemon.run("dags", "trigger", "waits", "--run-id", f"{name}-{number}", "--json")
     eventually(lambda: states(daemon, name) == ["running"] * count)

@@ -1,4 +1,4 @@
-"""Output of tasks cannot control a terminal, and a followed log is complete, without repetition."""
+"""Task output cannot control a terminal, and a followed log is complete and has no repetitions."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_character_that_is_cut_in_two_is_shown_once(text, size):
 
 
 class Log:
-    """A log that grows between looks; the task ends before the look number ``ends_at``."""
+    """A log that grows between polls. The task has ended by poll number ``ends_at``."""
 
     def __init__(self, growth: list[bytes], ends_at: int) -> None:
         self.growth, self.ends_at = growth, ends_at

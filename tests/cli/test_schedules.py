@@ -1,4 +1,4 @@
-"""Schedules of every kind on a real daemon that ends when it is idle, and their next fire times."""
+"""Schedules of every kind, on a real daemon that ends when idle, and their next fire times."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ with DAG("failing", schedule="@continuous"):
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """A home whose daemon has run until it was idle, twice."""
+    """Return a home whose daemon has twice run until it was idle."""
     folder = tmp_path_factory.mktemp("schedules")
     (folder / "dags").mkdir()
     start = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=30)

@@ -22,7 +22,7 @@ HEAD = re.compile(r"((?:(?:Their |their )?`[a-z -]+ --json`(?:, | and )?)+): ")
 
 
 def statements() -> Iterator[tuple[str, list[str]]]:
-    """Each command that the page has a list of fields of, with these."""
+    """Yield each command whose fields the page lists, with these fields."""
     for line in PAGE.read_text().splitlines():
         heads = list(HEAD.finditer(line))
         ends = [head.start() for head in heads[1:]] + [len(line)]
@@ -37,7 +37,7 @@ def statements() -> Iterator[tuple[str, list[str]]]:
 
 
 def nouns(line: str) -> list[str]:
-    """The nouns that ``their`` refers to: those of the lists with which the line begins."""
+    """Return the nouns that ``their`` refers to: those of the ``list`` commands in the line."""
     return [f"{noun} " for noun in re.findall(r"`([a-z]+) list --json`", line)]
 
 
@@ -48,11 +48,11 @@ ALIKE = {
     "tokens create": [*TOKEN, "token"],
     "tokens revoke": TOKEN,
 }
-"""Commands that, according to the page, print the same as another one."""
+"""Commands that print the same fields as another command, according to the page."""
 
 
 def keys_of(done: Done) -> set[str]:
-    """Return the fields of the output: a document, a list of documents, or one per line."""
+    """Return the fields of the output: one document, a list of documents, or one per line."""
     assert done.status in {0, 3}, done.err
     try:
         found: Any = done.json

@@ -1,4 +1,4 @@
-"""The banner tells the token to terminals alone."""
+"""The banner shows the token on terminals only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Packages that bring triggers are found by their entry points, hosted, and said if broken."""
+"""Packages with triggers are found by their entry points, hosted, and reported if broken."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def evening():
 
 
 def install(folder: Path, package: str, entry_points: str, **modules: str) -> None:
-    """Put a package on a path as an installer does."""
+    """Put a package into a folder of packages, as an installer does."""
     (folder / package).mkdir(parents=True)
     (folder / package / "__init__.py").touch()
     for name, source in modules.items():
@@ -67,7 +67,7 @@ def install(folder: Path, package: str, entry_points: str, **modules: str) -> No
 
 @pytest.fixture
 def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Let processes find packages in a folder, this one too. Return the environment for that."""
+    """Make packages in a folder available. Return the environment for child processes."""
     path = os.pathsep.join([str(tmp_path / "site"), *filter(None, sys.path)])
     monkeypatch.syspath_prepend(tmp_path / "site")
     return {"PYTHONPATH": path}

@@ -1,4 +1,4 @@
-"""Errors of commands: wrong arguments, broken output, no daemon. One line, without a traceback."""
+"""Errors of commands: wrong arguments, broken output, no daemon. Each is one line, no traceback."""
 
 from __future__ import annotations
 
@@ -253,7 +253,7 @@ def test_a_command_whose_output_is_closed_does_its_work(daemon):
 
 
 def interrupted(home: Path, *words: str, after: str | None) -> tuple[int | None, str]:
-    """Send Ctrl-C once a command has printed a text; return its status and its errors."""
+    """Send Ctrl-C once a command has printed a text. Return its status and its standard error."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("AIOFLOW_")}
     process = subprocess.Popen(
         [sys.executable, "-u", "-m", "aioflow", *words],

@@ -13,7 +13,7 @@ from aioflow.protocol.reports import TriggerFired
 
 @dataclass
 class Hosting:
-    """One assignment: it continues after the last event it was given, or some events earlier."""
+    """An assignment. Continues after the last event it was given, or some events earlier."""
 
     number: int
     assignment_id: int
@@ -29,7 +29,7 @@ class Hosting:
         return cls(order.trigger_no, order.assignment_id, begins, window=order.window)
 
     def reports(self, count: int, upto: int, now: int) -> list[TriggerFired]:
-        """The next events, as many as are wanted, there are, and the window allows."""
+        """Return the next events: at most ``count``, below ``upto``, and within the window."""
         found = []
         while len(found) < count and self.next < upto and self.sent - self.confirmed < self.window:
             payload = msgspec.msgpack.encode({"n": self.next})

@@ -1,4 +1,4 @@
-"""The truth table of the trigger rules, as Airflow 3.3.2 itself answers."""
+"""The truth table of the trigger rules, as produced by Airflow 3.3.2."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ VERDICTS = {
     "u": Verdict.UPSTREAM_FAILED,
 }
 
-# Parents: S success, F failed, K skipped, U upstream_failed, p pending.
+# Parent states: S success, F failed, K skipped, U upstream_failed, p pending.
 TABLE = """
       as  af  ad  adm os  of  od  nf  ns  al  nfm ask
 S     R   s   R   R   R   s   R   R   R   R   R   s

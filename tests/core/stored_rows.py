@@ -1,4 +1,4 @@
-"""The tables as dictionaries, guarded like those of the database, with the reads of the engine."""
+"""The tables as dictionaries, with the guards of the database and the reads of the engine."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ __all__ = ("Rows", "recall", "rows_of")
 
 
 class Rows:
-    """The tables, as dictionaries. A guard that does not hold is an assertion."""
+    """The tables as dictionaries. A guard that does not hold raises an ``AssertionError``."""
 
     def __init__(self) -> None:
         self.drained: set[int] = set()
@@ -164,7 +164,7 @@ class Rows:
             rows.pop(key if len(key) > 1 else key[0], None)
 
     def by_key(self, table: str) -> dict[Any, Any]:
-        """The rows of a table that rows are erased in; keys of one column are bare."""
+        """Return the rows of a table in which rows are erased. Single-column keys are bare."""
         found: dict[str, dict[Any, Any]] = {
             "stream_item": self.items,
             "record": self.records,
@@ -186,11 +186,11 @@ class Rows:
         return found[table]
 
     def seen(self) -> Iterator[RunRow]:
-        """The runs that people see: all but those that are being deleted."""
+        """Return the runs that users see: all runs except those being deleted."""
         return (run for run in self.runs.values() if run.run_no not in self.deletions)
 
     def owed(self) -> tuple[list[OutboxRow], dict[str, tuple[int, int]]]:
-        """Return what a restart reads of the outbox, see ``Snapshot``."""
+        """Return what a restart reads from the outbox; see ``Snapshot``."""
         counts: dict[str, tuple[int, int]] = {}
         for row in sorted(self.outbox.values(), key=lambda row: -row.outbox_no):
             if row.kind not in ENGINE_KINDS:
@@ -373,7 +373,7 @@ class Rows:
 
 
 def rows_of(table: Mapping[Any, Any], run_no: int) -> list[Any]:
-    """Return the rows of a run in the order of their keys; the few are sorted, not the table."""
+    """Return the rows of a run, sorted by key. Only these rows are sorted, not the table."""
     return [table[key] for key in sorted(key for key, row in table.items() if row.run_no == run_no)]
 
 
@@ -389,7 +389,7 @@ def _recall_notes(inputs: Iterable[Input], rows: Rows, memory: Memory) -> None:
 
 
 def recall(inputs: Iterable[Input], memory: Memory, rows: Any) -> None:
-    """Read rows for a turn as ``engine.prefetch`` does from a database."""
+    """Read the rows that a turn needs, as ``engine.prefetch`` does from a database."""
     memory.answered = {}
     memory.known_keys = set()
     if any(isinstance(entry, TriggerFired) for entry in inputs):

@@ -1,4 +1,4 @@
-"""Accounts and sessions, as the engine decides about them, also after a rolled-back turn."""
+"""How the engine decides about accounts and sessions, including after a rolled-back turn."""
 
 from __future__ import annotations
 
@@ -294,7 +294,7 @@ def test_lines_are_chained_over_turns_also_over_one_that_is_taken_back(world):
 
 
 def lines(world, count):
-    """Put lines into the audit, one a turn; return their rows and where it ends then."""
+    """Add entries to the audit, one per turn. Return their rows, and the last audit head."""
     rows, head = [], None
     for slots in range(1, count + 1):
         batch, _, tx = world.decide([RequestReceived(slots, SetPool(name="db", slots=slots), BY)])

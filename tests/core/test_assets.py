@@ -1,4 +1,4 @@
-"""Runs started by updates of assets: each event once, and all pending events together."""
+"""Runs started by asset updates: each event is used once, and pending events are used together."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def consumer(condition: AssetCondition, **fields: Any) -> DagSpec:
 
 
 def world_of(condition: AssetCondition, **fields: Any) -> World:
-    """Return a DAG scheduled by assets, and one whose tasks update each of them."""
+    """Return a world with a DAG scheduled by assets, and a DAG whose tasks update each of them."""
     world = World()
     makers = tuple(
         TaskSpec(task_id=f"make_{name}", outlets=((name, EXTRA if name == "a" else NOTHING),))
@@ -44,7 +44,7 @@ def world_of(condition: AssetCondition, **fields: Any) -> World:
 
 
 def tell(world: World, *names: str) -> None:
-    """Report from outside that assets were updated."""
+    """Report asset updates from outside."""
     for name in names:
         world.ask(EmitEvent(name=f"asset:{name}", key=None, data=NOTHING))
 

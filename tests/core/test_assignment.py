@@ -1,7 +1,8 @@
-"""A trigger is never in two processes, and in one once all reports are read, whatever hosts do.
+"""A trigger never runs in two processes, whatever happens to its hosts.
 
-Drawn are: classes that enter and leave quarantine, versions that become isolated or shared, hosts
-that start and die, and the delay until the engine gets each report.
+Once all reports are read, it runs in one. Drawn at random are: classes that enter and leave
+quarantine, versions that become isolated or shared, hosts that start and die, and the delay until
+the engine gets each report.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ def spec(*, isolated: bool) -> DagSpec:
 
 
 class Hosts:
-    """The processes of an engine, as the triggerers keep them.
+    """The processes of an engine, as the triggerers see them.
 
     Attributes:
         has: The triggers of each running process, with their assignment.
-        ending: Triggers that were asked to end and have not yet.
+        ending: Triggers that were asked to end and have not ended yet.
         inbox: Reports that the engine has not read yet.
     """
 
@@ -119,7 +120,7 @@ class Hosts:
             self.turn(self.inbox.popleft())
 
     def settle(self) -> None:
-        """Let all reports be read, all releases be confirmed, and all requested hosts start."""
+        """Read all reports, confirm all releases, and start all requested hosts."""
         for _ in range(50):
             for role in ROLES:
                 self.come_up(role)

@@ -1,4 +1,4 @@
-"""Backfills: runs for the fire times of a range, a few at a time, each fire time once."""
+"""Backfills: each fire time of a range has one run, and only a few runs are active at a time."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def world_of(*tasks, cpu_slots=8, **options):
 
 
 def backfill(world, minutes=5, **fields):
-    """Fill the fire times of the last minutes; return the number."""
+    """Start a backfill of the last minutes. Return its number."""
     now = world.now
     asked = {"dag_id": "dag", "first": now - minutes * MINUTE, "last": now} | fields
     number, _ = world.ask(StartBackfill(**asked))
@@ -63,7 +63,7 @@ def runs_of(world, number):
 
 
 def fire_times(world, number):
-    """Return the minutes of its runs, counted back from now, in the order of creation."""
+    """Return the fire times of a backfill's runs, in minutes before now, oldest run first."""
     return [(world.now - run.logical_date) // MINUTE for run in runs_of(world, number)]
 
 

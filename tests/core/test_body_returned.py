@@ -1,4 +1,4 @@
-"""A task whose body has returned, and whose result is being stored, holds no slot."""
+"""A task whose body has returned holds no slot while its result is being stored."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.core.world import World
 
 
 def store(world: World, name: str, *, is_backlogged: bool = False) -> None:
-    """The body of a running task has returned a large result."""
+    """Report that the body of a running task has returned a large result."""
     start = world.started(name).start
     world.turn(BodyReturned(start.task_no, start.start_no, world.now, is_backlogged))
 

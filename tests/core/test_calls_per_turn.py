@@ -1,7 +1,7 @@
-"""How many functions the engine calls to decide one hop of a chain.
+"""The number of function calls the engine makes to decide one hop of a chain.
 
-The time of a hop varies with the machine; the number of calls does not. If this test fails, make
-the new code run only in the turns that need it: test a flag, or create an object lazily.
+The time of a hop depends on the machine; the number of calls does not. If this test fails, let the
+new code run only in the turns that need it: test a flag, or create an object lazily.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs that a task starts and awaits: one for each call, whatever is repeated or killed."""
+"""Runs that a task starts and awaits: one per call, whatever is repeated or killed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CHILD = DagSpec(
 
 
 def parent(**fields: Any) -> tuple[World, int]:
-    """A run of one coroutine that has been started, beside a DAG it may run."""
+    """Start a run of a single coroutine, and load a DAG that the coroutine can run."""
     world = World()
     world.load(CHILD, version="c1", file="child.py")
     return begun(world, **fields)
@@ -35,7 +35,7 @@ def parent(**fields: Any) -> tuple[World, int]:
 def call(
     world: World, ordinal: int = 0, dag_id: str = "child", conf: bytes | None = None
 ) -> RunCalled:
-    """Have the coroutine run another DAG, and remove it from the list of started tasks."""
+    """Return the report that the coroutine runs another DAG."""
     start = start_of(world)
     at = (start.task_no, start.start_no, world.now, world.now, ordinal)
     return RunCalled(*at, "run_dag", dag_id, "flow.py:6", dag_id, conf)

@@ -23,7 +23,7 @@ ONCE = RetryPolicy(tries=1)
 
 
 def clear(world: World, run: int, *tasks: str, **fields: Any) -> int:
-    """Clear tasks of a run; how many were. Its preview must name as many."""
+    """Clear tasks of a run. Return how many were cleared, which the preview must predict."""
     request = ClearTasks(run_id=world.rows.runs[run].run_id, tasks=tasks, **fields)
     expected = None if request.key else previewed(world, request)
     cleared, state = world.ask(request)
@@ -33,7 +33,7 @@ def clear(world: World, run: int, *tasks: str, **fields: Any) -> int:
 
 
 def previewed(world: World, request: ClearTasks | Mark, *, marked: bool = False) -> int:
-    """How many tasks a request would clear, or mark. To ask for it changes nothing."""
+    """Return how many tasks a request would clear or mark. The preview changes nothing."""
     before = world.rows.commit_no
     preview = world.ask(replace(request, dry_run=True))
     assert world.rows.commit_no == before
@@ -46,7 +46,7 @@ def states(world: World, run: int, names: str) -> list[str]:
 
 
 def chain() -> tuple[World, int]:
-    """Three tasks in a row, all of which have succeeded."""
+    """Return an ended run of three tasks in a row, all of which have succeeded."""
     world = World()
     run = world.begin(task("a"), task("b", 0), task("c", 1))
     for name in "abc":

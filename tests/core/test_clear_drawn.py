@@ -1,4 +1,7 @@
-"""Clears among all else that happens to a run, drawn from a seed: it ends, and rows tell it all."""
+"""Clear tasks at random moments of a run, drawn from a seed.
+
+The run must still end, and a restart must restore the same memory from its rows.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ _RULES = (TriggerRule.ALL_SUCCESS, TriggerRule.ALL_SUCCESS, *TriggerRule)
 
 
 def drawn_dag(rng: random.Random) -> DagSpec:
-    """Draw up to eight tasks; some return lists, some expand over those, some have a setup."""
+    """Draw up to eight tasks. Some return lists, some expand over lists, some have a setup."""
     tasks: list[TaskSpec] = []
     for task_index in range(rng.randint(2, 8)):
         parents = tuple(p for p in range(task_index) if rng.random() < 0.4)
@@ -49,13 +52,13 @@ def drawn_dag(rng: random.Random) -> DagSpec:
 
 
 def coarse(run: Run) -> list[TaskState]:
-    """Return the states of its tasks in memory; all active states count as one."""
+    """Return the states of a run's tasks in memory. All active states count as one."""
     active = range(TaskState.QUEUED, TaskState.SUCCESS)
     return [TaskState.RUNNING if state in active else TaskState(state) for state in run.states]
 
 
 class Drawn:
-    """A world in which things happen by chance."""
+    """A world in which things happen at random."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -134,7 +137,7 @@ class Drawn:
 
 
 def ends_well(drawn: Drawn) -> None:
-    """Check that every run of a world ends, whatever has happened, and that no row is left over."""
+    """Check that every run ends, whatever has happened, and that no row is left over."""
     for _ in range(60):
         drawn.happen()
         drawn.rows_tell_it_all()

@@ -1,4 +1,4 @@
-"""Clearing in slices: at most one per batch, and nothing else runs before the last one."""
+"""Clearing in slices: a batch contains at most one, and nothing else runs before the last one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _small_slices(monkeypatch):
 
 
 class Sliced:
-    """A world in which slices wait until the test continues them."""
+    """A world in which slices wait until the test lets them continue."""
 
     def __init__(self, world: World, run: int) -> None:
         self.world, self.run = world, run
@@ -60,7 +60,7 @@ class Sliced:
 
     @property
     def counts(self) -> list[int]:
-        """Return how many tasks each request has cleared, according to its response."""
+        """The number of tasks that each request has cleared, according to its response."""
         return [answer.answer[0] for answer in self.answers if isinstance(answer.answer, tuple)]
 
     def go_on(self) -> bool:
@@ -74,12 +74,12 @@ class Sliced:
             pass
 
     def clear_all(self) -> None:
-        """Continue until all selected tasks are reset; the tasks after them are not decided yet."""
+        """Continue until all selected tasks are reset. Later tasks are not evaluated yet."""
         while self.is_clearing:
             assert self.go_on()
 
     def go_on_over(self, crash_after: int | None) -> None:
-        """Continue to the end, with a crash after ``crash_after`` turns unless that is ``None``."""
+        """Continue to the end. Crash once after ``crash_after`` turns, unless that is ``None``."""
         for _ in range(crash_after or 0):
             self.go_on()
         if crash_after is not None:
@@ -414,7 +414,7 @@ def test_a_child_that_was_cleared_is_the_next_though_a_later_one_ends():
 @pytest.mark.parametrize("how", ["reassigned", "host-again", "restart"])
 @pytest.mark.parametrize("what", ["clear", "mark", "cancel"])
 def test_tasks_that_wait_for_their_slice_are_not_assigned_again(what, how, monkeypatch):
-    """The list from which such a trigger would be created no longer exists."""
+    """Such a trigger cannot be created: the list that its task expands over no longer exists."""
     monkeypatch.setattr("aioflow.core.transaction.BATCH_ROWS", SLICE)
     start = StartTriggerSpec(class_path="dag:T", next_method="after")
     over = MapSpec((MapSource("item", 0, -1),))

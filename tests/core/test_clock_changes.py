@@ -1,9 +1,9 @@
-"""Three years of cron in zones with odd changes, against a walker that shares no code with it.
+"""Three years of cron in zones with unusual clock changes, compared with an independent walker.
 
-The walker parses expressions itself and has one rule: walk through all existing minutes.
-Fixed times fire in the first minute in which the clock has reached their reading; wildcards in
-each minute whose reading they name. To be fast it treats the minutes of one offset together,
-day by day; a test checks that this is equivalent.
+The walker shares no code with the timetable. It parses expressions itself and has a single rule:
+walk through all minutes that exist. Fixed times fire in the first minute in which the clock has
+reached their reading; wildcards fire in each minute whose reading they name. To be fast, the walker
+treats the minutes of one offset together, day by day; a test checks that this is equivalent.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HOUR, DAY = 60, 1440  # minutes
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 WEEKDAYS = {name: day for day, name in enumerate(("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"))}
 
-# Each zone with three years that have its odd change in them.
+# Each zone, with the first of three years that contain its unusual change.
 ZONES = {
     "Europe/Berlin": 2025,
     "America/New_York": 2006,  # the dates of the changes moved in 2007
@@ -100,7 +100,7 @@ class Expression:
         self._is_named = cache(day_test(*days))
 
     def readings(self, first: int, last: int) -> Iterator[int]:
-        """Every minute on the wall in ``[first, last)`` that is named, whether it exists or not."""
+        """Yield every named wall-clock minute in ``[first, last)``, even if it does not exist."""
         for number in range(first // DAY, last // DAY + 1):
             if self._is_named(date(1970, 1, 1) + timedelta(number)):
                 for minute in self._of_day:
@@ -116,7 +116,7 @@ def offset(zone: str, minute: int) -> int:
 
 @cache
 def stretches(zone: str, first: int, last: int) -> list[tuple[int, int, int]]:
-    """The minutes ``[first, last)`` of UTC, cut where the offset changes: begin, end, offset."""
+    """Split the UTC minutes ``[first, last)`` where the offset changes: begin, end, offset."""
     found, begin, known = [], first, offset(zone, first)
     for hour in range(first, last, HOUR):
         if offset(zone, hour + HOUR) == known:
@@ -129,7 +129,7 @@ def stretches(zone: str, first: int, last: int) -> list[tuple[int, int, int]]:
 
 
 def walk(text: str, zone: str, first: int, last: int) -> list[int]:
-    """Every minute of UTC in ``[first, last)`` in which the expression fires."""
+    """Return every UTC minute in ``[first, last)`` in which the expression fires."""
     expression, fired = Expression(text), []
     reached = first + offset(zone, first)
     for begin, end, ahead in stretches(zone, first, last):

@@ -1,4 +1,4 @@
-"""Schedules continue after any step of the wall clock, and no fire time has two runs."""
+"""Schedules continue after any step of the wall clock, and no fire time gets two runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SCHEDULES = {
     "continuous": ScheduleSpec(gap_us=30 * SECOND),
 }
 LONGEST_SECONDS = 120
-"""Between two fire times of any of these."""
+"""The longest time between two fire times of any of these schedules."""
 
 
 def scheduled(kind: str, missed: str = "latest") -> World:
@@ -70,7 +70,7 @@ def alerts(world: World) -> list[Alert]:
 
 
 def goes_on(world: World) -> None:
-    """Assert that it creates runs for fire times from now on, and has created none twice."""
+    """Assert that runs are created for later fire times, and that no fire time has two runs."""
     began = world.now
     pass_time(world, 3 * LONGEST_SECONDS)
     twice = {

@@ -1,4 +1,4 @@
-"""A task that kills its process is found by halves; no other task is charged."""
+"""A task that kills its process is found by bisection, and no other task is charged."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ KILLED = Failure(type="Killed", message="killed by signal 9", reason="killed")
 
 
 class Machine:
-    """A node under a supervisor, whose tasks end in time or kill their process.
+    """A node under a supervisor. Its tasks either end after a time or kill their process.
 
     Args:
-        kills: After how many seconds each killer kills.
-        lasts: How long each of the others runs.
+        kills: How many seconds after its start each killer kills.
+        lasts: How many seconds each of the other tasks runs.
     """
 
     options: ClassVar[dict[str, Any]] = {}
-    """Of the DAG."""
+    """Options of the DAG."""
 
     def __init__(self, kills: dict[str, float], lasts: dict[str, float], **fields: Any) -> None:
         self.kills, self.lasts = kills, lasts
@@ -61,7 +61,7 @@ class Machine:
         raise AssertionError(f"still running after {self.crashes} crashes")
 
     def start_hosts(self) -> None:
-        """Start the requested hosts of single DAGs."""
+        """Start the requested hosts that serve a single DAG."""
         world = self.world
         asked = {effect.role for effect in world.effects if isinstance(effect, StartHost)}
         world.turn(*map(HostUp, sorted(asked - world.memory.hosts_up)))
@@ -94,7 +94,7 @@ class Machine:
         world.pass_time(STEP)
 
     def crash(self, by: str) -> None:
-        """The daemon dies, and its supervisor starts it again."""
+        """Let the daemon die, and its supervisor restart it."""
         self.crashes += 1
         self._began.clear()
         self.world.now += SECOND
@@ -105,7 +105,7 @@ class Machine:
 
 
 class HostMachine(Machine):
-    """A machine whose async host dies, and no crash recorder names the code that was running."""
+    """A machine whose async host dies, where no crash recorder names the code that was running."""
 
     role = ASYNC
 
@@ -119,7 +119,7 @@ class HostMachine(Machine):
 
 
 class OwnHostMachine(HostMachine):
-    """The same, where that is the async host of an isolated DAG."""
+    """A host machine whose dying host is the async host of an isolated DAG."""
 
     role = own_role(ASYNC, "dag")
     options: ClassVar[dict[str, Any]] = {"isolated": ISOLATED}
@@ -143,7 +143,7 @@ def judge(machine: Machine) -> None:
 
 
 def tasks(*killers: str) -> tuple[dict[str, float], dict[str, float]]:
-    """Return killers that kill at once, among others that run for a while."""
+    """Return killers that kill soon after their start, and other tasks that run for a while."""
     return dict.fromkeys(killers, 0.5), {n: 30.0 for n in NAMES if n not in killers}
 
 
@@ -312,9 +312,9 @@ def test_other_tasks_of_a_host_wait_ten_minutes_for_a_suspect_that_cannot_start(
 
 
 def suspects_without_room() -> tuple[World, int]:
-    """Return a world with two suspects, in two groups, and a run that waits for them.
+    """Return a world with two suspects in two groups, and a run that has to wait for their trials.
 
-    Their pool was reduced below their slots while they ran.
+    Their pool was reduced to fewer slots than each of them needs while they were running.
     """
     world = World()
     world.ask(SetPool(name="narrow", slots=4))

@@ -1,4 +1,4 @@
-"""``run_timeout`` ends a run that takes too long; ``deadline`` only alerts."""
+"""``run_timeout`` ends a run that takes too long; ``deadline`` only causes an alert."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decisions of people as the engine sees them: asked, voted on, ended with the wait."""
+"""Decisions by people, as the engine sees them: asked for, voted on, and ended with the wait."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def question(**fields: Any) -> bytes:
 def ask(
     world: World, *, seconds: float | None = None, kind: str = "ask_person", **fields: Any
 ) -> int:
-    """Let the started coroutine ask; return the number of the decision."""
+    """Let the started coroutine ask for a decision. Return the number of the decision."""
     effect = world.started("c")
     assert effect is not None
     start = effect.start
@@ -96,7 +96,7 @@ def ask(
 
 
 def begun(actor: Actor | None = None, **fields: Any) -> tuple[World, int]:
-    """A world in which a run of one coroutine has been started, by this person."""
+    """Return a world in which this person has started a run of a single coroutine."""
     world = World()
     account(world, ANNA, "finance")
     account(world, BOB)
@@ -113,7 +113,7 @@ def begun(actor: Actor | None = None, **fields: Any) -> tuple[World, int]:
 def vote(
     world: World, number: int, answer: object, by: Actor | None = ANNA, account: int | None = None
 ) -> Any:
-    """Return what the voter gets: the response, or the error."""
+    """Vote on a decision. Return what the voter gets: the response or the error."""
     request = AnswerDecision(
         decision_no=number, answer=msgspec.msgpack.encode(answer), link_account=account
     )

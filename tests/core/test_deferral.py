@@ -1,4 +1,4 @@
-"""Class-style waits as the contract has them: how often, how long, and where they resume."""
+"""Class-style deferral, as the contract defines it: how often, how long, and where tasks resume."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A drained node starts no task and assigns no trigger, also after a restart; running tasks end."""
+"""A drained node starts no task and assigns no trigger, even after a restart. Running tasks end."""
 
 from __future__ import annotations
 

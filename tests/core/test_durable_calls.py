@@ -1,4 +1,4 @@
-"""Durable calls as the engine sees them: recorded, suspended on, answered, forgotten."""
+"""Durable calls as the engine sees them: recorded, suspended on, answered and forgotten."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NOW_AND_THEN = RetryPolicy(tries=3, delay_us=0, jitter=False)
 
 
 def begun(world: World | None = None, **fields: Any) -> tuple[World, int]:
-    """A run of one coroutine, which has been started."""
+    """Start a run of a single coroutine."""
     world = world or World()
     fields.setdefault("retry", NOW_AND_THEN)
     return world, world.begin(TaskSpec(task_id="c", body=Body.COROUTINE, **fields))
@@ -46,7 +46,7 @@ def start_of(world: World) -> StartTask:
 
 
 def resumed(world: World) -> Any:
-    """Return how its suspended coroutine is resumed; ``None`` if the task runs from the start."""
+    """Return the command that resumes the coroutine, or ``None`` if it runs from the start."""
     effect = world.started("c")
     assert effect is not None, "it has not been started"
     return effect.resume
@@ -71,7 +71,7 @@ def await_(
     seconds: float | None = None,
     label: str = "",
 ) -> Awaiting:
-    """Have the coroutine suspend itself, and remove it from the list of started tasks."""
+    """Suspend the coroutine in a wait, and remove it from the started tasks."""
     start = start_of(world)
     del world.starts[start.task_no]
     report = Awaiting(
@@ -92,7 +92,7 @@ def await_(
 
 
 def hosted(world: World, name: str) -> Any:
-    """Return the last assignment of the trigger of this class."""
+    """Return the last assignment of a trigger of this class."""
     hosts = [e.host for e in world.effects if isinstance(e, AssignTrigger)]
     return next(host for host in reversed(hosts) if host.class_path == name)
 
@@ -104,7 +104,7 @@ def fire(world: World, name: str, payload: object = None) -> None:
 
 
 def answers(world: World) -> list[Any]:
-    """Return the recorded calls, in order."""
+    """Return the answers of the recorded calls, in order."""
     return [
         None if row.answer is None else msgspec.msgpack.decode(row.answer)
         for _, row in sorted(world.rows.records.items())
@@ -514,7 +514,7 @@ def lose(world: World, role: str, culprit: int = -1, failure: Failure = KILLED) 
 
 
 def test_a_start_that_the_next_host_was_given_already_is_taken_back_from_it():
-    """Its command was in flight when the host died, and reached the next host."""
+    """The command of the start was in flight when the host died, and reached the next host."""
     world, _ = begun()
     first = start_of(world)
 
@@ -650,7 +650,7 @@ def test_a_cancelled_run_stops_the_suspended_coroutine_and_lets_its_triggers_go(
 
 
 def leave(world: World, suspended: Awaiting, *, interrupted: bool = False) -> None:
-    """The body of the suspended coroutine ends nevertheless."""
+    """Let the body of the suspended coroutine end nevertheless."""
     failure = Failure(type="CallCutShort", message="cut short", reason="call_cut_short")
     world.turn(
         Failed(
@@ -886,7 +886,7 @@ def test_records_are_ordered_and_without_gaps_whatever_is_reported():
 
 
 def in_method(world: World) -> None:
-    """Let the coroutine resume in a method, with an event."""
+    """Let the coroutine resume in a method that receives an event."""
     start = start_of(world)
     world.turn(
         Deferred(start.task_no, start.start_no, world.now, world.now, "m:D", b"\x80", "resume")

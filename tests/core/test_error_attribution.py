@@ -1,4 +1,4 @@
-"""Which run a turn has failed on: the one that the innermost frame knows, and no other."""
+"""A failed turn is attributed to the run that the innermost frame knows, and to no other."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from aioflow.core.state.task_instance import MappedTask, Run, TaskInstance, Trig
 
 
 def bare(kind: type) -> Any:
-    """Return an empty object of a class."""
+    """Return an uninitialized object of a class."""
     return object.__new__(kind)
 
 
 def about(kind: type, run: Run) -> Any:
-    """Return something that belongs to a run."""
+    """Return an object that belongs to a run."""
     one = bare(kind)
     one.run = run
     return one
@@ -38,7 +38,7 @@ def fail() -> None:
 
 
 def with_local(value: object, inner: Callable[[], None]) -> Callable[[], None]:
-    """Return a function that has a value at hand while another one works."""
+    """Return a function that has this value in a local variable while it calls ``inner``."""
 
     def work() -> None:
         _at_hand = value

@@ -1,4 +1,4 @@
-"""Runs that events start: each once, whatever is repeated, refused, paused or killed."""
+"""Runs that events start: one for each, whatever is repeated, refused, paused or killed."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def fired(world: World, payload: Any, key: str | None = None, ahead: int = 0) ->
 
 
 def fire(world: World, *payloads: Any, keys: bool = True) -> list[Any]:
-    """Have the trigger yield these events; the key of each is its payload."""
+    """Have the trigger yield these events. With ``keys``, the key of each event is its payload."""
     return world.turn(
         *(
             fired(world, payload, str(payload) if keys else None, ahead)
@@ -676,13 +676,13 @@ def test_one_that_holds_up_its_loop_is_named_with_its_dag():
 
 
 def length(world: World) -> float:
-    """Return the duration of the timer that was armed at this moment, in seconds."""
+    """Return the duration, in seconds from now, of the timer that is armed."""
     [wake] = world.armed
     return (instant(wake) - world.moment.steady) / SECOND
 
 
 def pass_armed(world: World, seconds: float) -> None:
-    """Fire the armed timers, after this time by the monotonic clock."""
+    """Fire the armed timer after this many seconds of monotonic time."""
     [wake] = world.armed
     world.armed.clear()
     world.now += round(seconds * SECOND)

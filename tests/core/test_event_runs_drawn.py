@@ -1,4 +1,4 @@
-"""Random orders of random actions: each event starts exactly one run, in the order of events."""
+"""Random actions in random order: each event starts exactly one run, in the order of the events."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BROKEN = Failure(type="OSError", message="no", reason="trigger")
 
 
 class Life:
-    """A node with one DAG, and a host whose trigger counts on from its last event."""
+    """A node with one DAG, and a host whose trigger continues counting after its last event."""
 
     def __init__(self, seed: int) -> None:
         self.dice = Random(seed)
@@ -40,7 +40,7 @@ class Life:
     # ── actions ─────────────────────────────────────────────────────────────────────────
 
     def save(self) -> None:
-        """Save the file, with other fields or the same."""
+        """Save the file, with the same or other fields of the trigger."""
         self.versions += 1
         fields = msgspec.msgpack.encode({"path": self.dice.choice("ab")})
         spec = DagTriggerSpec(class_path="m:Counting", kwargs=fields)
@@ -64,7 +64,7 @@ class Life:
         self.world.ask(SetPaused(dag_id="dag", paused=self.dice.random() < 0.5))
 
     def yield_some(self) -> None:
-        """Have the trigger yield some events, if it may; some reports are repeated, or refused."""
+        """Have the trigger, if hosted, yield some events. Some reports are repeated or refused."""
         self.heed()
         if self.assignment_id is None:
             return

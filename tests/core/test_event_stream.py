@@ -1,4 +1,4 @@
-"""Streams of events as the engine sees them: stored, taken one by one, each once."""
+"""Streams of events as the engine sees them: stored, consumed one by one, each exactly once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BROKEN = Failure(type="ValueError", message="no", reason="trigger")
 
 
 def opened(world: World | None = None, **fields: Any) -> World:
-    """A run of one coroutine that has opened a stream as its first durable call."""
+    """Start a run of a single coroutine that has opened a stream in its first durable call."""
     world = world or World()
     fields.setdefault("retry", RetryPolicy(tries=2, delay_us=0, jitter=False))
     world.begin(TaskSpec(task_id="c", body=Body.COROUTINE, **fields))
@@ -49,13 +49,13 @@ def start_of(world: World) -> StartTask:
 
 
 def hosting(world: World) -> tuple[int, int]:
-    """Return the stream's trigger, and its assignment."""
+    """Return the stream's trigger and its assignment."""
     host = next(e for e in reversed(world.effects) if isinstance(e, AssignTrigger)).host
     return host.trigger_no, host.assignment_id
 
 
 def fire(world: World, *events: int, index: int | None = None, key: bool = True) -> list[Any]:
-    """Have the trigger yield these as the next events of its assignment, or from ``index`` on."""
+    """Have the trigger yield the next events of its assignment, or those from ``index`` on."""
     number, hosted = hosting(world)
     first = world.memory.waits[number].stream.index if index is None else index
     return world.turn(
@@ -69,7 +69,7 @@ def fire(world: World, *events: int, index: int | None = None, key: bool = True)
 
 
 def want(world: World, ordinal: int, timeout_us: int | None = None) -> list[Any]:
-    """Ask for the next event in the durable call of this number."""
+    """Request the next event in the durable call with this number."""
     start = start_of(world)
     at = (start.task_no, start.start_no, world.now, world.now)
     return world.turn(
@@ -78,7 +78,7 @@ def want(world: World, ordinal: int, timeout_us: int | None = None) -> list[Any]
 
 
 def told(effects: list[Any]) -> list[bytes | None]:
-    """Return the immediate answers to the coroutine."""
+    """Return the answers that the coroutine got immediately."""
     return [effect.recorded.answer for effect in effects if isinstance(effect, ConfirmCall)]
 
 
@@ -308,7 +308,7 @@ def test_an_event_that_does_not_come_in_time_raises_and_the_stream_continues():
 
 
 def test_the_next_try_continues_with_the_first_unconsumed_event():
-    """Its record contains the current event; a step with that event failed."""
+    """The first try recorded the event whose step failed, so that event is consumed."""
     world = opened()
     fire(world, 1, 2)
     want(world, 1)

@@ -128,7 +128,7 @@ TREES = st.recursive(
 
 
 def items_of(source, lists):
-    """Return the items as Python itself joins them, each a tuple of ``(leaf, index)``."""
+    """Return the items, joined by Python itself. Each item is a list of ``(leaf, index)``."""
     if not source.join:
         return [[item] for item in next(lists)]
     parts = [items_of(part, lists) for part in source.parts]

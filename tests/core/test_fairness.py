@@ -1,4 +1,4 @@
-"""A DAG with thousands of ready tasks does not keep a small one of equal priority waiting."""
+"""A DAG with thousands of ready tasks does not delay a small DAG of equal priority."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_short_runs_of_several_files_are_taken_together_file_by_file():
     )
 )
 def test_tasks_taken_together_overtake_an_older_one_for_a_bounded_time(arrivals):
-    """Holds for any arrivals, and any number of tasks served in between."""
+    """The bound holds for any arrivals, and for any number of tasks served in between."""
     fairness, waiting = Fairness(), []
     passed: dict[int, Counter[str]] = {}
     line = ("def", "default")
@@ -178,7 +178,7 @@ def test_tasks_taken_together_overtake_an_older_one_for_a_bounded_time(arrivals)
 
 
 def serve(fairness, line, waiting, passed, costs):
-    """Serve the first; note how much work of its DAG passed those of its turn that are older."""
+    """Serve the first task. Add its cost to the work that older tasks of other DAGs wait for."""
     first = min(waiting)
     waiting.remove(first)
     turn, age, dag_id = first

@@ -1,4 +1,4 @@
-"""The fired events that a turn reports, for every kind of wait: each once, with its owner."""
+"""The fired events that a turn reports for each kind of wait: each event once, with its owner."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.core.world import World
 
 
 def fires(world: World, *reports: Any) -> list[Fire]:
-    """Return what the turn with these inputs reports."""
+    """Return the fired events that the turn with these inputs reports."""
     _, _, tx = world.decide(reports)
     return tx.fires
 

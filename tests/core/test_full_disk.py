@@ -1,4 +1,4 @@
-"""While a result does not fit on the disk, no task starts."""
+"""No task starts while a result does not fit on the disk."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.core.world import World
 
 
 def keep(world: World, name: str, *, disk_is_full: bool = True) -> None:
-    """The process of a running task could not write its result."""
+    """Report that the process of a running task could not write its result."""
     start = world.started(name).start
     world.turn(ResultWriteFailed(start.task_no, start.start_no, disk_is_full))
 
 
 def world_with_a_kept_result(body: Body = Body.FUNCTION) -> tuple[World, int]:
-    """A task that waits to write its result, and another that became ready after that."""
+    """Return a run with a task that waits to write its result, and one that became ready later."""
     world = World(cpu_slots=3)
     run = world.begin(
         TaskSpec(task_id="large", body=body),

@@ -54,7 +54,7 @@ def test_a_graph_cannot_be_made_of_a_circle():
 
 @st.composite
 def acyclic(draw):
-    """Tasks whose edges follow a hidden order, written down in another one."""
+    """Return tasks whose edges follow a hidden order that differs from the order of the list."""
     size = draw(st.integers(1, 12))
     place = draw(st.permutations(range(size)))
     return [

@@ -1,4 +1,4 @@
-"""Parents judged apart: rules per edge, shares that must succeed, setups and teardowns."""
+"""Groups of parents evaluated separately: rules per edge, required shares, setups and teardowns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of handlers names every type of input once."""
+"""The table of handlers contains every type of input exactly once."""
 
 from __future__ import annotations
 

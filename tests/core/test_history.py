@@ -1,4 +1,4 @@
-"""The history: each end counts once, in the batch that contains it, with its durations."""
+"""The history: each end counts once, with its durations, in the batch that contains it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.core.world import SECOND, World
 
 
 class Watched(World):
-    """A world that adds up the history of its batches."""
+    """A world that totals the history of its batches."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The process that work is assigned to: the one whose ``HostUp`` was processed last."""
+"""Work is assigned to the process whose ``HostUp`` was processed last."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_trigger_for_a_quarantine_host_that_is_not_known_to_be_up_is_assigned_
 
 @pytest.mark.parametrize("is_up_again", [False, True])
 def test_a_wait_that_ends_after_the_loss_needs_no_release(is_up_again: bool) -> None:
-    """The process that it was assigned to is dead, and no other one started its trigger."""
+    """The process that the trigger was assigned to is dead, and no other one started it."""
     world = with_hosts()
     run = world.begin(TaskSpec(task_id="wait"))
     assert processes(defer(world)) == [(TRIGGERS, FIRST)]

@@ -1,4 +1,4 @@
-"""Run ids and idempotency keys in use: by live, ended, and partly deleted runs."""
+"""Run ids and idempotency keys in use by active, ended and partly deleted runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TASK = TaskSpec(task_id="a")
 
 
 def ended(**fields: Any) -> World:
-    """A world with one run, which has ended."""
+    """Return a world with one run, which has ended."""
     world = World()
     world.load(DagSpec(dag_id="dag", file="dag.py", tasks=(TASK,), parameters=("n",)))
     world.trigger(**fields)

@@ -1,4 +1,4 @@
-"""Row numbers: each is used once, and only leased ones."""
+"""Row numbers: only leased numbers are used, and each only once."""
 
 from __future__ import annotations
 

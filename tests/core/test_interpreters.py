@@ -1,4 +1,4 @@
-"""A DAG of another interpreter: which roles run its code, and what it waits for."""
+"""A DAG with another interpreter: which roles run its code, and what it waits for."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def lab(body: Body = Body.FUNCTION, **options: Any) -> DagSpec:
 
 
 def two(body: Body = Body.FUNCTION, **options: Any) -> tuple[World, int, int]:
-    """A run in another interpreter, and one beside it in ours."""
+    """Start a run in another interpreter, and a run of another DAG in our own."""
     world = World()
     world.load(lab(body, **options), dag("other", body, **options))
     return world, world.trigger("lab"), world.trigger("other")
@@ -271,7 +271,7 @@ def test_a_new_version_in_an_interpreter_is_another_one():
 
 
 def lose(role: str, world: World, rng: random.Random) -> None:
-    """Report that a role is not up any more. Some tries had not begun in a worker then."""
+    """Report that a role is down. Some tries had not begun in a worker by then."""
     if role not in world.memory.hosts_up:
         return
     is_slot = role == "slot@lab"

@@ -1,4 +1,4 @@
-"""Blocks of an event loop are counted, and too many quarantine a trigger class."""
+"""Blocks of an event loop are counted, and a trigger class with too many is quarantined."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def defer(world: World, name: str, class_path: str) -> None:
 
 
 def waiting(*class_paths: str) -> tuple[World, int]:
-    """A run with a task for each class, ``t0`` and so on, all of them waiting."""
+    """Start a run with one task per class, named ``t0`` and so on, all of them deferred."""
     world = World(cpu_slots=len(class_paths))
     names = [f"t{number}" for number in range(len(class_paths))]
     world.load(spec(*names))
@@ -56,12 +56,12 @@ def waiting(*class_paths: str) -> tuple[World, int]:
 
 
 def hosted(effects: list[Any]) -> list[tuple[str, str]]:
-    """Which classes were handed to hosts of which role."""
+    """Return the classes that were assigned to hosts, with the role of each host."""
     return [(e.host.class_path, e.role) for e in effects if isinstance(e, AssignTrigger)]
 
 
 def host_of(world: World, class_path: str) -> StartTrigger:
-    """The last order to host a trigger of a class."""
+    """Return the last assignment of a trigger of the class."""
     orders = [e.host for e in world.effects if isinstance(e, AssignTrigger)]
     return next(host for host in reversed(orders) if host.class_path == class_path)
 
@@ -79,7 +79,7 @@ def told(effects: list[Any]) -> list[str]:
 
 
 def stall(world: World, incident: int, milliseconds: int = 120, **fields: Any) -> list[Any]:
-    """The trigger of class ``Slow`` holds up its loop."""
+    """Report that the trigger of class ``Slow`` blocks its event loop."""
     number = fields.pop("culprit", None) or host_of(world, SLOW).trigger_no
     return world.turn(
         LoopBlocked(
@@ -104,7 +104,7 @@ def lose(world: World, role: str, culprit: int, failure: Failure = BLOCKED) -> l
 
 
 def quarantined() -> tuple[World, int]:
-    """A slow trigger in the quarantine host, a good one in the other."""
+    """Return a world with a slow trigger in the quarantine host, and a good one outside."""
     world, run = waiting(SLOW, GOOD)
     stall(world, 1, milliseconds=5_000)
     left(world, host_of(world, SLOW))
@@ -145,7 +145,7 @@ def test_coroutines_are_counted_by_task_and_stay_where_they_are():
 
 
 def test_a_stall_of_a_trigger_without_a_wait_counts_for_its_class():
-    """Its event has fired, and its host has not released it yet."""
+    """The trigger has fired its event, and its host has not released it yet."""
     world, _ = waiting(GOOD, GOOD)
     gone = {"culprit": 12_345, "class_path": SLOW}
 
@@ -270,7 +270,7 @@ def test_an_offender_moves_once_it_has_left_and_the_others_stay():
     world.now += 7 * SECOND
     assert "a trigger class goes into quarantine" in told(stall(world, 1, 5_000))
 
-    # There is no such host yet. The first command starts it, and is then repeated.
+    # There is no quarantine host yet. The first command starts it, and is repeated later.
     assert hosted(left(world, before)) == [(SLOW, "quarantine")]
     assert hosted(world.turn(HostUp("quarantine"))) == [(SLOW, "quarantine")]
 
@@ -352,7 +352,7 @@ def test_a_task_that_is_cancelled_tells_the_host_that_has_its_trigger():
 
 
 def is_on_its_way() -> tuple[World, int, StartTrigger]:
-    """A slow trigger assigned to the quarantine host, whose ``HostUp`` is not processed yet."""
+    """Assign a slow trigger to a quarantine host that has not sent its ``HostUp`` yet."""
     world, run = waiting(SLOW)
     stall(world, 1, milliseconds=5_000)
     left(world, host_of(world, SLOW))

@@ -1,4 +1,4 @@
-"""Loops: a group is repeated until one of its tasks decides to stop."""
+"""Loops: a group of tasks is repeated until one of its tasks decides to stop."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def task(name: str, *parents: int, **fields: Any) -> TaskSpec:
 
 
 def inside(name: str, own: int, loop: range, *parents: int, **fields: Any) -> TaskSpec:
-    """Return a task of a loop, in which the last task decides."""
+    """Return a task of a loop. The last task of the loop decides whether it is repeated."""
     along = tuple(task_index for task_index in loop if task_index != own)
     spec = MapSpec((MapSource("", -1, 1),), along, loop[-1])
     fields.setdefault("map_limit", 5)
@@ -44,7 +44,7 @@ def loop(*rest: TaskSpec, **fields: Any) -> tuple[TaskSpec, ...]:
 
 
 def behind_two(*rest: TaskSpec) -> tuple[World, int]:
-    """Return a loop whose first task waits for one task, and the second for a slow one, too."""
+    """Return a loop whose first task waits for a fast task, and the second for a slow one."""
     own = range(2, 5)
     world = World(cpu_slots=9)
     run = world.begin(
@@ -68,7 +68,7 @@ def begin(*tasks: TaskSpec, **options: Any) -> tuple[World, int]:
 
 
 def go_round(world: World, *, again: bool) -> None:
-    """Let all started tasks succeed, up to the deciding one."""
+    """Let all started tasks succeed, up to and including the deciding one."""
     while not any(world._spec(effect).task_id == "until" for effect in world.starts.values()):
         effect = next(iter(world.starts.values()))
         world.succeed(world._spec(effect).task_id, effect.start.map_index)
@@ -398,7 +398,7 @@ def test_a_loop_that_a_cancel_left_open_is_closed_when_another_task_is_cleared()
 
 
 def test_a_round_that_had_ended_when_its_run_was_cancelled_waits_for_the_next_one_alone():
-    """The task before it runs again. The iteration still counts as ended, also after a crash."""
+    """The task before it runs again. The iteration counts as ended, even after a crash."""
     own = range(2, 6)
     world = World(cpu_slots=9)
     run = world.begin(

@@ -1,4 +1,4 @@
-"""Each duration lasts that long, whatever steps the wall clock makes during it."""
+"""Each duration lasts as long as specified, whatever steps the wall clock makes meanwhile."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.core.world import SECOND, World
 
 HOUR = 3600
 LENGTH = 100
-"""Seconds that each duration lasts; time passes in steps of one."""
+"""Length of each duration in seconds. Time passes in steps of one second."""
 
 Over: TypeAlias = Callable[[], bool]
 
@@ -106,7 +106,7 @@ def the_time_of_a_try_that_resumes(world: World) -> Over:
     began = world.moment.monotonic
 
     def resumes_with_what_is_left() -> bool:
-        """An event arrives ten seconds before the end."""
+        """Let an event arrive ten seconds before the end. Return whether the time is over."""
         passed = (world.moment.monotonic - began) // SECOND
         if passed != LENGTH - 10:
             return passed > LENGTH
@@ -161,10 +161,10 @@ KINDS = {
 
 
 def takes_its_time(kind: str, steps: dict[int, int], *, restarts: frozenset[int]) -> None:
-    """Assert that it ends after its length, and not before.
+    """Assert that a duration ends after its length, and not before.
 
     Args:
-        steps: Hours by which the clock steps, by the second in which it does.
+        steps: For each second in which the clock steps, the number of hours.
         restarts: Seconds in which the daemon is restarted.
     """
     world = World()

@@ -1,4 +1,4 @@
-"""A logical date is one that the calendar of every time zone has; others are refused."""
+"""A logical date must exist in the calendar of every time zone; other dates are refused."""
 
 from __future__ import annotations
 

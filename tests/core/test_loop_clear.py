@@ -1,4 +1,4 @@
-"""A loop is cleared as a whole, in slices, and continues whatever happens between two slices."""
+"""A loop is cleared as a whole, in slices. It continues whatever happens between two slices."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAMES = ("try", "check", "until")
 
 
 def clear(world: World, run: int, *tasks: str, downstream: bool = False) -> int:
-    """Clear tasks of the loop; return how many were reset."""
+    """Clear tasks of the loop. Return how many tasks were reset."""
     run_id = world.rows.runs[run].run_id
     cleared, _ = world.ask(ClearTasks(run_id=run_id, tasks=tasks, downstream=downstream))
     return cleared

@@ -1,4 +1,4 @@
-"""An event that a person gives counts as if the trigger had yielded it."""
+"""An event provided by a person counts as if the trigger had yielded it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def start_of(world: World) -> StartTask:
 
 
 def suspended(world: World) -> tuple[int, int, int, int]:
-    """Take the task from its worker. Return the first fields of its report."""
+    """Remove the task from the started tasks. Return the first fields of its report."""
     start = world.starts.pop(start_of(world).task_no).start
     return start.task_no, start.start_no, world.now, world.now
 
@@ -147,7 +147,7 @@ def test_a_wait_for_all_continues_with_the_last_event_of_any_source():
 
 
 def with_stream() -> tuple[World, StartTrigger]:
-    """Return a world whose coroutine has opened a stream, and the command to its trigger host."""
+    """Return a world whose coroutine has opened a stream, and the assignment of its trigger."""
     world, _ = begun(body=Body.COROUTINE)
     start = start_of(world)
     at = (start.task_no, start.start_no)

@@ -1,4 +1,4 @@
-"""Marking: the tasks that end as requested, the consequences, and what is left unchanged."""
+"""Marking: which tasks end as requested, what follows from that, and what is left unchanged."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SUCCESS, FAILED = TaskState.SUCCESS, TaskState.FAILED
 def mark(
     world: World, run: int, *tasks: str, state: TaskState = SUCCESS, map_index: int = -1
 ) -> int:
-    """Mark tasks of a run, or the run; how many tasks were. Its preview must name as many."""
+    """Mark a run or its tasks. Return how many were marked, which the preview must predict."""
     run_id = world.rows.runs[run].run_id
     request = Mark(run_id=run_id, state=state, tasks=tasks, map_index=map_index)
     expected = previewed(world, request, marked=True)
@@ -38,7 +38,7 @@ def mark(
 
 
 def failed_chain() -> tuple[World, int]:
-    """Three tasks in a row, the first of which has failed."""
+    """Return a run of three tasks in a row, the first of which has failed."""
     world = World()
     run = world.begin(task("a", retry=ONCE), task("b", 0), task("c", 1))
     world.fail("a")
@@ -399,7 +399,7 @@ def test_unrun_tasks_after_a_loop_that_restarts_are_decided_again_with_it():
 
 
 def loading_pages(**fields: Any) -> tuple[World, int]:
-    """A task, a stream after it, and a task that expands over the stream."""
+    """Start a run of a task, a stream after it, and a task that expands over the stream."""
     world = World(cpu_slots=4)
     over = MapSpec((MapSource("page", 1, -1),))
     taker = TaskSpec(task_id="load", parents=(1,), mapped=over, **fields)
@@ -495,7 +495,7 @@ def test_no_task_of_a_stream_is_marked_and_it_is_said_what_helps(name, why):
 
 
 def beside_one_that_never_expanded() -> tuple[World, int]:
-    """Two tasks of a mapped group, the first of which could not run; and one on its own."""
+    """Return two tasks of a mapped group, the first of which could not run, and one outside."""
     pair, alone = (MapSource("x", -1, 2),), RetryPolicy(tries=1)
     world = World(cpu_slots=4)
     run = world.begin(

@@ -1,4 +1,4 @@
-"""Marks and clears among all else that happens to a run, drawn from a seed."""
+"""Mark and clear tasks at random moments of a run, drawn from a seed. The run must still end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.sampling import seeds
 
 
 class Marked(Drawn):
-    """A world in which people also say how things have ended."""
+    """A world in which clients also mark tasks and runs at random."""
 
     def mark(self) -> Mark:
         clear = self.request()

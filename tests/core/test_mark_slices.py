@@ -1,4 +1,4 @@
-"""Marking in slices: at most one per batch, and nothing else runs before the last one."""
+"""Marking in slices: a batch contains at most one, and nothing else runs before the last one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def ended(sliced: Sliced, state: TaskState) -> list[int]:
 
 
 def lockstep(*more: TaskSpec, width: int = WIDTH) -> tuple[World, int]:
-    """A fan-out that is expanded, and another that follows it child by child."""
+    """Return an expanded fan-out, and another fan-out that follows it child by child."""
     world = World(cpu_slots=2 * width)
     run = world.begin(
         follower("list", feeds_limit=99),
@@ -46,7 +46,7 @@ def lockstep(*more: TaskSpec, width: int = WIDTH) -> tuple[World, int]:
 
 
 def followed(width: int = WIDTH) -> tuple[World, int]:
-    """A mapped task whose children all failed, and another that follows it child by child."""
+    """Return a mapped task whose children all failed, and one that follows it child by child."""
     world, run = lockstep(follower("sum", 2), width=width)
     for index in range(width):
         world.fail("a", index)
@@ -55,7 +55,7 @@ def followed(width: int = WIDTH) -> tuple[World, int]:
 
 
 def gated() -> tuple[World, int]:
-    """Return a mapped task after a task that is not its list, with all children active."""
+    """Return a mapped task with all children active. One parent is not the list it expands."""
     world = World(cpu_slots=WIDTH)
     work = task("work", 0, 1, mapped=over(1))
     run = world.begin(task("gate", retry=ONCE), task("list", feeds_limit=99), work, task("sum", 2))

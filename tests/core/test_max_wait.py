@@ -1,4 +1,4 @@
-"""``max_wait`` fails a task that has not begun in time, and touches no other."""
+"""``max_wait`` fails a task that has not begun in time, and affects no other task."""
 
 from __future__ import annotations
 

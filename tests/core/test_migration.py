@@ -1,4 +1,4 @@
-"""Triggers move to the newest code of their file without losing an event, and wait for capacity."""
+"""Triggers move to the newest code of their file without losing events, and wait for capacity."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def spec(*tasks: TaskSpec, dag_id: str = "dag", file: str = "dag.py") -> DagSpec
 
 
 def save(world: World, version: str, digest: str | None = "d1", **options: Any) -> list[Any]:
-    """Save a new version of the file; its class ``dag:T`` has the digest, or does not exist."""
+    """Save a new version of the file. Its class ``dag:T`` has this digest, or is missing."""
     return world.turn(
         FileParsed(
             file=options.get("file", "dag.py"),
@@ -59,7 +59,7 @@ def defer(world: World, name: str = "a", map_index: int = -1, class_path: str = 
 
 
 def waiting(class_path: str = "dag:T") -> tuple[World, int]:
-    """Return a run whose task waits for a trigger of its file, in the first version."""
+    """Return a run whose task waits for a trigger of its file, in the file's first version."""
     world = World()
     world.turn(HostUp("async"), HostUp("triggers"))
     save(world, "v1")
@@ -231,7 +231,7 @@ def test_a_name_that_moved_to_another_file_leaves_its_triggers_alone():
 
 
 def fan(width: int) -> tuple[World, Any]:
-    """Tasks that all wait for a trigger of their file."""
+    """Return a world in which all children of a mapped task wait for a trigger of their file."""
     world = World(cpu_slots=width)
     world.turn(HostUp("async"), HostUp("triggers"))
     over = MapSpec(sources=(MapSource("x", -1, width),))

@@ -1,4 +1,4 @@
-"""Named events as the engine sees them: stored once, whatever is repeated or taken back."""
+"""Named events as the engine sees them: stored once, whatever is repeated or rolled back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.core.world import World
 
 
 def emitted(world: World, ordinal: int = 0, name: str = "approved", data: object = 1) -> Any:
-    """Return the report of a coroutine that emits an event."""
+    """Return the coroutine's report that it emits an event."""
     start = start_of(world)
     at = (start.task_no, start.start_no, ordinal, "emit", "emit", "flow.py:5")
     return EventEmitted(*at, name, "k", msgspec.msgpack.encode(data))

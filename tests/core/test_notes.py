@@ -1,4 +1,4 @@
-"""Notes on runs and tasks are written, replaced and removed, with an audit entry each."""
+"""Notes on runs and tasks can be written, replaced and removed, each with an audit entry."""
 
 from __future__ import annotations
 

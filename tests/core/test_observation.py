@@ -1,4 +1,4 @@
-"""A standby declares the active node dead only if it was silent while it was watched."""
+"""A standby declares the active node dead only if it watched the node and the node was silent."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def poll(at_ms: int, mark: NodeMark = MARK, **more) -> Poll:
 
 
 def dead_at(polls: Sequence[Poll | None], timing: Timing = TIMING) -> int | None:
-    """Return when the node is declared dead, in milliseconds; ``None`` if it is not."""
+    """Return when the node is declared dead, in milliseconds, or ``None`` if it is not."""
     watch: Watch | None = None
     for one in polls:
         watch = observed(watch, one, timing)
@@ -33,7 +33,7 @@ def dead_at(polls: Sequence[Poll | None], timing: Timing = TIMING) -> int | None
 
 @dataclass
 class Case:
-    """Polls every half second; the exceptions by their time."""
+    """Polls every half second. The polls that differ are given by their time."""
 
     dead: int | None
     until: int = 12_000
@@ -120,7 +120,7 @@ def test_the_sessions_of_an_earlier_incarnation_are_no_sign():
     )
 )
 def test_no_node_is_dead_that_moved_or_was_not_watched_for_a_lease(steps):
-    """Each verdict has behind it polls without a gap, all with the same counters."""
+    """A node is declared dead only after polls without a gap, all with the same counters."""
     at, mark, watch = 0, MARK, None
     watched_since: int | None = None
     last = None
@@ -153,7 +153,7 @@ def test_a_silent_node_is_dead_within_a_lease_and_two_polls(start, pause):
 
 
 def silent_from(polls: Sequence[Poll | None]) -> int | None:
-    """Return when people are first told of a silence, in milliseconds; ``None`` if never."""
+    """Return when a silence is first reported, in milliseconds, or ``None`` if it never is."""
     watch: Watch | None = None
     for one in polls:
         watch = observed(watch, one, TIMING)
@@ -173,7 +173,7 @@ def test_people_are_told_of_a_silence_before_the_node_is_declared_dead():
 
 
 def test_silence_counts_from_the_answer_of_a_poll():
-    """The commit that a slow poll reads may have come right before its answer."""
+    """The commit that a slow poll sees may have been made right before the answer of the poll."""
     slow = poll(0, answered_at=990 * MS)
 
     assert dead_at([slow, *(poll(at) for at in range(990, 9_000, 500))]) == 3_990

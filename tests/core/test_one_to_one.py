@@ -32,7 +32,7 @@ def task(name: str, *parents: int, **fields: Any) -> TaskSpec:
 
 
 def chain(*rest: TaskSpec, width: int = 3, **fields: Any) -> tuple[TaskSpec, ...]:
-    """A fan-out, one that follows it child by child, and more."""
+    """Return a fan-out, a fan-out that follows it child by child, and further tasks."""
     return (
         task("a", mapped=literal(width)),
         task("b", 0, mapped=over(0), **fields),
@@ -254,7 +254,7 @@ def test_a_task_whose_rule_lets_it_begin_before_its_list_waits_for_the_list():
 
 
 def ended_before_it_expanded(width: int) -> tuple[World, int]:
-    """A mapped task whose children have failed, and a task that follows it and waits for a gate."""
+    """Return a mapped task whose children failed, and a follower that still waits for a gate."""
     world = World(cpu_slots=50)
     run = world.begin(
         task("a", mapped=literal(width)), task("gate"), task("b", 0, 1, mapped=over(0))
@@ -336,7 +336,7 @@ def test_a_child_is_given_the_widths_of_its_lists_and_requests_the_rest():
 
 
 def branching(**fields: Any) -> tuple[TaskSpec, ...]:
-    """A mapped group: ``pick``, then ``a`` and ``b``, then ``join``; and a fan-in outside."""
+    """Return a mapped group (``pick``, then ``a`` and ``b``, then ``join``), and a fan-in."""
 
     def inside(name: str, number: int, *parents: int, **more: Any) -> TaskSpec:
         along = tuple({0, 1, 2, 3} - {number})
@@ -353,7 +353,7 @@ def branching(**fields: Any) -> tuple[TaskSpec, ...]:
 
 
 def picked(world: World, run: int) -> None:
-    """Each child of ``pick`` chooses otherwise: a, b, neither."""
+    """Let each child of ``pick`` choose differently: ``a``, ``b``, or neither."""
     for index, skips in enumerate([(2,), (1,), (1, 2)]):
         world.succeed("pick", index, skips=skips)
 

@@ -15,7 +15,7 @@ from tests.core.world import World
 
 
 class Evaluating:
-    """A world that counts how many children each of its turns evaluates for the first time."""
+    """A world that counts how many children each turn evaluates for the first time."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
         monkeypatch.setattr(run_steps, "EVALUATED_CHILDREN", limit)
@@ -89,7 +89,7 @@ def test_ends_during_the_evaluation_are_seen_by_children_evaluated_later(monkeyp
 
 
 def half_done(evaluating: Evaluating) -> int:
-    """Ten children, each with one that follows it; some of those may start."""
+    """Start ten children, each with a follower, and end some so that their followers may start."""
     run = evaluating.begin(10)
     for _ in range(6):
         evaluating.world.turn(ends_first(evaluating.world))
@@ -98,7 +98,7 @@ def half_done(evaluating: Evaluating) -> int:
 
 
 def ends_first(world: World) -> Succeeded:
-    """The first task that runs ends."""
+    """Return the report that the first running task has succeeded."""
     start = world.starts.pop(min(world.starts)).start
     return Succeeded(start.task_no, start.start_no, world.now, world.now + 5)
 

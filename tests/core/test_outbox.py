@@ -1,4 +1,4 @@
-"""Outbox rows of transitions, and their delivery: a few of each kind, however many there are."""
+"""Outbox rows of transitions, and their delivery: only a few of each kind at a time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def task(name: str, *parents: int, **fields: Any) -> TaskSpec:
 
 
 def called(world: World) -> list[tuple[int, str]]:
-    """Return position and event of each callback in the outbox."""
+    """Return the task index and the event of each callback in the outbox."""
     rows = [world.rows.outbox[number] for number in sorted(world.rows.outbox)]
     bodies = [msgspec.msgpack.decode(r.body, type=Callback) for r in rows if is_callback(r.kind)]
     return [(body.task_index, body.event) for body in bodies]

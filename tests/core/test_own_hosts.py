@@ -43,7 +43,7 @@ def own(body: Body = Body.COROUTINE, **options: Any) -> DagSpec:
 
 
 def two(body: Body = Body.COROUTINE, **options: Any) -> tuple[World, int, int]:
-    """A run of an isolated DAG, and one of another beside it."""
+    """Start a run of an isolated DAG, and a run of another DAG beside it."""
     world = World()
     world.load(own(body, **options), dag("other", body, **options))
     return world, world.trigger("own"), world.trigger("other")

@@ -1,4 +1,4 @@
-"""Packing of deferred tasks: invisible to whatever looks one up, and small in memory."""
+"""Packing of deferred tasks: small in memory, and invisible to the code that looks a task up."""
 
 from __future__ import annotations
 
@@ -307,7 +307,7 @@ def test_a_host_that_comes_up_is_handed_many_in_several_turns():
 
 
 def two_tasks(**priorities: int) -> World:
-    """A run of two mapped tasks, whose children have all started."""
+    """Start a run of two mapped tasks. All of their children have started."""
     world = World(cpu_slots=4)
     mapped = MapSpec(sources=(MapSource("number", -1, 2),))
     world.begin(
@@ -320,7 +320,7 @@ def two_tasks(**priorities: int) -> World:
 
 
 def defer_those_of(world: World, name: str, class_path: str = "m:T") -> list[int]:
-    """Let the children of a task defer; return their triggers."""
+    """Defer the children of a task. Return the numbers of their triggers."""
     before = set(world.rows.triggers)
     for index in range(2):
         started = world.started(name, index)
@@ -438,7 +438,10 @@ def test_deferred_tasks_are_small():
 
 @pytest.fixture
 def uncollected() -> Iterator[Callable[[type], int]]:
-    """Counts objects of a class that are new, while only counts of references free them."""
+    """Count the new objects of a class while the garbage collector is disabled.
+
+    Only reference counts free objects then.
+    """
     gc.collect()
     before = {id(thing) for thing in gc.get_objects()}
     gc.disable()
@@ -462,7 +465,7 @@ def test_packed_objects_are_freed_without_garbage_collection(uncollected: Callab
 
 
 def packed_run(**request: Any) -> tuple[World, int]:
-    """Return a run of three tasks: one has ended, one is deferred, one depends on that."""
+    """Return a run with an ended task, a deferred task, and one that depends on the latter."""
     world = World(cpu_slots=2)
     first = TaskSpec(task_id="a", feeds_limit=10)
     second = TaskSpec(task_id="b", parents=(0,), argument_parents=(0,))
@@ -572,7 +575,7 @@ def test_runs_that_only_wait_count_against_the_limit_of_their_dag():
 
 
 def as_bytes(step: int) -> bytes:
-    """Return a row of a size from 0 up; a row that replaces another mostly has another length."""
+    """Return a row of 0 or more bytes, usually not of the same size as the row it replaces."""
     return b"%d" % step * (step % 7)
 
 

@@ -36,7 +36,7 @@ def defer(world: World, name: str = "a", map_index: int = -1, **fields: Any) -> 
 
 
 def deferred(if_paused: str = "stop", **fields: Any) -> World:
-    """A world with one run, whose task waits for a hosted trigger."""
+    """Return a world with one run whose task waits for an assigned trigger."""
     world = World()
     world.load(spec(A, if_paused=if_paused))
     world.trigger()
@@ -49,7 +49,7 @@ def hosted(world: World) -> AssignTrigger:
 
 
 def said(world: World, kind: type) -> list[Any]:
-    """Return the effects of a kind since the last call."""
+    """Return the effects of a kind since the last call for that kind."""
     found = [effect for effect in world.effects if isinstance(effect, kind)]
     world.effects = [effect for effect in world.effects if not isinstance(effect, kind)]
     return found

@@ -1,4 +1,4 @@
-"""A task that needs more slots than its pool has never starts, which is an error of its file."""
+"""A task that needs more slots than its pool has never starts; that is an error of its file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each minute has one sample of each pool that is used or waited for."""
+"""Each minute has one sample for each pool that is used or waited for."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def world():
 
 
 def record(world, *pools, expired=()):
-    """Store samples of pools; return all stored samples."""
+    """Store samples of pools. Return all stored samples."""
     world.ask(RecordPoolUsage(pools=pools, expired=expired))
     return sorted(world.rows.pool_usage.values())
 

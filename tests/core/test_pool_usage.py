@@ -1,4 +1,4 @@
-"""The holders of a pool's slots, found without iterating over all that wait for one."""
+"""The holders of a pool's slots, found without iterating over all tasks that wait for the pool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tasks that wait for a pool, in the order in which they get its slots."""
+"""The tasks that wait for a pool, in the order in which they will get its slots."""
 
 from __future__ import annotations
 

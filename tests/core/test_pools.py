@@ -1,4 +1,4 @@
-"""Pools that count deferred tasks: a deferred task keeps its pool slot, and resumes in it."""
+"""Pools that count deferred tasks: a deferred task keeps its pool slot and resumes in it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def used(world: World) -> int:
 
 
 def defer(world: World, name: str) -> AssignTrigger:
-    """A task that runs waits for a trigger, from its method or in the middle of its body."""
+    """Defer a running task: a function in a method, a coroutine in the middle of its body."""
     effect = world.started(name)
     assert effect is not None
     start = world.starts.pop(effect.start.task_no).start
@@ -104,7 +104,7 @@ def test_it_keeps_its_room_while_no_worker_is_free():
 
 
 def restart(world: World) -> None:
-    """Crash, and restart with the row of the pool."""
+    """Crash, and restart with the rows of the pools."""
     rows = dict(world.slots.pools)
     world.start_up()
     world.slots.pools = rows
@@ -179,7 +179,7 @@ def test_tasks_that_exceed_a_reduced_pool_continue_nevertheless():
 
 
 def test_a_resumed_task_of_no_room_does_not_stand_before_one_that_has_its_own():
-    """Both resume after a wait, but one released its pool slot when it failed."""
+    """Both tasks resume after a wait, but one of them released its pool slot when it failed."""
     world = World()
     a_pool(world, 1)
     again = RetryPolicy(tries=2, delay_us=0, jitter=False)
@@ -263,7 +263,7 @@ def test_a_sensor_in_a_worker_weighs_while_it_is_deferred_and_a_hosted_one_never
 
 
 def a_resumed_sensor(world: World) -> tuple[int, StartTry]:
-    """A sensor of a pool with one slot resumes in its worker, before a task that waits."""
+    """Resume a sensor in a pool with one slot. Another task waits for that slot."""
     a_pool(world)
     run = world.begin(task("looks", sensor=LOOKING), task("next"))
     fire(world, defer(world, "looks"))
@@ -306,7 +306,7 @@ def test_a_resumed_sensor_of_a_quarantined_run_takes_no_pool_slot_from_others_at
 
 
 def a_deferred_task_before_another_run(world: World) -> tuple[int, AssignTrigger, int]:
-    """A task keeps the one slot of its pool while it is deferred; another run waits for it."""
+    """Defer a task that keeps the only slot of its pool. Another run waits for the slot."""
     a_pool(world)
     held = world.begin(task("looks"))
     hosted = defer(world, "looks")

@@ -1,4 +1,4 @@
-"""``depends_on_past`` and ``wait_for_downstream``: tasks that wait for the run before."""
+"""``depends_on_past`` and ``wait_for_downstream``: tasks that wait for the previous run."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def day(world: World, number: int) -> int:
 
 
 def report(world: World, run_no: int, name: str, verb: str = "succeed", index: int = -1) -> None:
-    """End the task of one run, though those of others have been started, too."""
+    """End a task of one run, although tasks of other runs have been started as well."""
     others = {n: e for n, e in world.starts.items() if e.info.run_no != run_no}
     world.starts = {n: e for n, e in world.starts.items() if e.info.run_no == run_no}
     getattr(world, verb)(name, index)
@@ -152,7 +152,7 @@ def test_only_the_first_of_those_that_wait_begins_past_the_limit():
 
 
 def needed_and_created_with_an_earlier_one() -> tuple[World, list[int]]:
-    """A run begins past the limit in a turn that creates a run of an earlier date after it."""
+    """Begin a run past the limit, in a turn that then creates a run with an earlier date."""
     world = loaded(after("before"), after("load", 0, depends_on_past=True), max_active_runs=1)
     day(world, 2)
     world.finish_all()
@@ -316,7 +316,7 @@ def test_a_cancelled_run_holds_its_next_up():
 
 
 def cut_short(world: World, request: Any, reports: Callable[[], None]) -> None:
-    """Let a run end in more than one turn, with reports of it in between."""
+    """Let a run end over several turns, with reports of its tasks in between."""
     again = [e for e in world._turn([RequestReceived(-1, request)]) if isinstance(e, Again)]
     assert again
     reports()
@@ -682,7 +682,7 @@ def test_a_child_that_is_marked_in_a_run_that_was_cut_short_counts_for_the_run_b
 
 @pytest.mark.parametrize("is_restarted", [False, True], ids=["goes-on", "restarted"])
 def test_a_fan_out_that_was_cut_short_went_as_its_worst_child_did(is_restarted):
-    """Marked successful, the run has ended its other children well, but not that one."""
+    """Marking the run successful ends its unfinished children well, but not the failed one."""
     each = MapSpec((MapSource("x", -1, 2),))
     world = loaded(task(mapped=each))
     first = day(world, 1)

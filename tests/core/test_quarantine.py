@@ -122,7 +122,7 @@ def test_an_input_that_concerns_all_runs_is_decided_without_those_on_which_it_fa
 
 
 def quarantine(world: World, run_no: int, *, is_isolated: bool = False) -> None:
-    """Quarantine a run as the engine does; isolated, it is kept out of memory as well."""
+    """Quarantine a run as the engine does. An isolated run is removed from memory as well."""
     run = world.memory.runs[run_no]
     world.aside(lambda tx: quarantine_run(run, "refused", tx))
     if is_isolated:

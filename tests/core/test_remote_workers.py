@@ -1,4 +1,4 @@
-"""Workers of other executors come and go: what runs in them, and what is demanded."""
+"""Workers of other executors, which come and go: what runs in them, and how many are demanded."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ THERE = WorkerLocation("node-7", "process 4711 at tcp://10.0.0.7:40331")
 
 
 class RemoteWorld(World):
-    """A node with two local workers, and an executor ``dask`` of at most four."""
+    """A node with two local workers, and an executor ``dask`` of at most four workers."""
 
     def __init__(self, limits: Mapping[str, int] | None = None, **options: Any) -> None:
         self.limits = {"dask": 4} if limits is None else limits
@@ -51,7 +51,7 @@ class RemoteWorld(World):
 
     @property
     def demand(self) -> dict[WorkerSpec, WorkerDemand]:
-        """The last demand."""
+        """The worker demand that was last sent."""
         last = [one for one in self.effects if isinstance(one, SetWorkerDemand)][-1]
         return {one.spec: one for one in last.demands}
 
@@ -65,7 +65,7 @@ class RemoteWorld(World):
 
     @property
     def ran_on(self) -> list[TryWorkerRow]:
-        """The stored workers of starts, in the order of the starts."""
+        """The stored worker of each start, in the order of the starts."""
         return [self.rows.try_workers[key] for key in sorted(self.rows.try_workers)]
 
     def why(self, run_no: int, position: int = 0) -> Wait | None:
@@ -334,7 +334,7 @@ def test_a_worker_that_has_ended_gets_nothing():
 
 
 def test_a_try_that_reached_no_process_runs_elsewhere_uncharged():
-    """The worker ended after the try was granted and before it was sent."""
+    """The worker ended after the try was assigned to it and before the try was sent."""
     world = RemoteWorld()
     run = world.begin(far("a", retry=RetryPolicy(tries=1)))
     world.up()
@@ -636,7 +636,7 @@ def test_a_try_that_is_cancelled_on_a_lost_worker_holds_its_pool_slots_until_tha
 
 
 def test_a_worker_that_is_back_holds_nothing():
-    """It has got the command that ends the body by then."""
+    """By the time it is back, the worker has received the command that ends the body."""
     world, _ = lost_with_a_cancelled_try()
 
     assert not retired(world.turn(WorkerIdle(FIRST)))

@@ -1,4 +1,4 @@
-"""A node that is restored from its rows reaches the same end as one that never stopped."""
+"""A node that is restored from its rows ends in the same state as one that never stopped."""
 
 from __future__ import annotations
 

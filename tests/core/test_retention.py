@@ -1,4 +1,4 @@
-"""Retention: what has expired and is deleted, and what is retained nevertheless."""
+"""Retention: which rows have expired and are deleted, and which are retained nevertheless."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Retry budgets: of a run, and of a pool within a minute."""
+"""Retry budgets of a run, and of a pool per minute."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WIDTH = 6
 
 
 def storm(budget: int | None, **fields: Any) -> tuple[World, int]:
-    """A fan-out that is about to fail."""
+    """Start a fan-out whose children are about to fail."""
     world = World(cpu_slots=99)
     mapped = MapSpec((MapSource("x", -1, WIDTH),))
     task = TaskSpec(task_id="work", retry=STUBBORN, mapped=mapped, **fields)
@@ -26,7 +26,7 @@ def storm(budget: int | None, **fields: Any) -> tuple[World, int]:
 
 
 def fail_all(world: World) -> int:
-    """Fail all started tasks until no more start. Return how many failed."""
+    """Fail all started tasks until no more tasks start. Return how many failures there were."""
     failed = 0
     while world.starts:
         for index in [effect.start.map_index for effect in world.starts.values()]:

@@ -1,4 +1,4 @@
-"""A refused turn leaves no trace: memory, places and waits are those of the last commit."""
+"""A refused turn leaves no trace: memory, slots and waits are those of the last commit."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def task(name: str, *parents: int, **fields: Any) -> TaskSpec:
 
 
 def claiming_world() -> tuple[World, int]:
-    """Return a worker that runs child 1 and has claimed 2 and 3."""
+    """Return a run whose only worker runs child 1 and has claimed children 2 and 3."""
     world = World(cpu_slots=1)
     spec = MapSpec(sources=(MapSource("item", 0, -1),))
     run = world.begin(task("list", feeds_limit=9), task("work", 0, mapped=spec, map_limit=9))

@@ -1,4 +1,4 @@
-"""Schedules: each fire time has one run, and late ones cause an alert."""
+"""Schedules: each fire time has one run, and a late one causes an alert."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def told(world: World) -> list[str]:
 
 
 def come_back(world: World, after_us: int) -> None:
-    """The daemon is down for a while."""
+    """Restart the daemon after a downtime."""
     world.now += after_us
     world.restart()
     world.memory.late_after_us = LATE_US
@@ -54,7 +54,7 @@ def come_back(world: World, after_us: int) -> None:
 
 
 def work_off(world: World) -> None:
-    """Create and end runs until no fire time is left."""
+    """Create and end runs until no fire time is due."""
     for _ in range(1_000):
         before = len(world.rows.runs)
         world.finish_all()

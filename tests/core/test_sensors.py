@@ -1,4 +1,4 @@
-"""One semantics in every mode: a sensor that looks from a slot, and one that is hosted."""
+"""Sensors behave the same in every mode: poking from a slot, or hosted."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def looking(body: Body, *others: TaskSpec, **rhythm: Any) -> tuple[World, int]:
 
 
 def finds_nothing(world: World, body: Body) -> None:
-    """Have the sensor find nothing. One in a host does not report that, and pokes again."""
+    """Let the sensor find nothing. A hosted sensor does not report that, and pokes again."""
     if body is Body.FUNCTION:
         start = world.starts.pop(world.started("look").start.task_no).start
         world.turn(SensorNotReady(start.task_no, start.start_no, world.now, world.now))
@@ -154,7 +154,7 @@ def raised_in(host: StartTrigger, world: World, reason: str = "trigger") -> Trig
 
 @MODES
 def test_failures_outside_of_a_poke_cost_a_try_even_if_errors_are_ignored(body):
-    """Its process reports exceptions of a poke as a poke without a result. Other errors remain."""
+    """An exception of a poke is reported as a poke without a result. Other errors count."""
     world, run = looking(body, on_error="ignore")
 
     raises(world)

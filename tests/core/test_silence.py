@@ -1,4 +1,4 @@
-"""A slot worker that neither answers nor uses CPU: `why` reports that for its tasks."""
+"""A slot worker that neither responds nor uses CPU: ``why`` reports that for its tasks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def why(world: World, run_no: int, task_index: int = 0) -> Wait | None:
 
 
 def silent_world() -> tuple[World, int]:
-    """Two tasks run in two slots, and the worker of the first is silent."""
+    """Run two tasks in two slots. The worker of the first task is silent."""
     world = World(cpu_slots=2)
     run = world.begin(TaskSpec(task_id="a"), TaskSpec(task_id="b"))
     world.turn(WorkerUnresponsive(world.started("a").worker, SINCE, UNTIL))

@@ -31,7 +31,7 @@ BROKEN = Failure(type="ValueError", message="no", reason="trigger")
 
 
 def waiting(name: str = "a", *parents: int, **fields: Any) -> TaskSpec:
-    """A task that waits first, and resumes in ``after`` unless its trigger ends it."""
+    """Return a task that starts deferred, and resumes in ``after`` unless its trigger ends it."""
     said = {
         "class_path": "dag:T",
         "next_method": fields.pop("next_method", "after"),
@@ -499,7 +499,7 @@ def test_a_method_that_made_a_call_and_waited_does_not_begin_with_the_trigger_ag
 
 
 def test_a_limit_of_its_own_keeps_none_from_waiting():
-    """A wait takes no slot, so nothing would resume tasks that a limit had blocked."""
+    """A wait takes no slot, so nothing would wake up tasks that a limit had blocked."""
     world = World()
     run = world.begin(fan(3, max_active_tis_per_dagrun=1, retry=TWICE))
     hosted = hosts(world)

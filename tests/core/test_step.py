@@ -1,4 +1,4 @@
-"""Turns from a user's view: how a run changes with the reports about its tasks."""
+"""Turns from a user's view: how a run changes with the reports on its tasks."""
 
 from __future__ import annotations
 
@@ -445,7 +445,7 @@ def test_a_child_is_called_what_its_last_start_says_and_a_late_word_changes_noth
 
 
 def given_back(world: World) -> tuple[tuple[int, int], ...]:
-    """Return the claimed tries, which their worker returns."""
+    """Remove the claimed tries, as a worker that returns them does. Return their keys."""
     tries = tuple((e.start.task_no, e.start.start_no) for e in world.starts.values() if e.claimed)
     for task_no, _ in tries:
         world.starts.pop(task_no)
@@ -729,7 +729,7 @@ def test_when_the_async_host_dies_only_the_culprit_is_charged_a_try():
 
 
 def lose_async_host(world: World, name: str, failure: Failure = KILLED) -> int:
-    """Kill the async host while a task's code runs, and have another one up."""
+    """Kill the async host while the code of a task runs, and start another host."""
     number = world.started(name).start.task_no
     world.turn(HostLost(role="async", culprit=number, failure=failure, at=world.now))
     world.turn(HostUp("async"))
@@ -1335,7 +1335,7 @@ def test_a_sensor_that_waits_for_a_slot_times_out_there():
     run = world.begin(task("busy", priority=1), task("look", sensor=SHORT))
     start = world.starts
     assert len(start) == 1
-    # Its time begins with its first look, so it looks once before the slot is taken.
+    # A sensor's time begins with its first poke, so it pokes once before the slot is occupied.
     world.turn()
     world.succeed("busy")
     sensing = world.starts.pop(world.started("look").start.task_no).start
@@ -1650,7 +1650,7 @@ def test_a_sensor_that_times_out_between_two_tries_keeps_one_row_of_each():
 
 
 def test_a_task_unblocked_during_granting_is_checked_before_it_starts():
-    """A task too large for its pool unblocks another of its run, in a queue seen before."""
+    """A task too large for its pool unblocks another of its run, in a queue already served."""
     world = World()
     world.ask(SetPool(name="narrow", slots=1))
     run = world.begin(

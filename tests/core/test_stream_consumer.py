@@ -1,4 +1,4 @@
-"""Operators that take every event of a trigger: in batches, in order, each consumed once."""
+"""Operators that consume every event of a trigger: in batches, in order, each event once."""
 
 from __future__ import annotations
 
@@ -70,13 +70,13 @@ def start_of(world: World) -> StartTask:
 
 
 def hosting(world: World) -> tuple[int, int]:
-    """Return the trigger, and its assignment."""
+    """Return the operator's trigger and its assignment."""
     host = next(e for e in reversed(world.effects) if isinstance(e, AssignTrigger)).host
     return host.trigger_no, host.assignment_id
 
 
 def fire(world: World, *events: int, key: bool = True) -> list[Any]:
-    """Have the trigger yield these as the next events of its assignment."""
+    """Have the trigger yield the next events of its assignment."""
     number, hosted = hosting(world)
     first = world.memory.waits[number].stream.index
     return world.turn(
@@ -94,12 +94,12 @@ def end(world: World, failure: Failure | None = None) -> list[Any]:
 
 
 def given(world: World) -> list[int]:
-    """The events of the start that runs."""
+    """Return the events given to the running start."""
     return [payload[0] for payload, _ in start_of(world).events]
 
 
 def handle(world: World, *items: bytes) -> list[Any]:
-    """Let the running start consume its batch, and add items to the output."""
+    """Let the running start consume its batch and yield items."""
     start = world.starts.pop(start_of(world).task_no).start
     at = (start.task_no, start.start_no, world.now, world.now)
     return world.turn(EventsHandled(*at, start.upto, tuple(items), start.is_closing))

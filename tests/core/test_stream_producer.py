@@ -1,4 +1,4 @@
-"""Fan-outs that grow with a stream of items: each stored, each one child, one fan-in."""
+"""Fan-outs that grow with a stream of items: each item is stored and becomes one child."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def start_of(world: World, name: str = "pages", index: int = -1) -> StartTask:
 
 
 def give(world: World, *indexes: int, payload: bytes | None = None) -> list[Any]:
-    """The generator yields the items of these indexes, one a turn."""
+    """Let the generator yield the items of these indexes, one per turn."""
     start = start_of(world)
     effects: list[Any] = []
     for index in indexes:
@@ -69,13 +69,13 @@ def give(world: World, *indexes: int, payload: bytes | None = None) -> list[Any]
 
 
 def taken(effects: list[Any]) -> list[int]:
-    """Return how many items are stored, as confirmed to the generator."""
+    """Return the numbers of stored items that were confirmed to the generator."""
     found = [effect.recorded for effect in effects if isinstance(effect, ConfirmCall)]
     return [word.upto for word in found if isinstance(word, ItemsStored)]
 
 
 def children(world: World, name: str = "load") -> list[int]:
-    """The children that have been started and have not reported."""
+    """Return the indexes of the children that have started and not reported yet."""
     task_index = [task.task_id for task in spec(world)].index(name)
     starts = (effect.start for effect in world.starts.values())
     return sorted(start.map_index for start in starts if start.task_index == task_index)
@@ -494,7 +494,7 @@ def operator(**fields: Any) -> TaskSpec:
 
 
 def following(world: World | None = None, *tasks: TaskSpec, next_method: str = "") -> World:
-    """A run of an operator that waits for the events of a trigger."""
+    """Start a run of an operator that waits for the events of a trigger."""
     world = streaming(world or World(cpu_slots=4), *(tasks or (operator(), load(), total())))
     start = world.starts.pop(start_of(world).task_no).start
     at = (start.task_no, start.start_no, world.now, world.now)

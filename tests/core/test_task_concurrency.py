@@ -1,4 +1,4 @@
-"""``max_active_tis_per_dag``: how many of a task run at once in all runs of its DAG."""
+"""``max_active_tis_per_dag`` limits how many instances of a task run at once in all runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``execution_timeout``: of a whole try, waits within it included; of a sensor each look."""
+"""``execution_timeout`` limits a whole try, including its waits; for a sensor, each poke."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_resumed_task_has_what_is_left_of_its_time():
 
 
 def test_one_that_resumes_behind_another_gets_no_more_time():
-    """It resumes as a claimed start, which begins later than its try did."""
+    """The task resumes as a claimed start, which begins later than its try did."""
     world = World(cpu_slots=1)
     run = world.begin(limited("a"), TaskSpec(task_id="busy"))
     hosted = defer(world, "a")

@@ -192,7 +192,7 @@ expressions = st.sampled_from(EXPRESSIONS)
 
 @st.composite
 def instants(draw):
-    """Any instant, but most often one close to where some clock changes."""
+    """Return any time, but most often one close to a clock change in some zone."""
     change = instant(
         draw(
             st.sampled_from(
@@ -398,7 +398,7 @@ def test_years_of_downtime_cost_no_walk_over_every_minute():
 
 @st.composite
 def schedules(draw):
-    """Schedules of every kind that has fire times, some hours apart and with jitter."""
+    """Return a schedule of any kind that has fire times: some hours apart, possibly with jitter."""
     jitter_us = draw(st.sampled_from([0, 20 * 60 * SECOND, 5 * HOUR]))
     every = ScheduleSpec(every_us=draw(st.integers(1, 4)) * HOUR, jitter_us=jitter_us)
     shaky = ScheduleSpec(cron="0 */2 * * *", jitter_us=jitter_us)

@@ -16,7 +16,7 @@ from aioflow.model.states import RunState, TaskState
 from tests.differing import differing
 from tests.net_changes import net_is_reachable, net_is_reachable_run
 
-# Every legal step with its causes. Any step that is not in this table is a defect.
+# Every legal step with its causes. A step that is not in this table is a defect.
 LEGAL = """
 pending   queued           ready
 pending   running          granted
@@ -106,7 +106,7 @@ def label(state):
 
 
 def pairs(states):
-    """Yield every two states, and how a report names them."""
+    """Yield each pair of states, preceded by its name for reports."""
     for was, state in itertools.product(states, states):
         yield f"{was.label} to {state.label}", (was, state)
 

@@ -1,4 +1,4 @@
-"""The trigger rules, against the truth table of Airflow 3.3.2 itself."""
+"""The trigger rules, compared with the truth table produced by Airflow 3.3.2."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.differing import differing
 
 
 def verdict(rule, parents, **setups):
-    """Judge parents written as in the table; ``R`` is removed."""
+    """Return the decision for parents written as in the table; ``R`` is a removed parent."""
     count = Counter(parents)
     return decide(
         rule,
@@ -105,7 +105,7 @@ finished = st.lists(st.sampled_from("SFKUR"), min_size=1, max_size=8)
 
 
 def _arriving(rule, ends):
-    """Yield the verdict after each end, the parents that have not ended being pending."""
+    """Yield the decision after each end. Parents that have not ended are pending."""
     for known in range(len(ends) + 1):
         yield verdict(rule, [*ends[:known], *"p" * (len(ends) - known)])
 

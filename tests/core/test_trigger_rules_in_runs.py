@@ -25,7 +25,7 @@ SEEN = {
     Verdict.UPSTREAM_FAILED: "upstream_failed",
 }
 WORST_FIRST = "FUSKp"
-"""The order in which the table evaluates states that are reached in one turn."""
+"""The order in which the table evaluates states that are reached in the same turn."""
 
 
 def task(name: str, *parents: int, **fields: Any) -> TaskSpec:
@@ -36,7 +36,7 @@ def task(name: str, *parents: int, **fields: Any) -> TaskSpec:
 
 
 def judged(parents: str, rule: TriggerRule, **fields: Any) -> str:
-    """Return the state of a task in a run whose other tasks end like this."""
+    """Return the state of a task in a run after its parents have ended as given."""
     world = World(cpu_slots=9)
     spec: list[TaskSpec] = []
     ends = []
@@ -57,7 +57,7 @@ def judged(parents: str, rule: TriggerRule, **fields: Any) -> str:
 
 
 def finish(world: World, name: str, map_index: int, letter: str, **fields: Any) -> None:
-    """Let a task that has started end."""
+    """Let a started task end as the letter says."""
     effect = world.started(name, map_index)
     assert effect is not None
     start = world.starts.pop(effect.start.task_no).start
@@ -84,7 +84,7 @@ def test_a_run_does_what_the_table_says(rule):
 
 @st.composite
 def dags(draw: st.DrawFn) -> tuple[TaskSpec, ...]:
-    """DAGs of up to eight tasks, some mapped over a list, some with rules of their own per edge."""
+    """Draw a DAG of up to eight tasks. Some are mapped over a list, some have rules per edge."""
     tasks: list[TaskSpec] = []
     for task_index in range(draw(st.integers(2, 8))):
         above = (
@@ -108,7 +108,7 @@ def dags(draw: st.DrawFn) -> tuple[TaskSpec, ...]:
 
 
 def play(tasks: tuple[TaskSpec, ...], ends: int, order: int) -> tuple[str, dict[Any, str]]:
-    """Run these tasks to their end. Return the state of the run and those of the tasks.
+    """Run the tasks to their end. Return the state of the run, and the states of the tasks.
 
     Args:
         ends: Seed of how each task ends, and of the length of its list.
@@ -135,7 +135,7 @@ def play(tasks: tuple[TaskSpec, ...], ends: int, order: int) -> tuple[str, dict[
 
 
 def is_raced(tasks: tuple[TaskSpec, ...], states: dict[Any, str]) -> bool:
-    """Return whether a skipped and a failed parent meet under ``all_success``.
+    """Return whether a task with ``all_success`` has both a skipped and a failed parent.
 
     In that case Airflow's table itself depends on the order: a task that was skipped at once, as
     the table says, stays skipped when another parent fails later.

@@ -1,4 +1,4 @@
-"""A trigger that kills the daemon is found by halves; others continue, and are not charged."""
+"""A trigger that kills the daemon is found by bisection. Others continue and are not charged."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ KEPT = b"\x81\xa1a\x01"
 
 
 class Machine:
-    """A node under a supervisor whose triggers kill it some time after they are hosted.
+    """A node under a supervisor. Its triggers kill the daemon some time after their assignment.
 
     Args:
-        waits: The triggers of tasks: after how many seconds each kills the daemon.
-        dags: Those of DAGs.
-        isolated: Those of tasks of an isolated DAG, which has a host of its own.
-        works: Tasks that run for ever, and after how many seconds each kills the daemon.
+        waits: The triggers of tasks, each with the seconds after which it kills the daemon.
+        dags: The same for the triggers of DAGs.
+        isolated: The same for triggers of tasks of an isolated DAG, which has its own host.
+        works: The same for tasks that never end.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Machine:
         self._defer()
 
     def load(self, version: str) -> None:
-        """Read the file of the DAGs that triggers start."""
+        """Load the file of the DAGs whose runs are started by triggers."""
         specs = [
             DagSpec(
                 dag_id=name,
@@ -93,7 +93,7 @@ class Machine:
     # ── actions ─────────────────────────────────────────────────────────────────────────
 
     def live(self, seconds: float, *, is_over: Callable[[], bool] = lambda: False) -> None:
-        """Let time pass; the daemon dies when a trigger or task kills it."""
+        """Let time pass. The daemon dies whenever a trigger or task kills it."""
         world = self.world
         until = world.now + int(seconds * SECOND)
         while world.now < until and not is_over():
@@ -107,7 +107,7 @@ class Machine:
             world.pass_time(0)
 
     def _hear(self) -> None:
-        """Execute the commands."""
+        """Execute the commands of the engine."""
         world = self.world
         while self._seen < len(world.effects):
             effect = world.effects[self._seen]
@@ -126,7 +126,7 @@ class Machine:
                 world.turn(ended)
 
     def _deadly(self) -> list[int]:
-        """Return when hosted triggers and running tasks kill the daemon, the earliest first."""
+        """Return the times at which hosted triggers and running tasks kill the daemon, in order."""
         world = self.world
         for number in self._running.keys() - world.starts.keys():
             del self._running[number]
@@ -137,7 +137,7 @@ class Machine:
         return sorted(at + int(after * SECOND) for at, after in kills if after < NEVER)
 
     def crash(self, downtime: float = 1) -> None:
-        """The daemon dies, and its supervisor starts it again."""
+        """Let the daemon die, and its supervisor restart it after the downtime."""
         self.crashes += 1
         self.lose()
         self.world.now += int(downtime * SECOND)
@@ -153,7 +153,7 @@ class Machine:
 
     @property
     def hosted(self) -> set[str]:
-        """The triggers that a host has."""
+        """The names of the triggers that a host has."""
         self._hear()
         return {name for _, name, _ in self._hosted.values()}
 

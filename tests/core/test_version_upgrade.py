@@ -1,4 +1,4 @@
-"""Clearing with the newest version: moves of runs, refusals, and crashes."""
+"""Clearing with the newest version: moving runs to it, refusals, and crashes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def version(world: World, run: int) -> str:
 
 
 def failed_chain() -> tuple[World, int]:
-    """Two tasks in a row, the second of which has failed; its file has been mended since."""
+    """Return a run of two tasks in a row. The second failed, and the file has been fixed since."""
     world = World()
     run = world.begin(task("a"), task("b", 0, retry=ONCE))
     world.succeed("a", body=b"\x01", size=1)

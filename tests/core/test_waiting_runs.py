@@ -1,4 +1,4 @@
-"""A run only waits if its tasks wait, and none of them runs or is queued for a slot."""
+"""A run only waits if some of its tasks wait, and none of them runs or is queued for a slot."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def finds_nothing(world: World, name: str) -> None:
 
 
 def waits(world: World, run: int) -> bool:
-    """Return whether a run only waits; what counts its tasks says the same."""
+    """Return whether a run only waits. Check that the task counts agree."""
     found = run in waiting_runs(world.memory, [run])
     live = world.memory.runs.peek(run)
     states = {state for _, state, _ in counted(live)}

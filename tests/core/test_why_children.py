@@ -1,4 +1,4 @@
-"""Explanations group the children of a mapped task by the cause of their wait."""
+"""Explanations group the children of a mapped task by the reason why they wait."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def fan_out(width: int, **fields: Any) -> TaskSpec:
 def told(
     world: World, run: int, task_index: int = 0
 ) -> list[tuple[str, int, tuple[int, ...], str]]:
-    """Return state, count, indices and kind of each cause; `runs show` counts as many."""
+    """Return state, count, indices and kind of each cause. ``runs show`` must count the same."""
     run_id = world.rows.runs[run].run_id
     causes = world.ask(ExplainChildren(run_id=run_id, task_index=task_index))
     counted = world.ask(CountTasks(run_ids=(run_id,)))[run_id]

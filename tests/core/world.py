@@ -1,4 +1,4 @@
-"""A node without I/O: ``decide`` over dictionaries that guard like the database does."""
+"""A node without I/O: ``decide`` over dictionaries with the guards of the database."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def instant(wake: WakeAt) -> int:
 
 
 class World:
-    """A node on dictionaries: handles inputs, and records started tasks and armed timers."""
+    """A node over dictionaries. It handles inputs, and records started tasks and armed timers."""
 
     def __init__(self, *, cpu_slots: int = 2, async_slots: int = 1000, random: float = 0.0) -> None:
         self.rows = Rows()
@@ -67,7 +67,7 @@ class World:
         self.start_up()
 
     def start_up(self) -> None:
-        """A new incarnation: memory from rows alone."""
+        """Start a new incarnation, with a memory restored from the rows alone."""
         self.epoch += 1
         self.memory = Memory(epoch=self.epoch)
         self.memory.commit_no = self.rows.commit_no
@@ -101,7 +101,7 @@ class World:
             restore_run(self.rows.live_run(run_no), self.memory)
 
     def restart(self) -> None:
-        """Crash, restart without armed timers, and report every host as ready."""
+        """Crash, restart without the armed timers, and report every host as ready."""
         self.armed.clear()
         self.start_up()
         self.turn(Restarted(has_crashed=True))
@@ -120,7 +120,7 @@ class World:
         )
 
     def recall(self, inputs: list[Input]) -> None:
-        """Read rows for a turn as ``engine.prefetch`` does from a database."""
+        """Read the rows that a turn needs, as ``engine.prefetch`` does from a database."""
         self.memory.loaded_outbox = self.rows.found_owed(
             outbox_quota.wanted(inputs, self.memory.outbox_quotas)
         )
@@ -143,7 +143,7 @@ class World:
         return stored_as(row, spec, [(*key, n) for key, n in counts.items()], expansions, rounds)
 
     def turn(self, *inputs: Input) -> list[Effect]:
-        """Run one turn, and the turns in which it continues."""
+        """Run a turn, and the further turns that continue it."""
         effects = self._turn(inputs)
         done = list(effects)
         while again := [e for e in effects if isinstance(e, Again)]:
@@ -165,7 +165,7 @@ class World:
         return effects
 
     def aside(self, change: Callable[[Transaction], None]) -> None:
-        """Commit what the engine commits outside of its turns."""
+        """Commit a change that the engine makes outside its turns."""
         tx = Transaction(
             self.memory,
             self.slots,
@@ -201,7 +201,7 @@ class World:
         return Moment(self.now, steady, steady, self.shift)
 
     def set_clock(self, seconds: float) -> None:
-        """Step the wall clock; a turn notices it."""
+        """Step the wall clock. A turn notices the step."""
         self.now += int(seconds * SECOND)
         self.shift += int(seconds * SECOND)
         self.turn(ClockStepped())
@@ -250,7 +250,7 @@ class World:
         return next(no for no, run in self.rows.runs.items() if run.run_id == run_id)
 
     def begin(self, *tasks: TaskSpec, **options: Any) -> int:
-        """Load one DAG of these tasks and start a run of it."""
+        """Load one DAG with these tasks, and start a run of it."""
         self.load(DagSpec(dag_id="dag", file="dag.py", tasks=tasks, **options))
         return self.trigger()
 
@@ -287,7 +287,7 @@ class World:
         )
 
     def finish_all(self) -> None:
-        """Let all started tasks succeed, until no more start."""
+        """Let all started tasks succeed until no more tasks start."""
         while self.starts:
             reports = [
                 Succeeded(e.start.task_no, e.start.start_no, self.now, self.now + 50)
@@ -299,7 +299,7 @@ class World:
     # ── observations ────────────────────────────────────────────────────────────────────
 
     def state(self, run_no: int, name: str, map_index: int = -1) -> str:
-        """The state a reader sees: without a row, pending."""
+        """Return the state that a reader sees, including that of a task without a row."""
         run = self.rows.runs[run_no]
         spec = self.memory.dag_versions[run.version, run.dag_id].graph.spec
         task_index = [task.task_id for task in spec.tasks].index(name)

@@ -1,4 +1,4 @@
-"""A backend on a pretended other machine: its link cuts and delays bytes, breaks and is back."""
+"""A backend on a simulated remote machine, with a link that cuts and delays data, and breaks."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class _FarChannel:
 
 
 class FarExecutor:
-    """Passes everything on through a link per worker. While that is broken, all of it waits.
+    """Passes everything on through one link per worker. While a link is broken, its traffic waits.
 
     Attributes:
-        muted: Workers whose reports are lost with their machine.
+        muted: Workers whose reports are lost together with their machine.
     """
 
     name = "far"

@@ -24,7 +24,7 @@ link = BlockingLink(socket.socket(fileno=int(os.environ["AIOFLOW_LINK_FD"])))
 os.set_inheritable(int(os.environ["AIOFLOW_LINK_FD"]), False)
 """
 
-# Forks twice and makes a session of its own, so that neither group nor parent lead to it.
+# Forks twice and creates a session, so that neither the process group nor the parent leads to it.
 DAEMONISE = """
 def daemonise(path):
     if os.fork() == 0:
@@ -64,7 +64,7 @@ def program(source: str, *arguments: object) -> tuple[str, ...]:
 
 
 def is_alive(pid: int) -> bool:
-    """Return whether a process runs; a zombie does not."""
+    """Return whether a process is running. A zombie is not."""
     with contextlib.suppress(OSError):
         stat = Path(f"/proc/{pid}/stat").read_text()
         return stat[stat.rindex(")") + 2] not in "XZ"
@@ -77,7 +77,7 @@ def pids_below() -> set[int]:
 
 
 async def until(condition: Callable[[], Any], seconds: float = 60) -> None:
-    """Wait for something only another process can bring about."""
+    """Wait for a condition that only another process can bring about."""
     with anyio.fail_after(seconds):
         while not condition():
             await anyio.sleep(0.002)
@@ -85,7 +85,7 @@ async def until(condition: Callable[[], Any], seconds: float = 60) -> None:
 
 @asynccontextmanager
 async def running(*services: Any) -> AsyncIterator[None]:
-    """Run services, in order, for the length of the block."""
+    """Run services for the duration of the block. They start in the given order."""
     async with anyio.create_task_group() as group:
         for service in services:
             await group.start(service.run)
@@ -95,7 +95,7 @@ async def running(*services: Any) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def running_children(home: Path, source: str, *arguments: object) -> AsyncIterator[Children]:
-    """Run ``Children`` with this source as their program."""
+    """Run ``Children`` with this source as the program of each child."""
     children = Children(home, program=program(source, *arguments))
     async with running(children):
         yield children
@@ -150,4 +150,4 @@ while True:
     sys.stdout.flush()
     link.send([Succeeded(*key, 1, 2, value)])
 """
-"""A slot worker whose bodies are the source in ``StartTask.kwargs``."""
+"""The program of a slot worker. The source in ``StartTask.kwargs`` is the body of a try."""

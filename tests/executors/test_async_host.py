@@ -25,7 +25,7 @@ from tests.executors.processes import program, running, until
 
 pytestmark = pytest.mark.process
 
-# Handles commands one after the other: the source in the kwargs of a start is run at once.
+# Handles commands one at a time. The source in the kwargs of a start is executed at once.
 HOST = """
 import msgspec
 [welcome] = link.receive()

@@ -23,7 +23,7 @@ FAR = WorkerSpec("far")
 
 
 class Failing(UnusableBackend):
-    """Fails when it is asked, as often as ``refusals`` says, and when it runs for ``lives``."""
+    """Fails its first ``refusals`` requests, and its runs after the seconds in ``lives``."""
 
     def __init__(self, *, refusals: int = 0, lives: tuple[float, ...] = ()) -> None:
         super().__init__("far", "")

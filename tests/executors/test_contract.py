@@ -1,4 +1,4 @@
-"""The published contract of backends: processes of this machine pass it, and a far backend does."""
+"""Local processes pass the published contract of backends, and so does a remote backend."""
 
 from __future__ import annotations
 

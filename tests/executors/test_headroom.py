@@ -1,4 +1,4 @@
-"""No process can be started: one waiter polls for all, logs little, and all continue at once."""
+"""While no process can be started, one waiter polls for all and logs little; then all continue."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.asyncio(loop_factories=["virtual"])
 
 
 class LoopClock:
-    """The loop's own time."""
+    """A clock that shows the time of the event loop."""
 
     def now(self) -> int:
         return self.monotonic_us()
@@ -28,7 +28,7 @@ class LoopClock:
 
 
 class Machine:
-    """A system that can or cannot start processes, and records each attempt."""
+    """A system that is or is not able to start processes, and records each attempt."""
 
     def __init__(self) -> None:
         self.room = ProcessHeadroom(LoopClock())
@@ -43,7 +43,7 @@ class Machine:
                 raise BlockingIOError(11, "Resource temporarily unavailable")
 
     async def want(self) -> None:
-        """Want a process until there is one."""
+        """Try to start a process until that succeeds."""
         while True:
             try:
                 self.spawn()
@@ -56,7 +56,7 @@ class Machine:
 
 @pytest.fixture
 def said(caplog):
-    """A function that returns the messages logged so far."""
+    """Return a function that returns the messages logged so far."""
     caplog.set_level(logging.INFO, "aioflow.processes.memory")
     return lambda: caplog.messages
 
@@ -84,7 +84,7 @@ async def test_no_second_has_two_lines_and_an_hour_has_few(said):
             for _ in range(4):
                 group.start_soon(machine.want)
 
-    # At 0, 1, 3, 7, 15, 31 and 63 s, and from then on each minute.
+    # There are lines after 0, 1, 3, 7, 15, 31 and 63 s, and then every minute.
     lines = said()
     assert len(lines) == 65
     assert "attempt 1 in 0 s" in lines[0]

@@ -1,4 +1,4 @@
-"""The heartbeat of slot workers: one that neither answers nor uses CPU is frozen."""
+"""The heartbeat of slot workers: a worker that neither responds nor uses CPU is frozen."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TEN_MINUTES = 600
 
 
 class FakeChild:
-    """A process that uses a share of a processor."""
+    """A process that uses a share of a CPU core."""
 
     def __init__(self, share: float) -> None:
         self._share = share
@@ -27,7 +27,7 @@ class FakeChild:
 
 
 def seconds_until_frozen(heartbeat: Heartbeat, child: FakeChild, *, answers: bool = False) -> float:
-    """Return when it counts as frozen; ten minutes if it does not until then."""
+    """Return the seconds until the child counts as frozen, at most ten minutes."""
     seconds = 0.0
     while seconds < TEN_MINUTES and not heartbeat.is_frozen:
         child.let_pass(heartbeat.beat_seconds)

@@ -1,4 +1,4 @@
-"""What workers ask of the home is answered no faster than their channels carry it."""
+"""Queries of workers to the home are answered no faster than their channels can deliver."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STORED = len(msgspec.msgpack.encode(PIECES[1]))
 
 
 class Worker:
-    """A worker whose channel is slow: a test sets ``backlog`` to 0 when all has arrived."""
+    """A worker with a slow channel. A test sets ``backlog`` to 0 when all data has arrived."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -55,7 +55,7 @@ class Worker:
 
 
 class Home:
-    """Queries of a home that has one large result."""
+    """The query handlers of a home with one large result."""
 
     def __init__(self, folder: Path, group: anyio.abc.TaskGroup) -> None:
         context: Any = SimpleNamespace(results=folder, copied_result=None, clock=SystemClock())

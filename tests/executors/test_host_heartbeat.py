@@ -1,4 +1,4 @@
-"""The heartbeat of shared hosts: which are silent for too long, and which are not."""
+"""The heartbeat of shared hosts: which hosts count as silent for too long, and which do not."""
 
 from __future__ import annotations
 

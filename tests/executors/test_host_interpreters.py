@@ -1,4 +1,4 @@
-"""Hosts of other interpreters: up once they answer, few at a time, replaced after a change."""
+"""Hosts of other interpreters: up once they respond, started few at a time, replaced on changes."""
 
 from __future__ import annotations
 

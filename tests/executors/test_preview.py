@@ -1,4 +1,4 @@
-"""Previews of timetables: few at a time, each answered once or timed out."""
+"""Previews of timetables: only a few at a time, each answered once or timed out."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOST = StartTrigger(7, 0, 7, -1, "v", "own:Hours", b"\x80", 0, None)
 
 
 class Wire:
-    """The commands sent to the host."""
+    """Records the commands sent to the host."""
 
     def __init__(self) -> None:
         self.orders: list[PreviewFireTimes] = []

@@ -1,4 +1,4 @@
-"""Executors and triggerer with the program they really start, and a DAG as people write it."""
+"""Executors and triggerer with the program that they really start, and an ordinary DAG."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def d() -> None:
 
 
 class Node:
-    """Everything around the engine, without the engine."""
+    """Everything around the engine, but not the engine itself."""
 
     def __init__(
         self, home, *, default_deferrable=False, default_tries=3, health_seconds=HEALTH_SECONDS
@@ -118,7 +118,7 @@ class Node:
         return [r for r in self.reports if isinstance(r, kind) and r.task_no == number]
 
     def start(self, task_id, **options):
-        """Start one task of the DAG and return its number."""
+        """Start one task of the DAG. Return its number."""
         [parsed] = [report for report in self.reports if isinstance(report, FileParsed)]
         [dag] = parsed.dags
         task_index = [task.task_id for task in dag.tasks].index(task_id)
@@ -133,7 +133,7 @@ class Node:
         return number
 
     async def run(self, task_id, **options):
-        """Start one task of the DAG and return how it ended."""
+        """Run one task of the DAG. Return its final report."""
         number = self.start(task_id, **options)
         await until(lambda: self.of(Succeeded, number) or self.of(Failed, number))
         [ended] = self.of(Succeeded, number) or self.of(Failed, number)

@@ -1,4 +1,4 @@
-"""The executors of the settings: found by entry point, and asked about each task that names one."""
+"""The executors in the settings: found by entry point, and asked about each task that uses one."""
 
 from __future__ import annotations
 

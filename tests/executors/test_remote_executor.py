@@ -1,4 +1,4 @@
-"""The daemon's side of a backend: what becomes of tries when workers come, go and are lost."""
+"""The daemon's side of a backend: the fate of tries when workers come, go and are lost."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def start(number, source="", *, worker, **options):
 
 
 class Node:
-    """All that the engine would be told, and a backend whose link can be broken."""
+    """Everything that is reported to the engine, and a backend whose link can be broken."""
 
     def __init__(self, home, *, source=SLOT, workers=2, patience_seconds=60.0):
         self.reports = []
@@ -117,7 +117,7 @@ class Node:
         await until(lambda: self.of(TaskStarted, number))
 
     async def gone(self, worker):
-        """Wait until a worker has ended, and what became of its tries was reported."""
+        """Wait until a worker has ended, and the fate of its tries has been reported."""
         await until(lambda: WorkerGone(worker) in self.reports)
         await until(lambda: worker not in self.executors._all["far"].workers)
 
@@ -180,7 +180,7 @@ async def test_a_killed_worker_interrupts_the_begun_try_and_returns_the_claimed_
     (failed,) = n.of(Failed)
     assert (failed.task_no, failed.interrupted) == (2, True)
     assert n.recalled() == [3]
-    # Otherwise a claimed try that comes back might be granted to the same worker again.
+    # In the other order, a returned claimed try might be assigned to the same worker again.
     assert n.reports.index(WorkerGone(worker)) < n.reports.index(Recalled(((3, 1),)))
 
 
@@ -425,7 +425,7 @@ value = msgspec.msgpack.encode(got)
 
 
 async def asked(n, worker, kind, body, *, number=1, run_no=7):
-    """Return the reply to a query that a try of a worker makes."""
+    """Return the reply to a query of a worker's try."""
     n.start(number, ASKS.format(kind=kind, body=body, run_no=run_no), worker=worker)
     await until(lambda: n.of(Succeeded, number))
     (ended,) = n.of(Succeeded, number)

@@ -20,7 +20,7 @@ from tests.worker.peer import start
 
 
 class Link:
-    """The way from a worker to a daemon, which may break queries."""
+    """The connection from a worker to a daemon, which may fail queries."""
 
     def __init__(self, home) -> None:
         self.home = home

@@ -1,4 +1,4 @@
-"""A shared host that dies again and again restarts after longer delays, and fills no log."""
+"""A shared host that keeps dying is restarted after growing delays, and logs little."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slot workers: one process each; the damage of a body is reported, and affects no other task."""
+"""Slot workers, one process each: damage by a body is reported, and affects no other task."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def info(version="v1", run_no=7):
 
 
 def start(number, source="", *, at=0, version="v1", run_no=7, expected_us=10**9, **options):
-    """Return a try. It is expected to be long, or a slow machine would recall claimed tries."""
+    """Return a try. It is expected to be long, lest a slow machine recall claimed tries."""
     order = StartTask(run_no, number, 1, number, -1, 1, kwargs=source.encode())
     return StartTry(
         Body.FUNCTION, at, info(version, run_no), order, expected_us=expected_us, **options
@@ -48,7 +48,7 @@ def start(number, source="", *, at=0, version="v1", run_no=7, expected_us=10**9,
 
 
 class LeapingClock(SystemClock):
-    """The clock of the machine, some time on."""
+    """A system clock that can be moved forward."""
 
     leapt_us = 0
 
@@ -57,7 +57,7 @@ class LeapingClock(SystemClock):
 
 
 class Node:
-    """An executor, and its reports."""
+    """A worker pool, and the reports that it made."""
 
     def __init__(self, home, slots, **options):
         self.reports, self.asked = [], []
@@ -76,11 +76,11 @@ class Node:
         self.executor = WorkerPool(context, slots, **options)
 
     def unloaded(self):
-        """Return the spare processes, which no version uses yet."""
+        """Return the spare processes, which have loaded no version yet."""
         return self.executor._processes._unloaded
 
     def of(self, kind, number=None):
-        """Return the reports of a kind, of one task."""
+        """Return the reports of a kind, optionally those of one task."""
         return [
             report
             for report in self.reports

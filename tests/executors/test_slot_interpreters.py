@@ -1,4 +1,4 @@
-"""Slot workers of other interpreters: no try has to do with a process that never answers."""
+"""Slot workers of other interpreters: a process that never responds affects no try."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _soon(monkeypatch):
 
 
 def python(child, root="/lab"):
-    """Return a program that says it fits, and then runs this as each child."""
+    """Return a program that reports a suitable Python, and runs ``child`` as each child process."""
     said = shlex.quote(json.dumps(GOOD | {"root": root}))
     return f"""#!/bin/sh
 if [ "$1" = -c ]; then printf '%s%s' "$3" {said}; exit; fi
@@ -45,7 +45,7 @@ RUNS = f"exec {sys.executable} -c {shlex.quote(PRELUDE + DAEMONISE + SLOT)}"
 
 
 class Node(SlotNode):
-    """An executor with another interpreter, and what it reported."""
+    """A worker pool with another interpreter, and the reports that it made."""
 
     def __init__(self, home, slots):
         self.reports = []

@@ -1,4 +1,4 @@
-"""The wall clock is set, and processes are stopped: nothing runs twice, nothing is killed."""
+"""The wall clock is set, or processes are stopped: nothing runs twice, and nothing is killed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROLES = ("daemon", "triggers", "async", "slot")
 
 
 def clock_steps(folder: Path, *steps: int, count: int = 80, running: int = 10) -> dict[str, int]:
-    """Set the clock while tasks are deferred, run, and have an hour to do so."""
+    """Set the clock while tasks are deferred or running, all with an hour's time limit."""
     shim = tools.ClockShim(folder)
     ground, gate = Ground(folder), folder / "gate"
     slots = ("--cpu-slots", str(running))  # one of the running tasks uses none
@@ -53,7 +53,7 @@ def clock_steps(folder: Path, *steps: int, count: int = 80, running: int = 10) -
 
 
 def schedule_steps(folder: Path) -> dict[str, int]:
-    """A schedule continues after each step of the clock, and no fire time gets two runs."""
+    """Check that a schedule continues after each clock step, and no fire time gets two runs."""
     shim = tools.ClockShim(folder)
     ground = Ground(folder)
     counts = []
@@ -73,7 +73,10 @@ def schedule_steps(folder: Path) -> dict[str, int]:
 
 
 def length_steps(folder: Path) -> dict[str, int]:
-    """Lengths of an hour outlive steps of hours, and one of seconds ends after a step back."""
+    """Check that durations ignore clock steps.
+
+    Durations of an hour survive steps of hours, and one of seconds ends in spite of a step back.
+    """
     shim, gate = tools.ClockShim(folder), folder / "gate"
     ground = Ground(folder)
     with ground.daemon(dags=LENGTHS).wrap((), **shim.environment) as daemon:
@@ -100,7 +103,7 @@ def _states(daemon: Victim, run_id: str) -> Counter[str]:
 
 
 def stand_still(folder: Path, role: str, seconds: float) -> dict[str, float]:
-    """Stop the daemon or a child for a while; then everything continues as if it had not."""
+    """Stop the daemon or a child for a while. Afterwards everything continues unharmed."""
     ground, gate = Ground(folder), folder / "gate"
     with ground.daemon() as daemon:
         run_id = _deferred(ground, daemon, gate, 20)
@@ -152,7 +155,7 @@ def frozen_worker(folder: Path) -> dict[str, float]:
 
 
 def _deferred(ground: Ground, daemon: Victim, gate: Path, count: int, running: int = 2) -> str:
-    """Start a run with tasks deferred and running; return it when they are."""
+    """Start a run with deferred and running tasks. Return its id once all are there."""
     run_id = ground.ask_until_answered(
         daemon, dag_id="deferred", gate=str(gate), count=count, running=running - 1
     )
@@ -168,7 +171,7 @@ def _deferred(ground: Ground, daemon: Victim, gate: Path, count: int, running: i
 
 
 def _assert_nothing_moves(daemon: Victim, run_id: str, before: dict[str, list[int]]) -> None:
-    """For as long as a timer needs to notice that the clock was set, and no more."""
+    """Assert that a step of the clock changes nothing for as long as a timer needs to notice it."""
     counts = daemon.run(run_id, limit=1)["counts"]
     turns = _turns(daemon)
     _let_pass(2.0)
@@ -178,7 +181,7 @@ def _assert_nothing_moves(daemon: Victim, run_id: str, before: dict[str, list[in
 
 
 def _let_pass(seconds: float) -> None:
-    """Seconds to wait for something that must not happen."""
+    """Wait this many seconds, because something must not happen."""
     time.sleep(seconds)
 
 
@@ -197,7 +200,7 @@ def _assert_once(ground: Ground, run_id: str, tasks: list[Any], count: int) -> N
 
 
 def _assert_not_replaced(daemon: Victim, before: dict[str, list[int]]) -> None:
-    """All children are there that were; another slot worker may have been made ready since."""
+    """Assert that no child was replaced. Further slot workers may have been started."""
     now = _pids(daemon)
     gone = {role: {*pids} - {*now[role]} for role, pids in before.items()}
     assert not any(gone.values()), f"children were replaced: {gone}"

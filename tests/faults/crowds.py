@@ -1,4 +1,4 @@
-"""``kill -9`` of trigger host, async host and daemon in turn, under waits and streams."""
+"""``kill -9`` of trigger host, async host and daemon in turn, during waits and streams."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ __all__ = ("crowd_killed",)
 CROWD = Path(__file__).parent / "crowd"
 ROLES = ("triggers", "async", "daemon")
 ROUNDS = 4
-"""As in the DAG."""
+"""The same number as in the DAG."""
 
 OTHERS = 5
-"""Tasks that only say how many there are of the rest."""
+"""Number of tasks that only return how many tasks of a kind to run, or how fast."""
 
 Ledger = dict[tuple[str, int], list[int]]
 
@@ -41,8 +41,7 @@ def crowd_killed(
     """Kill the processes in turn, open the gate, and check what each body recorded.
 
     Args:
-        seconds: How long the streams and the short waits take; should be as long as the
-            kills take.
+        seconds: How long the streams and the short waits take. Should be as long as the kills take.
     """
     ground, gate, dice = Ground(folder), folder / "gate", random.Random(seed)
     deferred = coroutines = waits * 2 // 5
@@ -88,7 +87,7 @@ def crowd_killed(
 
 
 def _kill(daemon: Victim, role: str, killed: list[int]) -> float:
-    """Kill one process; return after how many seconds it was replaced."""
+    """Kill one process. Return how many seconds later it was replaced."""
     if role == "daemon":
         killed.append(daemon.process.pid)
         began = time.monotonic()
@@ -109,7 +108,7 @@ def _waiting(daemon: Victim, run_id: str) -> int:
 
 
 def _judge(ground: Ground, run_id: str, conf: Mapping[str, Any], kills: int) -> int:
-    """Assert that each body did everything in order; return how many started again."""
+    """Assert that each body did everything in order. Return how many steps ran more than once."""
     done = _ledger(ground, run_id)
     assert len(done) == conf["deferred"] + conf["coroutines"] + conf["streams"]
     doubled = 0
@@ -118,7 +117,7 @@ def _judge(ground: Ground, run_id: str, conf: Mapping[str, Any], kills: int) -> 
         once = list(dict.fromkeys(said))
         assert once == list(wanted), (what, number, said)
         assert said == sorted(said), f"{what} {number} went back: {said}"
-        # A step may run again if a kill hit it between its end and its record.
+        # A step may run again if a kill hit it between its end and the commit of its record.
         assert len(said) - len(once) <= kills, (what, number, said)
         doubled += len(said) - len(once)
     return doubled
@@ -134,7 +133,7 @@ def _ledger(ground: Ground, run_id: str) -> Ledger:
 
 
 def _judge_rows(ground: Ground, tasks: int) -> None:
-    """Assert that no task was charged, and that no row of the waits is left."""
+    """Assert that no try was charged, and that no row of the waits is left."""
     # The hosts confirm released triggers a moment after the end of the run.
     eventually(lambda: _ask(ground, "SELECT count(*) FROM task_trigger") == [(0,)], 60.0)
     assert _ask(ground, "SELECT count(*), min(try_number), max(try_number) FROM task") == [

@@ -1,4 +1,4 @@
-"""The daemon is down for three days under forty schedules of a minute: runs after that."""
+"""The daemon is down for three days while forty schedules fire every minute."""
 
 from __future__ import annotations
 
@@ -49,10 +49,12 @@ for number in range({dags}):
 
 
 def three_days_down(folder: Path, *, minutes: int) -> dict[str, Any]:
-    """Check the runs after three days: each fire time once, live ones in time, prompt responses.
+    """Check the runs after three days of downtime.
+
+    Each fire time has one run, live fire times are run on time, and responses are prompt.
 
     Args:
-        minutes: How many live fire times are waited for after the start.
+        minutes: How many live fire times to wait for after the restart.
     """
     shim, ground, dags = tools.ClockShim(folder), Ground(folder), folder / "dags"
     dags.mkdir()
@@ -62,7 +64,7 @@ def three_days_down(folder: Path, *, minutes: int) -> dict[str, Any]:
         eventually(lambda: len(daemon.items("/api/v1/dags")) == DAGS, 30.0)
         stopped = shim.now(0)
         assert daemon.stop() == 0
-        # It restarts half a minute before a fire time.
+        # The daemon restarts half a minute before a fire time.
         offset = DOWN_SECONDS + round(MINUTE / 2 - stopped % MINUTE)
         shim.set(offset)
         began = shim.now(offset)
@@ -87,7 +89,7 @@ def three_days_down(folder: Path, *, minutes: int) -> dict[str, Any]:
 
 
 def _ask_until(daemon: Victim, shim: tools.ClockShim, offset: int, until: float) -> float:
-    """Ask the daemon again and again; return how long the slowest answer took."""
+    """Send requests until the given time. Return how long the slowest response took."""
     slowest = 0.0
     while shim.now(offset) < until:
         for path in ASKED:
@@ -98,7 +100,7 @@ def _ask_until(daemon: Victim, shim: tools.ClockShim, offset: int, until: float)
 
 
 def _runs(database: Path) -> dict[str, list[tuple[float, float]]]:
-    """The fire times of each DAG with the instants at which their runs were made."""
+    """Return the fire times of each DAG, with the times at which their runs were created."""
     connection = open_reader(database)
     try:
         rows = connection.execute(
@@ -120,7 +122,7 @@ def _judge(
     first_live: int,
     minutes: int,
 ) -> float:
-    """Assert that each DAG had the runs its policy wants; return how late the live ones were."""
+    """Assert that each DAG had the runs its policy wants. Return how late the live ones were."""
     live = {first_live + n * MINUTE for n in range(minutes)}
     latest = 0.0
     assert len(runs) == DAGS
@@ -133,7 +135,8 @@ def _judge(
             steps = {later - fire_time for fire_time, later in itertools.pairwise(fire_times)}
             assert steps == {MINUTE}, f"{dag_id} left fire times out: {steps}"
             continue
-        # Half a minute before the start there was a fire time, which no policy need have missed.
+        # There was a fire time half a minute before the start. Under any policy it may have been
+        # run.
         assert len(missed) <= 1, f"{dag_id} ran {len(missed)} missed fire times"
         assert dag_id.startswith("skip") or missed, f"{dag_id} did not run the latest"
         assert live <= set(fire_times), f"{dag_id} had no run for a live fire time"
@@ -142,7 +145,7 @@ def _judge(
 
 
 def _alerts(daemon: Victim) -> Counter[str]:
-    """Return how many alerts there were, per DAG, that its schedule is late."""
+    """Return the number of alerts per DAG that its schedule is late."""
     found: Counter[str] = Counter()
     for line in daemon.log.read_text(errors="replace").splitlines():
         if "schedule_late" in line and line.startswith("{"):

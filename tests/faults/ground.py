@@ -1,4 +1,4 @@
-"""The home for a fault, the runs requested from it, and the checks outside of the daemon."""
+"""The home that a fault hits, the runs requested from it, and checks from outside the daemon."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _NUMBERS = re.compile(r"\d+(\.\d+)?")
 
 
 class Begin(msgspec.Struct, frozen=True):
-    """A line of the ledger: a body began, or ended, or a trigger was hosted."""
+    """A line of the ledger: a body began or ended, or a trigger was assigned to a host."""
 
     what: str
     run_id: str
@@ -64,10 +64,10 @@ class Begin(msgspec.Struct, frozen=True):
 
 
 class Victim(DaemonProcess):
-    """A daemon something is done to: its death is an outcome, not an error."""
+    """A daemon that a fault is inflicted on. Its death is an outcome, not an error."""
 
     def wrap(self, words: Sequence[str], **environment: str) -> Victim:
-        """Start it by another program, in a changed environment."""
+        """Prefix the command with another program, and change the environment."""
         self._command = [*words, *self._command]
         if environment:
             self.environment = {**os.environ, **environment}
@@ -78,7 +78,7 @@ class Victim(DaemonProcess):
         return self
 
     def start_or_die(self) -> bool:
-        """Return whether it became ready."""
+        """Start the daemon. Return whether it became ready."""
         try:
             self.start()
         except AssertionError:
@@ -99,7 +99,7 @@ class Victim(DaemonProcess):
         return found
 
     def child(self, role: str, *, not_in: Sequence[int] = (), timeout: float = 60.0) -> int:
-        """Wait for a process of a role; return its number."""
+        """Wait for a process of a role. Return its process id."""
 
         def there() -> int | None:
             return next((pid for pid in self.children(role) if pid not in not_in), None)
@@ -107,20 +107,20 @@ class Victim(DaemonProcess):
         return eventually(there, timeout, lambda: f"no {role}: {self.last_words()}")
 
     def last_words(self) -> str:
-        """Return the end of its log."""
+        """Return the end of the daemon's log."""
         return self.log.read_text(errors="replace")[-2000:]
 
     def log_lines(self) -> int:
-        """Return how many lines it has logged."""
+        """Return how many lines the daemon has logged."""
         return self.log.read_bytes().count(b"\n")
 
     def causes(self, since: int) -> Counter[str]:
-        """Return how often each message was logged from this line on, ignoring numbers."""
+        """Return how often each message was logged from this line on, ignoring its numbers."""
         said = self.log.read_text(errors="replace").splitlines()[since:]
         return Counter(_NUMBERS.sub("#", _event(line)) for line in said)
 
     def judge_log(self, since: int, seconds: float) -> Counter[str]:
-        """Assert that no cause was named more than once a second, the first line aside."""
+        """Assert that no cause was logged more than once a second, plus once at the beginning."""
         causes = self.causes(since)
         assert causes, "it said nothing of it"
         cause, times = causes.most_common(1)[0]
@@ -135,11 +135,11 @@ class Victim(DaemonProcess):
 
 
 class Ground:
-    """One home, its ledger, and every requested run.
+    """One home, its ledger, and every run requested from it.
 
     Attributes:
-        acknowledged: Key of a request to the id of the run it was answered with.
-        asked: Keys of all requests, answered or not.
+        acknowledged: For the key of each acknowledged request, the id of the run.
+        asked: Keys of all requests, whether acknowledged or not.
     """
 
     def __init__(self, folder: Path, *, home: Path | None = None) -> None:
@@ -154,11 +154,11 @@ class Ground:
 
     @property
     def database(self) -> Path:
-        """Its database file."""
+        """The database file of the home."""
         return self.home / "aioflow.db"
 
     def daemon(self, *flags: str, dags: Path = DAGS) -> Victim:
-        """A daemon on the home, not started."""
+        """Return a daemon for the home that is not started yet."""
         return Victim(self.home, dags, flags=("--cpu-slots", "2", *flags))
 
     # ── asking ──────────────────────────────────────────────────────────────────────────
@@ -166,9 +166,9 @@ class Ground:
     def ask(
         self, daemon: Victim, *, key: str | None = None, dag_id: str = "small", **conf: Any
     ) -> str | None:
-        """Request a run; return its id, or ``None`` without a successful response.
+        """Request a run. Return its id, or ``None`` if there was no successful response.
 
-        The key of an earlier request repeats that request.
+        With the key of an earlier request, that request is repeated.
         """
         if key is None:
             key = f"ask-{next(self._keys)}"
@@ -187,14 +187,14 @@ class Ground:
         return run_id
 
     def ask_until_answered(self, daemon: Victim, **conf: Any) -> str:
-        """Ask for a run as soon as its DAG is known."""
+        """Request a run until the request succeeds: its DAG may not be known yet."""
         key = f"ask-{next(self._keys)}"
         self.asked.append(key)
         return eventually(lambda: self.ask(daemon, key=key, **conf), 30.0, daemon.last_words)
 
     @contextmanager
     def asking(self, daemon: Victim, **conf: Any) -> Iterator[None]:
-        """Ask for a run while the block runs; afterwards it has been answered, or has not."""
+        """Request a run while the block is running. The request may succeed or fail."""
         thread = Thread(target=lambda: self.ask(daemon, **conf))
         thread.start()
         try:
@@ -204,7 +204,7 @@ class Ground:
             assert not thread.is_alive(), "a request was left without an answer"
 
     def ask_again(self, daemon: Victim, **conf: Any) -> None:
-        """Repeat every request that had no answer, as a client would."""
+        """Repeat every request that was not acknowledged, as a client would."""
         for key in self.asked:
             if key not in self.acknowledged:
                 answered = eventually(lambda key=key: self.ask(daemon, key=key, **conf), 30.0)  # type: ignore[misc]
@@ -225,7 +225,7 @@ class Ground:
         self.judge_database()
 
     def judge_run(self, run: Mapping[str, Any], count: int) -> None:
-        """Judge a run of ``small`` that has ended."""
+        """Check a run of ``small`` that has ended."""
         assert run["counts"] == {"success": count + 5}, run["counts"]
         tasks = {(task["task_id"], task["map_index"]): task for task in run["tasks"]}
         wanted = sum(number * number for number in range(count)) + 3
@@ -250,9 +250,10 @@ class Ground:
             assert name in begins or name[0] == "numbers", f"{name} succeeded and never began"
 
     def _starts(self, run_id: str, names: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
-        """Return how often each task was started according to the database: once before each begin.
+        """Return how often each task was started, according to the database.
 
-        The count of interruptions is not used: it is reset by any durable progress.
+        A start is stored before the body begins. The count of interruptions is not used, because
+        any durable progress resets it.
         """
         connection = sqlite3.connect(f"file:{self.database}?mode=ro", uri=True)
         try:
@@ -274,7 +275,7 @@ class Ground:
                 assert _us(task["ended_at"]) >= _us(task["started_at"]), task
 
     def lines(self, run_id: str) -> list[Begin]:
-        """Return the ledger's lines of a run. The last one may be truncated by a kill."""
+        """Return the ledger's lines of a run. The last line may have been truncated by a kill."""
         if not self.ledger.exists():
             return []
         found = []
@@ -310,7 +311,7 @@ class Ground:
         eventually(lambda: not self.processes(), timeout, lambda: f"left: {self.processes()}")
 
     def processes(self) -> list[int]:
-        """Every process that a daemon of this home has started."""
+        """Return every process that a daemon of this home has started."""
         if not self.home.exists():
             return []
         carries = carries_mark(f"{home_mark(self.home)}:")
@@ -318,7 +319,7 @@ class Ground:
 
 
 def wait_for_death(daemon: Victim, or_else: Callable[[], bool], timeout: float = 60.0) -> bool:
-    """Wait until the daemon is dead, or the condition holds; return whether it is dead."""
+    """Wait until the daemon is dead or the condition holds. Return whether the daemon is dead."""
     eventually(lambda: not daemon.is_alive or or_else(), timeout, daemon.last_words)
     with contextlib.suppress(subprocess.TimeoutExpired):
         daemon.process.wait(0.0 if daemon.is_alive else 5.0)
@@ -326,7 +327,7 @@ def wait_for_death(daemon: Victim, or_else: Callable[[], bool], timeout: float =
 
 
 def has_ended(daemon: DaemonProcess, run_id: str | None) -> bool:
-    """Return whether a run has ended; false if the daemon does not answer."""
+    """Return whether a run has ended. Return ``False`` if the daemon does not answer."""
     if run_id is None:
         return False
     try:
@@ -337,7 +338,7 @@ def has_ended(daemon: DaemonProcess, run_id: str | None) -> bool:
 
 
 def database_copy(ground: Ground, to: Path) -> Path:
-    """Copy the current database, with the content of its log."""
+    """Copy the current database, including the content of its log."""
     source = sqlite3.connect(f"file:{ground.database}?mode=ro", uri=True)
     target = sqlite3.connect(to)
     try:
@@ -349,7 +350,7 @@ def database_copy(ground: Ground, to: Path) -> Path:
 
 
 def digest(path: Path) -> str:
-    """Return the content of a file as one word."""
+    """Return a digest of the content of a file."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 

@@ -30,15 +30,15 @@ __all__ = (
 )
 
 WARM_CALLS = ("pwrite64", "fdatasync", "write")
-"""System calls of a working daemon: for its database and its sockets."""
+"""System calls of a running daemon, for its database and its sockets."""
 
 COLD_CALLS = (
     "pwrite64", "fdatasync", "fsync", "write", "link", "unlink", "rename", "mkdir", "ftruncate",
 )  # fmt: skip
-"""System calls of a first start, which creates the home, the key, the tables, the snapshots."""
+"""System calls of a first start, which creates the home, the key, the tables and the snapshots."""
 
 MISSES = 3
-"""Consecutive runs that must end before their n-th call to conclude that there is none."""
+"""After this many consecutive runs that end before their n-th call, no such call is assumed."""
 
 
 @dataclass
@@ -62,19 +62,19 @@ class Tally:
     missed_in_a_row: int = 0
 
     def missed(self) -> None:
-        """A run ended before the call it was to be killed at."""
+        """Record that a run ended before the call at which it was to be killed."""
         self.misses += 1
         self.missed_in_a_row += 1
 
     def killed(self, call: str, number: int) -> None:
-        """One more."""
+        """Record a kill."""
         self.kills += 1
         self.missed_in_a_row = 0
         self.at.setdefault(call, []).append(number)
 
 
 class WarmKills:
-    """Repeated kills of one home: each restart finishes what the last kill interrupted.
+    """Repeated kills on one home. Each restart finishes what the last kill interrupted.
 
     ``kill`` begins and ends with a running daemon on a checked home. Leaving the block stops the
     daemon and checks the home for the last time.
@@ -87,7 +87,7 @@ class WarmKills:
         self.daemon = self.ground.daemon()
 
     def kill(self, call: str, number: int) -> bool:
-        """Kill at the call of this number; ``False`` if the run ended without it."""
+        """Kill the daemon at its n-th call of a kind. Return whether the run got that far."""
         pid = self.daemon.process.pid
         with injecting(pid, call, f"signal=KILL:when={number}"):
             run_id = self.ground.ask(self.daemon)
@@ -128,7 +128,7 @@ class WarmKills:
 
 
 def count_warm(folder: Path) -> dict[str, int]:
-    """Return how many calls of each kind one run makes on a running daemon."""
+    """Return how many calls of each kind one run causes in a running daemon."""
     needs("strace")
     ground, output = Ground(folder), folder / "calls"
     with ground.daemon() as daemon:
@@ -143,7 +143,7 @@ def count_warm(folder: Path) -> dict[str, int]:
 
 
 def count_cold(folder: Path) -> dict[str, int]:
-    """Return how many calls of each kind a first start and one run make."""
+    """Return how many calls of each kind a first start and one run cause."""
     needs("strace")
     ground, output = Ground(folder), folder / "calls"
     with ground.daemon().wrap(traced(",".join(COLD_CALLS), None, output)) as daemon:
@@ -154,14 +154,15 @@ def count_cold(folder: Path) -> dict[str, int]:
 
 
 def kill_a_start(folder: Path, call: str, number: int, tally: Tally) -> bool:
-    """Kill the first start of a home, or its first run, at the call of this number."""
+    """Kill the first start on a home, or its first run, at the n-th call of a kind."""
     needs("strace")
     folder.mkdir()
     ground = Ground(folder)
     daemon = ground.daemon().wrap(traced(call, f"signal=KILL:when={number}"))
     died = not daemon.start_or_die()
     if not died:
-        # Repeated until its file has been parsed: a run that never existed kills nothing.
+        # The request is repeated until the DAG file has been parsed; without a run, no call would
+        # be hit.
         ground.asked.append("first")
         eventually(lambda: ground.ask(daemon, key="first") or not daemon.is_alive, 30.0)
         died = wait_for_death(daemon, lambda: has_ended(daemon, ground.acknowledged.get("first")))
@@ -186,7 +187,7 @@ SETTLEMENT_CALLS = ("pwrite64", "fdatasync", "write")
 
 
 def count_settlement(folder: Path, *, merchants: int = 300) -> dict[str, int]:
-    """Return how many calls of each kind a settlement makes on a running daemon."""
+    """Return how many calls of each kind a settlement causes in a running daemon."""
     needs("strace")
     folder.mkdir()
     day, output = _day(folder, merchants), folder / "calls"
@@ -202,7 +203,7 @@ def count_settlement(folder: Path, *, merchants: int = 300) -> dict[str, int]:
 def kill_a_settlement(
     folder: Path, seed: int, calls: Mapping[str, int], tally: Tally, *, merchants: int = 300
 ) -> float:
-    """Kill the settlement pipeline at a random write; return how long the recovery took.
+    """Kill the settlement pipeline at a random write. Return how long the recovery took.
 
     Args:
         calls: Number of calls of each kind in a settlement, from ``count_settlement``.

@@ -1,4 +1,4 @@
-"""Children die, and the machine has no descriptors, processes or memory to give."""
+"""Children die, or the machine has no descriptors, processes or memory left."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ __all__ = (
 ROLES = ("slot", "async", "triggers")
 
 IDLE_SECONDS = 12.0
-"""Seconds after which unused threads end; from then on they are missing."""
+"""Seconds after which idle threads end. From then on they would have to be created again."""
 
 
 def children_killed(folder: Path, role: str, times: int) -> dict[str, float]:
-    """Kill the slot workers, or the async host, again and again while tasks run.
+    """Kill the slot workers or the async host again and again while tasks run.
 
-    Between two kills something must have ended or begun for the first time, so that no single
-    task is the victim more often than any task may be.
+    Each kill hits a different run, so that no single task is interrupted more often than a task may
+    be.
     """
     ground = Ground(folder)
     count, seconds = {"slot": (16, 0.2), "async": (2, 1.0)}[role]
@@ -78,7 +78,7 @@ def children_killed(folder: Path, role: str, times: int) -> dict[str, float]:
 
 
 def _until_replaced(daemon: Victim, role: str, killed: Sequence[int], standing: int) -> float:
-    """Wait until there are as many processes of the role as before; return the seconds it took."""
+    """Wait until there are as many processes of the role as before. Return the seconds it took."""
     began = time.monotonic()
     eventually(lambda: len({*daemon.children(role)} - {*killed}) >= standing, 60.0)
     return time.monotonic() - began
@@ -93,7 +93,7 @@ def _wait_for_ends(ground: Ground, run_id: str, more: int) -> None:
 
 
 def _at_work(ground: Ground, run_id: str, killed: Sequence[int]) -> int:
-    """Return a worker that has a body to run just now, as soon as there is one."""
+    """Wait until a worker is running a body, and return the worker."""
 
     def found() -> int | None:
         last = {line.pid: line.what for line in ground.lines(run_id) if line.task_id == "square"}
@@ -109,7 +109,7 @@ def _wait_for_nap(ground: Ground, run_id: str) -> None:
 
 
 def trigger_hosts_killed(folder: Path, times: int, count: int = 20) -> dict[str, float]:
-    """Kill each trigger host while it has triggers; afterwards each of them fires once."""
+    """Kill each trigger host while it has triggers. Afterwards each trigger fires once."""
     ground, gate = Ground(folder), folder / "gate"
     killed: list[int] = []
     hosted, began_all = 0.0, time.monotonic()
@@ -145,8 +145,9 @@ def trigger_hosts_killed(folder: Path, times: int, count: int = 20) -> dict[str,
 def no_inotify(folder: Path, call: str, error: str, count: int = 20) -> dict[str, float]:
     """Let the kernel refuse inotify watches to the trigger host, and then grant them again.
 
-    Polling finds the same, once per period; the host logs that once. When no trigger waits any more
-    it forgets the refusal, and asks the kernel for the next ones.
+    Polling detects the same files, once per period, and the host logs the refusal once. When no
+    trigger is waiting any more, the host forgets the refusal and asks the kernel again for the next
+    triggers.
     """
     tools.needs("strace")
     ground, output = Ground(folder), folder / "injected"
@@ -180,7 +181,7 @@ def _opened(
     count: int,
     meanwhile: Callable[[], bool] = lambda: True,
 ) -> float:
-    """Have ``count`` tasks wait for a file, then create it. Return how long their end took."""
+    """Let ``count`` tasks wait for a file, then create it. Return how long they took to end."""
     gate = ground.folder / name
     run_id = ground.ask_until_answered(daemon, dag_id="deferred", gate=str(gate), count=count)
     ground.acknowledged.clear()  # judged here, not as a run of ``small``
@@ -196,7 +197,7 @@ def _opened(
 
 
 def _has_watches(pid: int) -> bool:
-    """Return whether the kernel watches folders for a process."""
+    """Return whether the process has inotify watches."""
     for entry in Path(f"/proc/{pid}/fdinfo").iterdir():
         with contextlib.suppress(FileNotFoundError):
             if "inotify wd:" in entry.read_text():
@@ -205,7 +206,7 @@ def _has_watches(pid: int) -> bool:
 
 
 def _wait_for_hostings(ground: Ground, run_id: str, count: int) -> None:
-    """Wait until its triggers have been hosted this often, all of them together."""
+    """Wait until there have been this many assignments of the run's triggers in total."""
 
     def hostings() -> int:
         return sum(line.what == "hosted" for line in ground.lines(run_id))
@@ -214,7 +215,7 @@ def _wait_for_hostings(ground: Ground, run_id: str, count: int) -> None:
 
 
 def parsers_killed(folder: Path, times: int) -> dict[str, float]:
-    """Kill the process that reads a DAG file, each time it does: others are not touched."""
+    """Kill the parser process each time it reads a DAG file. Other DAG files are not affected."""
     ground = Ground(folder)
     dags = folder / "dags"
     dags.mkdir()
@@ -242,7 +243,7 @@ def no_descriptors(folder: Path, *, seconds: float, limit: int = 16) -> dict[str
     """Leave the daemon no descriptors: work that needs one waits, and continues afterwards.
 
     Args:
-        limit: Lower than the number that its children and clients have, so that none becomes free.
+        limit: So low that all descriptors below it are in use and none of them becomes free.
     """
     ground = Ground(folder)
     with ground.daemon() as daemon:
@@ -265,7 +266,7 @@ def no_processes(folder: Path, *, seconds: float, idle: bool = False) -> dict[st
     """Let no process and no thread be created for a while.
 
     Args:
-        idle: Whether the daemon has been idle for long when its children die.
+        idle: Whether the daemon has been idle for a long time when its children die.
     """
     ground = Ground(folder)
     with tools.ControlGroup("pids", f"aioflow-faults-{os.getpid()}") as group:
@@ -288,7 +289,7 @@ def no_processes(folder: Path, *, seconds: float, idle: bool = False) -> dict[st
 
 
 def _fault(daemon: Victim, seconds: float) -> int:
-    """Let it need new processes while it cannot start any; return how many lines it logs."""
+    """Kill all children while no process can be started. Return how many lines are logged."""
     before = daemon.log_lines()
     there = {role: daemon.children(role) for role in ROLES}
     assert all(there.values()), there  # the number of idle slot workers depends on the requests
@@ -302,7 +303,7 @@ def _fault(daemon: Victim, seconds: float) -> int:
 
 
 def _healed(ground: Ground, daemon: Victim) -> float:
-    """Wait until every role has a process again; return how long it took."""
+    """Wait until every role has a process again. Return how long that took."""
     began = time.monotonic()
     run_id = ground.ask_until_answered(daemon, count=4)  # a slot needs work to need a process
     for role in ROLES:
@@ -315,7 +316,7 @@ def _healed(ground: Ground, daemon: Victim) -> float:
 
 
 def _judge_after(ground: Ground, daemon: Victim, run_id: str, count: int) -> None:
-    """Assert that the run of this width ends right, and another one after it."""
+    """Assert that the run of this width ends in the right state, and so does a later one."""
     run = daemon.wait(run_id, 60.0)
     assert run["state"] == "success", daemon.run(run_id)
     ground.judge_run(daemon.run(run_id), count)
@@ -330,7 +331,7 @@ def _descriptors(daemon: Victim) -> set[int]:
 
 @contextmanager
 def _connections(daemon: Victim, count: int) -> Iterator[None]:
-    """Clients that connect and send nothing."""
+    """Open connections to the daemon that send nothing."""
     with ExitStack() as stack:
         for _ in range(count):
             client = stack.enter_context(socket.socket(socket.AF_UNIX))
@@ -341,7 +342,7 @@ def _connections(daemon: Victim, count: int) -> Iterator[None]:
 
 
 def no_memory(folder: Path) -> dict[str, float]:
-    """Let a task use more memory than there is: only that task fails, with the reason."""
+    """Let a task use more memory than there is. Only this task fails, with the reason."""
     ground = Ground(folder)
     with tools.ControlGroup("memory", f"aioflow-faults-{os.getpid()}") as group:
         group.limit(768 * 2**20)

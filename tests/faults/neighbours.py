@@ -1,4 +1,4 @@
-"""Triggers that misbehave, beside healthy ones that must not notice."""
+"""Triggers that misbehave, beside healthy triggers that must not be affected."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ CULPRITS = (
 )  # fmt: skip
 
 LEAD_SECONDS = 3.0
-"""From the ask until the first is due: until then all of them wait."""
+"""Minimum time until the first trigger is due. By then, all tasks must be deferred."""
 
 LATE_SECONDS = 1.0
-"""A healthy one that resumes later than that counts as too late."""
+"""A healthy task that resumes later than this counts as too late."""
 
 Figures = dict[str, Any]
 
@@ -39,12 +39,12 @@ def misbehaving(
     instants: int,
     arrivals: int,
 ) -> Figures:
-    """Start one culprit after the other while healthy ones fall due; judge all of them.
+    """Start one culprit after another while healthy triggers fall due, and check all of them.
 
     Args:
-        seconds: Over which the healthy ones are spread.
-        instants: Healthy ones that wait for an instant.
-        arrivals: Healthy ones that wait for a file.
+        seconds: The period over which the healthy triggers fall due.
+        instants: Number of healthy triggers that wait for a time.
+        arrivals: Number of healthy triggers that wait for a file.
     """
     ground, files = Ground(folder), folder / "files"
     files.mkdir()
@@ -70,7 +70,7 @@ def misbehaving(
 
 
 def _settle(daemon: Victim) -> None:
-    """Wait until all is read and every host is there."""
+    """Wait until all DAGs are known and the trigger host is up."""
     for dag_id in ("on_time", *CULPRITS):
         eventually(partial(_is_known, daemon, dag_id))
     daemon.child("triggers")
@@ -79,9 +79,9 @@ def _settle(daemon: Victim) -> None:
 def _defer(
     daemon: Victim, ground: Ground, conf: dict[str, object], count: int
 ) -> tuple[str, float]:
-    """Have ``count`` tasks wait before the first is due; return their run, and when it is due.
+    """Defer ``count`` tasks before the first is due. Return their run, and when the first is due.
 
-    If the machine is too slow for that, try again with a longer lead.
+    If the machine is too slow for that, try again with more time.
     """
     lead, counts = LEAD_SECONDS + count / 500, dict[str, int]()
     for factor in (1, 3, 9):
@@ -98,7 +98,7 @@ def _defer(
 
 
 def _counts_or_due(daemon: Victim, run_id: str, count: int, begin: float) -> dict[str, int] | None:
-    """Return the states of a run's tasks once so many are deferred, or the first is due."""
+    """Return the state counts of a run once all tasks are deferred, or once the first is due."""
     counts: dict[str, int] = daemon.run(run_id, limit=1)["counts"]
     return counts if counts.get("deferred") == count or time.time() >= begin else None
 
@@ -112,7 +112,7 @@ def _is_known(daemon: DaemonProcess, dag_id: str) -> bool:
 
 
 def _start(daemon: DaemonProcess, folder: Path, begin: float, seconds: float) -> dict[str, str]:
-    """Start the culprits, spread over the first two thirds of the time."""
+    """Start the culprits, spread over the first two thirds of the period."""
     runs = {}
     for number, dag_id in enumerate(CULPRITS):
         time.sleep(max(0.0, begin + seconds * number / len(CULPRITS) * 2 / 3 - time.time()))
@@ -146,7 +146,7 @@ def _files(folder: Path, begin: float, seconds: float, count: int) -> Iterator[N
 
 @contextmanager
 def _lag(daemon: DaemonProcess) -> Iterator[list[float]]:
-    """Ask the daemon for how late its loop is, which it keeps for a quarter of a minute."""
+    """Sample the loop lag of the daemon, which reports each lag for a quarter of a minute."""
     stop = Event()
     found: list[float] = []
 
@@ -180,7 +180,7 @@ def _thread(work: Any, stop: Event) -> Iterator[None]:
 def _judge_healthy(
     ground: Ground, daemon: DaemonProcess, run_id: str, ended: dict[str, Any]
 ) -> Figures:
-    """Assert that each healthy task resumed once, without a charged try. Return how late."""
+    """Assert that each healthy task resumed once, without a charged try. Return the delays."""
     assert ended["state"] == "success", ended
     late: dict[str, list[float]] = {"instant": [], "arrival": []}
     for line in ground.ledger.read_text().splitlines():
@@ -199,7 +199,7 @@ def _judge_healthy(
 
 
 def _judge_culprits(daemon: DaemonProcess, runs: dict[str, str], folder: Path) -> dict[str, str]:
-    """Assert that each culprit is named with its reason, and return these."""
+    """Assert that each culprit is identified with its reason. Return the reasons."""
     slow = {
         known["name"].partition(":")[2]: known for known in daemon.items("/api/v1/triggers/slow")
     }
@@ -276,7 +276,7 @@ def _never_cleans_up(daemon: DaemonProcess, run_id: str, *_: Any) -> str:
 
 
 def _floods_a_stream(daemon: DaemonProcess, run_id: str, _: Any, folder: Path) -> str:
-    """Check that events stored in advance are limited, and that the task ends when done."""
+    """Check that few events are stored ahead, and that the task ends once it has consumed them."""
     with daemon.database() as database:
         asked = "SELECT count(*), sum(payload IS NOT NULL) FROM event"
         stored, ahead = database.execute(asked).fetchone()

@@ -1,4 +1,4 @@
-"""The disk has space for the database, but not for a result."""
+"""The disk has space for the database, but not for a large result."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from tests.faults.ground import Ground, Victim
 __all__ = ("results_that_do_not_fit",)
 
 LEFT = 2 * 2**20
-"""Bytes left on the disk: more than with which it counts as full."""
+"""Bytes left on the disk: more than the limit at which the daemon considers it full."""
 
 TIMEOUT_SECONDS = 2.0
-"""The size of the results of ``large``."""
+"""The ``execution_timeout`` of the tasks of ``large``."""
 
 
 def results_that_do_not_fit(folder: Path, *, seconds: float = 0.0) -> dict[str, float]:
-    """If two results of 4 MiB do not fit for a while, nothing starts and no try is charged.
+    """Leave no space for two results of 4 MiB: no task starts, and no try is charged.
 
     Args:
-        seconds: For how long beyond the ``execution_timeout`` of their tasks.
+        seconds: How long beyond the ``execution_timeout`` of the tasks the fault lasts.
     """
     with tools.memory_disk(folder / "disk", 48) as disk:
         ground = Ground(folder, home=disk / "home")

@@ -1,4 +1,4 @@
-"""The PostgreSQL server of a daemon stops in the middle of its work, and restarts."""
+"""The PostgreSQL server of a daemon crashes in the middle of its work, and is restarted."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ COUNT = 24
 
 
 def postgres_restarted(folder: Path, *, times: int, seconds: float) -> dict[str, float]:
-    """Crash the server again and again during runs and waits, which may only be delayed by that.
+    """Crash the server again and again during runs and waits. They may only be delayed.
 
     Args:
-        seconds: How long it is away each time.
+        seconds: How long the server is down each time.
     """
     ground, gate = Ground(folder), folder / "gate"
     slowest = 0.0
@@ -58,7 +58,7 @@ def postgres_restarted(folder: Path, *, times: int, seconds: float) -> dict[str,
 
 
 def postgres_down_at_start(folder: Path) -> dict[str, float]:
-    """The server is down when the daemon starts: it waits, alive and not ready, and then works."""
+    """Start the daemon while the server is down: it waits, live but not ready, and then works."""
     ground = Ground(folder)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
@@ -82,7 +82,7 @@ def postgres_down_at_start(folder: Path) -> dict[str, float]:
 
 
 def _status(port: str, check: str) -> int:
-    """Return the status of a health check; 0 if there is no answer."""
+    """Return the status of a health check, or 0 if there is no response."""
     connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=10)
     try:
         connection.request("GET", f"/health/{check}")
@@ -94,7 +94,7 @@ def _status(port: str, check: str) -> int:
 
 
 def _judge(ground: Ground, daemon: Victim, run_id: str) -> int:
-    """Assert that each body of a run started once, so none of our processes has died."""
+    """Assert that each body of a run started once, so that none of our processes can have died."""
     eventually(lambda: has_ended(daemon, run_id), 60.0, daemon.last_words)
     run = daemon.run(run_id)
     assert run["state"] == "success", run

@@ -1,4 +1,4 @@
-"""Everything, or a part of it, killed at random under tasks that wait and take durable steps."""
+"""Random kills of some or all processes, while tasks wait and take durable steps."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ VICTIMS = ("daemon", "everything", "async")
 def steps_killed(
     folder: Path, *, tasks: int, kills: int, seconds: float, seed: int
 ) -> dict[str, Any]:
-    """Kill at random while ``tasks`` run, then open the gate at their end. Check what they did.
+    """Kill processes at random while ``tasks`` run, then let the tasks end. Check what they did.
 
     Args:
-        seconds: How long a task sleeps at most before its second step.
+        seconds: The longest time that a task sleeps before its second step.
     """
     ground, gate, dice = Ground(folder), folder / "gate", random.Random(seed)
     with ground.daemon(dags=STEPS) as daemon:
@@ -56,7 +56,7 @@ def _kill(daemon: Victim, what: str) -> None:
 
 
 def _judge(ground: Ground, run_id: str, tasks: int, kills: int) -> int:
-    """Assert that each step's record is of its last run; return how many runs were too many."""
+    """Assert that the last execution of each step is recorded. Return how many were repeated."""
     marks: defaultdict[tuple[int, str], list[str]] = defaultdict(list)
     for line in ground.ledger.read_text().splitlines():
         index, step, mark = line.split()

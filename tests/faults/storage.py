@@ -1,4 +1,4 @@
-"""The disk fails, is full, or is locked by another program: what is reported, and what never is."""
+"""The disk fails or is full, or the database is locked, replaced or damaged."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ __all__ = (
 
 ANSWERS_AT_LEAST = 20
 TOLD_SECONDS = 7.0
-"""A request that the database keeps waiting is refused before that."""
+"""A request that has to wait for the database is refused within this time."""
 
 FAILED_SECONDS = 60.0
-"""Duration recorded for a request that is rejected, or not answered at all."""
+"""Duration recorded for a request that is rejected or not answered."""
 
 
 class _Reader:
-    """Reads all the while, as a page that is open does, and keeps the slowest answers."""
+    """Reads continuously, as an open page does, and records the slowest responses."""
 
     def __init__(self, daemon: Victim, run_id: str) -> None:
         self._daemon = daemon
@@ -74,7 +74,7 @@ class _Reader:
             self._enough.wait(0.05)
 
     def judge(self) -> float:
-        """Assert that each request was answered; return the seconds of the slowest answer."""
+        """Assert that each request was answered. Return the seconds of the slowest response."""
         assert self.answers >= ANSWERS_AT_LEAST, self.answers
         assert max(self.slowest.values()) < FAILED_SECONDS, f"not answered: {self.slowest}"
         return round(max(self.slowest.values()), 2)
@@ -82,7 +82,7 @@ class _Reader:
 
 @contextmanager
 def _working(ground: Ground, count: int = 8, seconds: float = 0.0) -> Iterator[tuple[Victim, str]]:
-    """A daemon that has done one run and is at another, which is judged in the end."""
+    """Run a daemon that has completed one run and works on another, which is checked at the end."""
     with ground.daemon() as daemon:
         ground.ask_until_answered(daemon, count=count)
         ground.judge(daemon, count=count)
@@ -98,10 +98,10 @@ def _working(ground: Ground, count: int = 8, seconds: float = 0.0) -> Iterator[t
 
 
 def calls_that_fail(folder: Path, call: str, error: str, seconds: float) -> dict[str, float]:
-    """Let a call fail once, or for a while; the run still ends in the right state.
+    """Let a call fail once or for a while. The run still ends in the right state.
 
     Args:
-        seconds: For how long; 0 for a single call.
+        seconds: How long the call fails; 0 for a single failure.
     """
     tools.needs("strace")
     ground = Ground(folder)
@@ -138,10 +138,10 @@ def calls_that_fail(folder: Path, call: str, error: str, seconds: float) -> dict
 
 
 def sync_that_fails(folder: Path, error: str, *, starts_that_fail: int = 0) -> dict[str, float]:
-    """A sync fails: the daemon ends, says why, and the next start makes good.
+    """Let a sync fail: the daemon exits with the reason, and a later start recovers all.
 
     Args:
-        starts_that_fail: How many starts then find a disk that still fails.
+        starts_that_fail: How many starts still find the disk failing before that.
     """
     tools.needs("strace")
     ground = Ground(folder)
@@ -184,7 +184,7 @@ def _hold(seconds: float) -> None:
 
 
 def disk_full(folder: Path, *, seconds: float = 3.0) -> dict[str, float]:
-    """Fill the disk of the home for a while: readers continue, and later the run does by itself."""
+    """Fill the disk of the home for a while. Reads continue, and later so does the run."""
     with tools.memory_disk(folder / "disk", 48) as disk:
         ground = Ground(folder, home=disk / "home")
         with _working(ground, seconds=1.0) as (daemon, run_id):
@@ -216,7 +216,7 @@ def disk_full(folder: Path, *, seconds: float = 3.0) -> dict[str, float]:
 
 
 def another_writer(folder: Path, seconds: float) -> dict[str, float]:
-    """Lock the database by another program: nothing fails, and long waits are reported."""
+    """Lock the database in another program. Nothing fails, and long waits are reported."""
     ground = Ground(folder)
     with _working(ground, seconds=0.05) as (daemon, run_id):
         with _Reader(daemon, run_id) as reader:
@@ -278,7 +278,7 @@ def _newer(ground: Ground, folder: Path) -> None:
 
 
 def _corrupt(ground: Ground, folder: Path) -> None:
-    """All but the first page is noise."""
+    """Replace all pages but the first with noise."""
     copy = database_copy(ground, folder / "corrupt.db")
     size = copy.stat().st_size
     copy.write_bytes(copy.read_bytes()[:4096] + random.Random(1).randbytes(size - 4096))
@@ -294,7 +294,7 @@ STRANGERS: dict[str, Callable[[Ground, Path], None]] = {
     "newer": _newer,
     "corrupt": _corrupt,
 }
-"""What may replace the database file while the daemon runs."""
+"""Files that may replace the database file while the daemon is running."""
 
 REFUSED = {
     "foreign": "store.foreign",
@@ -302,11 +302,11 @@ REFUSED = {
     "corrupt": "store.foreign",
     "of_another": "store.strange",
 }
-"""What a start refuses, with the error code."""
+"""Files that the daemon refuses at start, with the error code."""
 
 
 def strange_database(folder: Path, stranger: str) -> dict[str, float]:
-    """Replace the database of a running daemon: it exits, and writes nothing to the new one."""
+    """Replace the database of a running daemon: it exits, and leaves the new file as it is."""
     ground = Ground(folder)
     daemon = ground.daemon().start()
     try:
@@ -337,7 +337,7 @@ def strange_database(folder: Path, stranger: str) -> dict[str, float]:
 
 
 def refused_at_start(folder: Path, stranger: str) -> dict[str, float]:
-    """Start on a file that is no aioflow database: refused in one line, and left unchanged."""
+    """Start on a file that is not this home's database: refused in one line, and left unchanged."""
     ground = Ground(folder)
     with ground.daemon() as daemon:
         ground.ask_until_answered(daemon)
@@ -356,7 +356,7 @@ def refused_at_start(folder: Path, stranger: str) -> dict[str, float]:
 
 
 def damaged_after_a_kill(folder: Path) -> dict[str, float]:
-    """Damage a page after a kill: the start refuses the file, and says what to do."""
+    """Damage a page after a kill. The start refuses the file, and states what to do."""
     ground = Ground(folder)
     daemon = ground.daemon().start()
     ground.ask_until_answered(daemon)
@@ -382,7 +382,7 @@ def damaged_after_a_kill(folder: Path) -> dict[str, float]:
 
 
 def log_lost_while_stopped(folder: Path) -> dict[str, float]:
-    """Delete the write-ahead log after a crash: the rest is consistent, or it is refused."""
+    """Delete the write-ahead log after a crash. The rest is consistent, or the file is refused."""
     ground = Ground(folder)
     daemon = ground.daemon().start()
     ground.ask_until_answered(daemon)
@@ -409,7 +409,7 @@ def log_lost_while_stopped(folder: Path) -> dict[str, float]:
 
 
 def read_only_home(folder: Path) -> dict[str, float]:
-    """Start on a home that cannot be written: refused in one line, and left unchanged."""
+    """Start on a home that is not writable: refused in one line, and left unchanged."""
     ground = Ground(folder)
     with ground.daemon() as daemon:
         ground.ask_until_answered(daemon)
@@ -432,7 +432,7 @@ def read_only_home(folder: Path) -> dict[str, float]:
 
 
 def stuck_reader(folder: Path, *, mebibytes: int = 80) -> dict[str, float]:
-    """Keep a reader open: work continues, and the log is short again afterwards."""
+    """Hold a reader open for a while. Work continues, and the log becomes short afterwards."""
     ground = Ground(folder)
     log = Path(f"{ground.database}-wal")
     padding = "x" * 900_000

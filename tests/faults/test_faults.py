@@ -1,4 +1,4 @@
-"""One smoke case of each family of faults; ``tests/campaigns`` tries all of them, to the end.
+"""One smoke case for each family of faults; ``tests/campaigns`` tries all of them exhaustively.
 
 Only the campaigns limit durations, because they have the machine to themselves. These cases wait
 for conditions.

@@ -40,7 +40,7 @@ _CALL = re.compile(r"^\s*(\d+) +(\w+)\(", re.MULTILINE)
 
 
 def needs(*programs: str) -> None:
-    """Fail where the machine lacks something faults are made of: untried is not held."""
+    """Fail if this machine lacks a program that injects faults: an untried fault proves nothing."""
     if os.geteuid() != 0:
         pytest.fail("faults are made by root")
     for program in programs:
@@ -52,7 +52,7 @@ def needs(*programs: str) -> None:
 
 
 def _strace(calls: str, inject: str | None, output: Path | str) -> list[str]:
-    # Children are detached as soon as they execute a program of their own.
+    # Children are detached as soon as they execute another program.
     words = ["strace", "-f", "-b", "execve", "-qq", "-o", str(output), "-e", f"trace={calls}"]
     words += ["-e", "signal=none"]
     return words if inject is None else [*words, "-e", f"inject={calls}:{inject}"]
@@ -61,7 +61,7 @@ def _strace(calls: str, inject: str | None, output: Path | str) -> list[str]:
 def traced(calls: str, inject: str | None, output: Path | str = "/dev/null") -> list[str]:
     """Return a command prefix that applies ``inject`` to the command, but not to its children.
 
-    The command has the id of the started process: strace runs beside it.
+    The started process is the command itself, because strace runs beside it.
     """
     return [*_strace(calls, inject, output), "-D", "--"]
 
@@ -70,7 +70,7 @@ def traced(calls: str, inject: str | None, output: Path | str = "/dev/null") -> 
 def injecting(
     pid: int, calls: str, inject: str | None, output: Path | str = "/dev/null"
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Apply ``inject`` to a running process and all its threads, within the block."""
+    """Apply ``inject`` to a running process and all of its threads within the block."""
     tracer = subprocess.Popen(
         [*_strace(calls, inject, output), "-p", str(pid)],
         stdin=subprocess.DEVNULL,
@@ -98,7 +98,7 @@ def _is_traced(pid: int) -> bool:
 
 
 def count_calls(output: Path) -> Counter[str]:
-    """Return how often each call was made, by the thread that made it most often."""
+    """Return how often each call was made by the thread that made it most often."""
     calls: dict[str, Counter[str]] = {}
     for thread, call in _CALL.findall(output.read_text(errors="replace")):
         calls.setdefault(call, Counter())[thread] += 1
@@ -147,7 +147,7 @@ time_t time(time_t *into) {
 class ClockShim:
     """A wall clock that can be set, for processes started with ``environment``.
 
-    The monotonic clock stays what it is, as when a real wall clock is set.
+    The monotonic clock is unaffected, as when a real wall clock is set.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -162,7 +162,7 @@ class ClockShim:
 
     @property
     def environment(self) -> dict[str, str]:
-        """For the daemon; its children are given the same clock."""
+        """The environment of the daemon. Its children are given the same clock."""
         return {
             "LD_PRELOAD": str(self._library),
             "FAULTS_CLOCK": str(self._offset),
@@ -170,12 +170,12 @@ class ClockShim:
         }
 
     def set(self, seconds: int) -> None:
-        """Step it by this many seconds."""
+        """Set the clock to this many seconds after the real time."""
         with self._offset.open("r+b" if self._offset.exists() else "wb") as file:
             file.write(seconds.to_bytes(8, "little", signed=True))
 
     def now(self, seconds: int) -> float:
-        """The time it shows at an offset."""
+        """Return the time that the clock shows with this offset."""
         return time.time() + seconds
 
 
@@ -184,7 +184,7 @@ class ClockShim:
 
 @contextmanager
 def memory_disk(folder: Path, mebibytes: int) -> Iterator[Path]:
-    """A small disk of its own, mounted for the block."""
+    """Mount a small separate disk within the block."""
     needs("mount")
     folder.mkdir()
     options = f"size={mebibytes}m"
@@ -197,7 +197,7 @@ def memory_disk(folder: Path, mebibytes: int) -> Iterator[Path]:
 
 @contextmanager
 def read_only(folder: Path, shown_at: Path) -> Iterator[Path]:
-    """Mount the same folder under another name, read-only."""
+    """Mount the folder read-only under another name within the block."""
     needs("mount")
     shown_at.mkdir()
     subprocess.run(["mount", "--bind", folder, shown_at], check=True)
@@ -209,7 +209,7 @@ def read_only(folder: Path, shown_at: Path) -> Iterator[Path]:
 
 
 def fill(folder: Path) -> Path:
-    """Fill the disk of a folder; return the file that fills it."""
+    """Fill the disk that contains the folder. Return the file that fills it."""
     filler = folder / "filler"
     with filler.open("ab", buffering=0) as file, contextlib.suppress(OSError):
         for size in (2**20, 4096, 1):
@@ -221,7 +221,7 @@ def fill(folder: Path) -> Path:
 
 @contextmanager
 def write_locked(database: Path) -> Iterator[None]:
-    """Another program holds the database for the block."""
+    """Lock the database within the block, as another program would."""
     connection = sqlite3.connect(database, isolation_level=None, timeout=30.0)
     try:
         connection.execute("BEGIN EXCLUSIVE")
@@ -236,7 +236,7 @@ def write_locked(database: Path) -> Iterator[None]:
 
 @contextmanager
 def stopped(pids: Sequence[int]) -> Iterator[None]:
-    """Stop these processes, within the block."""
+    """Stop the processes within the block."""
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     try:
@@ -249,7 +249,7 @@ def stopped(pids: Sequence[int]) -> Iterator[None]:
 
 @contextmanager
 def descriptors_limited(pid: int, limit: int) -> Iterator[None]:
-    """A process may have no more descriptors than this."""
+    """Limit the descriptors of a process within the block."""
     before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, before[1]))
     try:
@@ -260,7 +260,7 @@ def descriptors_limited(pid: int, limit: int) -> Iterator[None]:
 
 
 class ControlGroup:
-    """A control group of version 1 or 2, and the processes started in it."""
+    """A control group, of version 1 or 2, in which processes can be started."""
 
     def __init__(self, controller: str, name: str) -> None:
         first = Path("/sys/fs/cgroup") / controller
@@ -294,17 +294,17 @@ class ControlGroup:
 
     @property
     def words(self) -> list[str]:
-        """Words before a command that start it in the group."""
+        """The words before a command that start it in the group."""
         script = f'echo $$ > {self.path}/cgroup.procs && exec "$@"'
         return ["sh", "-c", script, "sh"]
 
     def limit(self, value: int | str) -> None:
-        """Set its limit; ``max`` lifts it."""
+        """Set the limit of the group; ``max`` lifts it."""
         if value == "max" and self._is_first and "memory" in self._limit:
             value = -1
         (self.path / self._limit).write_text(str(value))
 
     @property
     def current(self) -> int:
-        """Return how many processes and threads are in it."""
+        """The number of processes and threads in the group."""
         return int((self.path / "pids.current").read_text())

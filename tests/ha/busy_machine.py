@@ -22,7 +22,7 @@ _PATIENCE_SECONDS = 600.0
 
 @contextmanager
 def busy_processes(count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Run processes that do nothing but use a processor."""
+    """Run processes that do nothing but use CPU time."""
     processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
         yield processes
@@ -33,7 +33,7 @@ def busy_processes(count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
 
 
 def quiet_minutes(folder: Path, *, minutes: float, busy: int) -> dict[str, float]:
-    """Run tasks and pauses by turns beside busy processes; count takeovers and fenced nodes."""
+    """Alternate tasks and pauses on a busy machine. Count takeovers and fenced nodes."""
     with cluster(folder) as nodes:
         active, standby = nodes.start()
         until = time.monotonic() + 60 * minutes

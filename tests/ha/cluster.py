@@ -1,4 +1,4 @@
-"""Two or more real daemons on one PostgreSQL server, each behind a proxy, and their ledger."""
+"""Two or more real daemons on one PostgreSQL server, each behind a proxy, with a common ledger."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ _FENCED = "fenced, joins again as a standby"
 
 
 class Node(NodeProcess):
-    """A daemon of a cluster, with a home and a proxy of its own."""
+    """A daemon of a cluster, with its own home and proxy."""
 
     def __init__(self, folder: Path, name: str, proxy: Proxy, dags: Path) -> None:
         super().__init__(folder, name, dags, proxy.url)
         self.proxy = proxy
 
     def count(self, words: str) -> int:
-        """Return how often it has logged something."""
+        """Return how often the daemon has logged this text."""
         return self.log.read_text(errors="replace").count(words) if self.log.exists() else 0
 
 
 class Follower:
-    """A page that is open at a node: it reads the live stream, and looks for it when it is cut.
+    """A client that behaves like a page open at a node. It reconnects when the live stream is cut.
 
     Attributes:
         tasks: The last state of each child of ``square`` in the stream, by run.
@@ -105,7 +105,7 @@ class Follower:
 
 
 class Cluster:
-    """A server and its nodes.
+    """A database server and its nodes.
 
     Attributes:
         ledger: The file to which tasks append.
@@ -119,7 +119,7 @@ class Cluster:
         self.ledger.touch()
 
     def ask(self, sql: str, *values: Any) -> list[Any]:
-        """Return the rows of a statement, asked of the server directly."""
+        """Return the rows of a statement that is sent directly to the server."""
 
         async def fetch() -> list[Any]:
             connection = await asyncpg.connect(self.server.url)
@@ -132,14 +132,14 @@ class Cluster:
             return thread.submit(asyncio.run, fetch()).result()
 
     def active_name(self) -> str | None:
-        """Return the name of the node that is active according to the database."""
+        """Return the name of the active node, according to the database."""
         with contextlib.suppress(OSError, asyncpg.PostgresError):
             rows = self.ask("SELECT name FROM node WHERE state = 1")
             return str(rows[0][0]) if rows else None
         return None
 
     def start(self) -> tuple[Node, Node]:
-        """Start the nodes one after the other; return the active one and the first standby."""
+        """Start the nodes one after the other. Return the active one and the first standby."""
         first, *others = self.nodes
         first.start(180.0)
         for node in others:
@@ -149,12 +149,12 @@ class Cluster:
         return first, others[0]
 
     def wait_for_standby(self, node: Node) -> None:
-        """Wait until a node stands by."""
+        """Wait until a node is a standby."""
         asked = "SELECT state FROM node WHERE name = $1"
         eventually(lambda: self.ask(asked, node.name) == [(0,)], 180.0, self.words)
 
     def wait_for_active(self, node: Node, timeout: float = 180.0) -> float:
-        """Wait until a node is active and ready; return the seconds."""
+        """Wait until a node is active and ready. Return the seconds that took."""
         began = time.monotonic()
         eventually(node.is_ready, timeout, self.words)
         assert self.active_name() == node.name
@@ -170,13 +170,13 @@ class Cluster:
         return node.trigger("small", conf)
 
     def lines(self, what: str, run_id: str, task_id: str = "square") -> Counter[int]:
-        """Return how often each child of a task began, or ended."""
+        """Return how often each child of a task began or ended, according to the ledger."""
         words = [line.split() for line in self.ledger.read_text().splitlines()]
         of_task = [line for line in words if line[:3] == [what, run_id, task_id]]
         return Counter(int(line[3]) for line in of_task)
 
     def judge_run(self, node: Node, run_id: str, *, count: int, takeovers: int = 1) -> None:
-        """Judge a run of ``small``: its state, its total, its tries and its part of the ledger."""
+        """Check a run of ``small``: its state, its total, its tries, and its part of the ledger."""
         ended = node.wait(run_id, 240.0)
         assert ended["state"] == "success", (ended, self.words())
         run = node.run(run_id)
@@ -189,7 +189,7 @@ class Cluster:
         self._judge_ledger(run_id, count, takeovers)
 
     def _judge_ledger(self, run_id: str, count: int, takeovers: int) -> None:
-        """Assert that each body ran, and began at most once for each start in the database."""
+        """Assert that each body ran, and at most once for each start in the database."""
         begun, ended = self.lines("begin", run_id), self.lines("end", run_id)
         assert set(begun) == set(ended) == set(range(count))
         assert max(begun.values()) <= 1 + takeovers, begun
@@ -207,7 +207,7 @@ class Cluster:
             assert self.lines("begin", run_id, task_id)[-1] >= 1, f"{task_id} never began"
 
     def judge_database(self) -> None:
-        """Assert that a replay of the journal of all nodes leads to the tables."""
+        """Assert that a replay of the journal of all nodes matches the tables."""
 
         async def differences() -> list[str]:
             vault = Vault.open(self.nodes[0].home / "key")
@@ -218,19 +218,19 @@ class Cluster:
             assert thread.submit(asyncio.run, differences()).result() == []
 
     def takeovers(self) -> int:
-        """Return how often a node was declared dead and another took over."""
+        """Return how often a node was declared dead and replaced by another."""
         return sum(node.count("the active node is silent, taking over") for node in self.nodes)
 
     def fenced(self) -> int:
-        """Return how often a node found out that it was fenced."""
+        """Return how often a node noticed that it was fenced."""
         return sum(node.count(_FENCED) for node in self.nodes)
 
     def wait_for_fences(self, count: int) -> None:
-        """Wait until nodes have found out so often that they were fenced."""
+        """Wait until nodes have noticed this many times that they were fenced."""
         eventually(lambda: self.fenced() >= count, 120.0, self.words)
 
     def wait_for_fence(self, node: Node) -> None:
-        """Wait until a node has found out that it was fenced."""
+        """Wait until a node has noticed that it was fenced."""
         eventually(lambda: node.count(_FENCED) > 0, 120.0, self.words)
 
 
@@ -238,7 +238,7 @@ class Cluster:
 def cluster(
     folder: Path, names: tuple[str, ...] = ("a", "b"), dags: Path = DAGS
 ) -> Iterator[Cluster]:
-    """Prepare a server and nodes, which are not started. They are killed at the end."""
+    """Prepare a server and nodes that are not started yet. The nodes are killed at the end."""
     with private_postgres() as server, ExitStack() as stack:
         socket = Path(server.url.rpartition("host=")[2]) / ".s.PGSQL.5432"
         proxies = (stack.enter_context(Proxy(socket)) for _ in names)

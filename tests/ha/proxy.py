@@ -1,4 +1,4 @@
-"""A TCP proxy before a PostgreSQL server: it delays, swallows or cuts the connections of a node."""
+"""A TCP proxy before a PostgreSQL server that delays, swallows or cuts a node's connections."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PIECE = 64 * 1024
 
 
 class Proxy:
-    """Forwards connections to the Unix socket of a server, in a thread of its own.
+    """Forwards connections to the Unix socket of a server, in a separate thread.
 
     Attributes:
         delay_seconds: By how much each piece of data is delayed.

@@ -1,4 +1,4 @@
-"""The active daemon dies, and the standby continues."""
+"""The active daemon dies, and the standby takes over."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_the_standby_is_useful_and_continues_when_the_active_daemon_is_killed(
 
 
 def status_with(node: Node, token: dict[str, Any]) -> int:
-    """Return the status of a read with a token, over TCP."""
+    """Return the status of a read request with a token, over TCP."""
     (port, *_) = re.findall(r"http://127\.0\.0\.1:(\d+)", node.log.read_text(errors="replace"))
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}/api/v1/runs",

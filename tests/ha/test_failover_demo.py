@@ -1,4 +1,4 @@
-"""The demo of a failover: with small sizes, by real daemons, to its end and to a Ctrl-C."""
+"""The failover demo with small sizes and real daemons, both to its end and until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = [
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder with a short path, in which the server's user may enter."""
+    """Return a folder with a short path that the server's user may enter."""
     with tempfile.TemporaryDirectory(prefix="aio-demo-", dir="/tmp") as made:
         Path(made).chmod(0o755)
         yield Path(made)
@@ -49,7 +49,7 @@ def start(folder: Path, *words: str) -> subprocess.Popen[str]:
 
 
 def left_behind(folder: Path) -> list[str]:
-    """Return what processes and folders of the demo there are."""
+    """Return the processes and folders of the demo that are left."""
     lines = [" ".join(one.info["cmdline"] or ()) for one in psutil.process_iter(["cmdline"])]
     where = str(folder / "tmp")
     folders = [str(path) for path in (folder / "tmp").iterdir()]

@@ -1,7 +1,7 @@
 """Faults of the active daemon, of its connection and of the server, with real daemons.
 
-Each case asserts that the database was taken over where it should be, that a node which was
-declared dead found itself fenced, and that the run ended with the right result and no try charged.
+Each case asserts that the database was taken over exactly if it should be, that a node declared
+dead noticed that it was fenced, and that the run ended with the right result and no charged try.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ COUNT = 24
 
 
 def started(nodes: Cluster, node: Node) -> str:
-    """Start a run, and return its id once some of its tasks have ended."""
+    """Start a run. Return its id once some of its tasks have ended."""
     run_id = nodes.trigger(node, count=COUNT, seconds=0.3)
     eventually(lambda: len(nodes.lines("end", run_id)) >= 2, 120.0, nodes.words)
     return run_id
 
 
 def judged(nodes: Cluster, node: Node, run_id: str, *, takeovers: int = 1) -> None:
-    """Judge the run and the database; the node is stopped."""
+    """Check the run, stop the node, and check the database."""
     nodes.judge_run(node, run_id, count=COUNT, takeovers=takeovers)
     assert node.stop(60) == 0
     nodes.judge_database()
@@ -258,7 +258,7 @@ _ROUNDS = int(os.environ.get("AIOFLOW_TEST_ROUNDS", "10"))
 
 @pytest.mark.timeout(7_200)
 def test_t12_many_runs_under_random_faults(tmp_path: Path) -> None:
-    """Each round has a run, a fault of the active daemon at a random moment, and a judge."""
+    """In each round, inject a fault of the active daemon at a random moment of a run, and check."""
     chance = random.Random(12)
     with cluster(tmp_path) as nodes:
         active, standby = nodes.start()
@@ -291,7 +291,7 @@ def test_t12_many_runs_under_random_faults(tmp_path: Path) -> None:
 
 
 def heal(node: Node) -> None:
-    """End the fault of a node from which another took over."""
+    """End the fault of a node that was replaced by another."""
     node.proxy.is_refusing = False
     if node.is_alive:
         node.go_on()
@@ -300,7 +300,7 @@ def heal(node: Node) -> None:
 
 
 def restarted(nodes: Cluster, active: Node, standby: Node) -> tuple[Node, Node]:
-    """Restart both, one after the other; return the active one and the standby."""
+    """Restart both nodes, one after the other. Return the active one and the standby."""
     assert standby.stop(90) == 0
     standby.launch()
     nodes.wait_for_standby(standby)

@@ -1,4 +1,4 @@
-"""Four known defects of the recovery of other products, as cases of a takeover.
+"""Known recovery defects of other products, each tried during a takeover.
 
 Samples without daemons are in ``tests/test_standby.py``, ``tests/test_engine.py`` and
 ``tests/store/test_nodes.py``.
@@ -35,7 +35,7 @@ def commits_of(nodes: Cluster, node: Node) -> int:
 
 
 def wait_for_claim(nodes: Cluster, node: Node) -> None:
-    """Wait until a node has claimed the database, which is before it can use it."""
+    """Wait until a node has claimed the database. It cannot use the database yet."""
     eventually(lambda: nodes.active_name() == node.name, 180.0, nodes.words, look_seconds=0.01)
 
 
@@ -43,7 +43,7 @@ def wait_for_claim(nodes: Cluster, node: Node) -> None:
 
 
 def test_the_database_restarts_in_the_middle_of_a_takeover(tmp_path: Path) -> None:
-    """The successor has claimed it, and is reading what was unfinished."""
+    """The successor has claimed the database, and is reading the unfinished runs."""
     with cluster(tmp_path) as nodes:
         active, standby = nodes.start()
         run_id = started(nodes, active)
@@ -66,7 +66,7 @@ def test_the_database_restarts_in_the_middle_of_a_takeover(tmp_path: Path) -> No
 
 
 def test_a_stale_read_of_who_owns(tmp_path: Path) -> None:
-    """A standby saw the silence of the dead node, and is frozen until another has taken over."""
+    """A standby has seen the dead node silent, and is frozen until another one has taken over."""
     with cluster(tmp_path, ("a", "b", "c")) as nodes:
         nodes.start()
         dead, owner, late = nodes.nodes
@@ -95,7 +95,7 @@ def test_a_stale_read_of_who_owns(tmp_path: Path) -> None:
 
 
 def test_the_old_daemon_drains_while_its_successor_begins(tmp_path: Path) -> None:
-    """It may not write any more, and its tasks run again there."""
+    """The old daemon may not write any more, and its tasks run again at the successor."""
     with cluster(tmp_path) as nodes:
         active, standby = nodes.start()
         run_id = started(nodes, active)
@@ -112,7 +112,7 @@ def test_the_old_daemon_drains_while_its_successor_begins(tmp_path: Path) -> Non
 
 
 def test_a_task_that_is_stuck_between_two_durable_steps(tmp_path: Path) -> None:
-    """It continues with the third at the successor, and what waits for its pool follows."""
+    """The task continues with its third step at the successor. The waiting run follows."""
     gate = tmp_path / "gate"
     with cluster(tmp_path, dags=DAGS) as nodes:
         active, standby = nodes.start()
@@ -122,7 +122,8 @@ def test_a_task_that_is_stuck_between_two_durable_steps(tmp_path: Path) -> None:
             conf = {"ledger": str(nodes.ledger), "gate": str(gate), "run": name}
             runs[name] = active.trigger("stepped", conf)
             eventually(lambda: marks(nodes)["between", "one"] == 1, 120.0, nodes.words)
-        # Its steps are recorded: the body continued only then. The other run waits for the pool.
+        # The first two steps are recorded, because only then did the body continue. The other run
+        # waits for the pool.
         assert set(marks(nodes)) == {(step, "one") for step in ("first", "second", "between")}
         active.kill()
         nodes.wait_for_active(standby)
@@ -146,7 +147,7 @@ def marks(nodes: Cluster) -> Counter[tuple[str, str]]:
 
 
 def test_a_successor_that_dies_between_its_claim_and_its_first_commit(tmp_path: Path) -> None:
-    """It is stuck between two durable steps: the next one must not rely on the second."""
+    """The takeover made the first of its two durable steps. The next one must not assume both."""
     with cluster(tmp_path) as nodes:
         active, standby = nodes.start()
         run_id = started(nodes, active)

@@ -1,4 +1,4 @@
-"""A page that is open at the standby continues, without a reload, when the active daemon dies."""
+"""A page that is open at the standby continues without a reload when the active daemon dies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = [
 TAKEOVER = "Another node is taking over, because the active node does not answer"
 COUNT = 30
 
-# Every text of the page that would be wrong in a takeover, as soon as it is there.
+# Records every text of the page that would be wrong during a takeover, as soon as it appears.
 _WITNESS = """
 window.marker = 'the same document';
 window.seen = {banner: [], wrong: [], counts: new Set()};
@@ -77,7 +77,7 @@ def test_a_page_at_the_standby_follows_a_run_over_the_death_of_the_active_node(
 
 
 def follows_live(page: Watched, nodes: Cluster, run_id: str) -> None:
-    """Wait until the page has shown progress that it heard from the live stream."""
+    """Wait until the page has shown progress that it received in the live stream."""
     eventually(lambda: len(nodes.lines("end", run_id)) >= 2, 120.0, nodes.words)
     page.eventually(lambda: page.page.evaluate("seen.counts.size") >= 3)
     polls = [url for url in page.asked if url.endswith("/health/live")]

@@ -30,7 +30,7 @@ def main() -> None:
 
 
 def render() -> str:
-    """Return the text of the page for the modules that exist now."""
+    """Return the text of the page for the modules that exist at present."""
     sections = [HEAD]
     for root in PACKAGES:
         folders = sorted({path.parent for path in root.rglob("*.py")})

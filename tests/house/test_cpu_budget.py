@@ -1,4 +1,4 @@
-"""The CPU budget of test cases: charged to the right case, enforced, with justified exceptions."""
+"""The CPU budget of test cases: charged to the right case, enforced, with valid exceptions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def spend(seconds):
 
 
 class Meter:
-    """CPU time that passes when a test says so."""
+    """A CPU time meter that the test advances."""
 
     seconds = 0.0
 
@@ -37,7 +37,7 @@ class Meter:
 
 
 class Installed:
-    """Does what ``tests/conftest.py`` does, for a session inside a test."""
+    """A plugin that does what ``tests/conftest.py`` does, for a session inside a test."""
 
     def pytest_addoption(self, parser: pytest.Parser) -> None:
         parser.addoption("--cpu-report")
@@ -48,7 +48,7 @@ class Installed:
 
 @pytest.fixture
 def listed(tmp_path, monkeypatch):
-    """Return the file of exceptions; the machine is as fast as the reference."""
+    """Return the file of exceptions, on a machine that is as fast as the reference."""
     path = tmp_path / "exceptions.toml"
     path.write_text("")
     monkeypatch.setattr(cpu_budget, "EXCEPTIONS", path)
@@ -59,15 +59,16 @@ def listed(tmp_path, monkeypatch):
 
 @pytest.fixture
 def session(pytester, listed, monkeypatch):
-    """Return a function that runs a file of tests as ``make test`` does."""
-    # Files of one size that are written in one second share their bytecode.
+    """Return a function that runs a test file as ``make test`` does."""
+    # Otherwise, files of equal size that are written in the same second would share their bytecode.
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     pytester.makeini("[pytest]\nasyncio_default_fixture_loop_scope = function")
 
     def run(source: str, *options: str) -> pytest.RunResult:
         pytester.makepyfile(test_it=SPENDING + source)
-        # The second collects garbage several times as each session ends; the third leaves an event
-        # loop in this process that is never closed. Sessions import the others each time.
+        # unraisableexception collects garbage several times as each session ends. looptime_plugin
+        # leaves an event loop in this process that is never closed. The unused plugins would be
+        # imported again in each session.
         plugins = ("randomly", "unraisableexception", "looptime_plugin", *UNUSED)
         without = [word for name in plugins for word in ("-p", f"no:{name}")]
         options = ("-m", "not nightly", *without, *options)

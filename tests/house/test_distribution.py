@@ -1,4 +1,4 @@
-"""Parallel workers take groups first, then costly cases, then files: each of them as a whole."""
+"""Parallel workers take groups first, then costly cases, then files, each of them as a whole."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_what_takes_longest_comes_first_and_each_unit_as_a_whole():
 
 
 class Worker:
-    """A worker that runs what it gets, except for the last case as long as it may get more."""
+    """A worker that runs the cases it gets. It holds the last one back while it may get more."""
 
     def __init__(self, cases: list[str], fatal: str = "") -> None:
         self.shutting_down = False
@@ -62,7 +62,7 @@ class Worker:
         self.shutting_down = True
 
     def run(self) -> str | None:
-        """Run a case and return it; nothing if there is none, or this worker crashes at it."""
+        """Run a case and return it. Return ``None`` if there is none, or if the worker crashes."""
         if len(self.queue) < 2 and not (self.queue and self.shutting_down):
             return None
         if self.queue[0] == self._fatal:

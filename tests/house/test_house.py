@@ -20,8 +20,8 @@ MODULES = sorted(
 MODULE_LINES = 800
 FUNCTION_LINES = 60  # without the docstring
 
-# Exceptions with their limits: "aioflow/x.py" or "aioflow/x.py:Class.method".
-# An entry may shrink or be removed, never grow; a new one needs a reason in its commit.
+# Exceptions with their limits: "aioflow/x.py" or "aioflow/x.py:Class.method". An entry may shrink
+# or be removed, but never grow; a new entry needs a reason in its commit.
 EXCEPTIONS: dict[str, int] = {}
 
 
@@ -100,7 +100,7 @@ def _real_classes(root: type[errors.AioflowError]) -> Iterator[type[errors.Aiofl
 FOLDERS = ("aioflow", "benchmarks", "docs", "examples", "tests", "triggers", "ui", ".ci")
 MADE_BY_TOOLS = {"__pycache__", "dist", "node_modules"}
 
-# In two halves, so that this file does not contain what it forbids.
+# Each name is split in two, so that this file does not contain what it forbids.
 REGISTRIES = tuple(
     f"{host}.{top}".encode()
     for host, top in (

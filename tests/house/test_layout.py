@@ -1,4 +1,4 @@
-"""The tree stays one that a reader can search: few files per folder, no slivers of modules."""
+"""The tree stays easy to search: few files per folder, and no modules that are mere slivers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def modules_of(package: Path) -> dict[str, Path]:
 
 
 def imports_of(path: Path, known: Iterable[str]) -> set[str]:
-    """Return which of the known modules a module imports, wherever in it."""
+    """Return which of the known modules a module imports, at any place."""
     known, found = set(known), set()
     for node in statements(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module is not None:
@@ -42,7 +42,7 @@ def imports_of(path: Path, known: Iterable[str]) -> set[str]:
 
 
 def statements(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield all statements of a module, without their expressions, which contain no import."""
+    """Yield all statements of a module, but not their expressions, which contain no imports."""
     for name in ("body", "orelse", "finalbody", "handlers", "cases"):
         inside = getattr(node, name, None)
         for one in inside if isinstance(inside, list) else ():
@@ -64,7 +64,7 @@ def crowded(package: Path) -> dict[str, int]:
 
 
 def slivers(package: Path) -> dict[str, str]:
-    """Return the small modules that only one other module imports, each with that one."""
+    """Return the small modules that only one other module imports, and that module for each."""
     modules = modules_of(package)
     importers = defaultdict[str, set[str]](set)
     for name, path in modules.items():

@@ -1,4 +1,4 @@
-"""The third ring says in its last line how each part ended, and fails if one of them did."""
+"""The nightly ring reports the result of each part in its last line, and fails if a part fails."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ENDLESS = "import time\ndef test_a(): pass\ndef test_b(): time.sleep(600)\n"
 
 @pytest.fixture
 def part(tmp_path, monkeypatch):
-    """Return a function that creates a part with one file of tests, without other configuration."""
+    """Return a function that creates a part with one test file, without other configuration."""
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.setenv("PYTEST_ADDOPTS", "")
 
@@ -64,7 +64,7 @@ def test_a_part_that_does_not_exist_is_refused(capsys):
 
 
 def test_every_campaign_belongs_to_one_part():
-    """By name or as the rest: a campaign that no part runs would rot."""
+    """A campaign belongs to a part by its name or as one of the rest; otherwise it would rot."""
     kills, timed = PARTS[2:]
     (named,) = [word for word in timed.arguments if word.startswith("tests/")]
 

@@ -1,4 +1,4 @@
-"""Private parts of libraries are not used, but for those listed here with a reason."""
+"""Private parts of libraries are not used, except for those listed here with a reason."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
 
-# "file: private name" with the library and the reason. Those of the standard library need no cap.
+# "file: private name" with the library and the reason. For the standard library, no upper bound of
+# the version is needed.
 ALLOWED = {
     "aioflow/store/sqlite/writer.py: _execute": "aiosqlite: runs a function in its thread",
     "aioflow/store/sqlite/writer.py: _conn": "aiosqlite: the connection of that thread",
@@ -29,7 +30,7 @@ ALLOWED = {
     "aioflow/testing/sim_node.py: _log_destroy_pending": "stdlib: a crash leaves tasks pending",
     "aioflow/worker/code/data_files.py: _getframe": "stdlib: who opens a file",
 }
-# Our own classes, whose private parts a module beside them sets.
+# Our own classes, whose private attributes are set by a neighbouring module.
 OWN = {
     "aioflow/author/dag.py: _from_function",
     "aioflow/author/ref.py: _source",
@@ -63,7 +64,7 @@ def _is_private(name: str) -> bool:
 
 
 def _is_of_itself(value: ast.expr) -> bool:
-    """Return whether an attribute belongs to the object or class itself, or to one of its kind."""
+    """Return whether an attribute belongs to the object, to its class, or to another instance."""
     return isinstance(value, ast.Name) and value.id in {"self", "cls", "other"}
 
 

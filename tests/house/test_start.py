@@ -1,4 +1,4 @@
-"""A start imports only what it needs at once: heavy modules are imported later, or not at all."""
+"""A start imports only what it needs at once. Heavy modules are imported later or not at all."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from aioflow.store.sqlite.lock import FileLock
 
 pytestmark = pytest.mark.process
 
-# The last line lists all modules that are loaded when the command ends, or the loop starts.
+# The last line lists all modules that are loaded when the command ends or the loop starts.
 COMMAND = """
 import atexit, sys
 import aioflow.__main__

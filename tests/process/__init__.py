@@ -1,1 +1,1 @@
-"""The whole product as a real process."""
+"""Tests of the whole product as a real process."""

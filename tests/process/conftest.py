@@ -1,4 +1,4 @@
-"""Two daemons for all tests here: one that lives as long as they do, and one to be killed."""
+"""Two daemons shared by all tests here: one that is never killed, and one that may be killed."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tests.packages import SitePackages
 from tests.process.listening import Heard, listening
 
 GROUPS = {"shared_daemon": "shared", "killed_daemon": "killed", "daemon_on": "killed"}
-"""Fixture -> xdist group of the tests that ask for it."""
+"""The xdist group of the tests that request a fixture."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the tests of a shared daemon in one xdist worker, so that it starts once."""
+    """Run the tests of a shared daemon in one xdist worker, so that it is started only once."""
     for item in items:
         for name in GROUPS.keys() & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.xdist_group(GROUPS[name]))
@@ -59,7 +59,7 @@ def shared_daemon(_steady_daemon: SharedDaemon) -> SharedDaemon:
 
 @pytest.fixture(scope="session")
 def site_packages(tmp_path_factory: pytest.TempPathFactory) -> SitePackages:
-    """Return the packages installed for the daemon that may be killed, besides the environment."""
+    """Return the packages that the daemon to be killed has in addition to the environment's."""
     return SitePackages(tmp_path_factory.mktemp("packages"))
 
 
@@ -71,7 +71,8 @@ def _mortal_daemon(
         tmp_path_factory.mktemp("killed"),
         flags=("--cpu-slots", "1"),
         environment={
-            # No test waits for leftovers of another, and no slow import counts as a stall.
+            # No test has to wait for what another one left, and no slow import counts as blocking a
+            # loop.
             "AIOFLOW_DAEMON__GRACE_SECONDS": "600",
             "AIOFLOW_HOSTS__STALL_SECONDS": "3600",
             "PYTHONPATH": str(site_packages.folder),
@@ -83,14 +84,14 @@ def _mortal_daemon(
 
 @pytest.fixture
 def killed_daemon(_mortal_daemon: SharedDaemon) -> Iterator[SharedDaemon]:
-    """Return a daemon that may be killed and restarted; it keeps its database."""
+    """Return a daemon that may be killed and restarted. Its database survives."""
     yield _mortal_daemon.lend()
     _mortal_daemon.clear_dags()
 
 
 @pytest.fixture
 def postgres_daemon(postgres_url: str, tmp_path: Path) -> Iterator[SharedDaemon]:
-    """Return a daemon that may be killed, with a database and a life of its own."""
+    """Return a daemon that may be killed, with its own database, for this test only."""
     (tmp_path / "own").mkdir()
     daemon = SharedDaemon(tmp_path / "own", db=postgres_url, flags=("--cpu-slots", "1"))
     yield daemon.lend()
@@ -99,9 +100,9 @@ def postgres_daemon(postgres_url: str, tmp_path: Path) -> Iterator[SharedDaemon]
 
 @pytest.fixture
 def daemon_on(request: pytest.FixtureRequest) -> Callable[[str], SharedDaemon]:
-    """Return a function from a kind of database to a daemon that may be killed.
+    """Return a function that returns, for a kind of database, a daemon that may be killed.
 
-    On SQLite it is the shared one.
+    For SQLite this is the shared daemon.
     """
 
     def on(database: str) -> SharedDaemon:

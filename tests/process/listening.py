@@ -12,7 +12,7 @@ __all__ = ("Heard", "listening")
 
 
 class Heard:
-    """A webhook target that records requests, and does not answer the first one in time."""
+    """A webhook target that records its requests, and rejects the first ones."""
 
     def __init__(self, failures: int) -> None:
         self.failures = failures
@@ -20,14 +20,14 @@ class Heard:
         self.url = ""
 
     def take(self, headers: dict[str, str], body: bytes) -> int:
-        """Record one post; return the status of the response."""
+        """Record a request. Return the status of the response."""
         self.posts.append((headers, body))
         return 503 if len(self.posts) <= self.failures else 204
 
 
 @contextmanager
 def listening(failures: int = 1) -> Iterator[Heard]:
-    """Serve on a port of its own; refuse the first ``failures`` posts."""
+    """Serve on a free port. Reject the first ``failures`` requests."""
     heard = Heard(failures)
 
     class Handler(BaseHTTPRequestHandler):

@@ -1,7 +1,7 @@
-"""A program ``aioflow`` for shell scripts whose imports are done once, not by each command.
+"""A program ``aioflow`` for shell scripts that does its imports once, not for each command.
 
-A server imports the command line and forks for each command; the program passes its arguments,
-folder, environment and three streams to it, and exits with the status of the command.
+A server imports the command line, and forks for each command. The program passes its arguments,
+folder, environment and three streams to the server, and exits with the status of the command.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _run(message: tuple[str, dict[str, str], list[str]], streams: list[int]) -> 
         os.dup2(stream, number)
         os.close(stream)
     sys.stdin = open(0, closefd=False)  # noqa: SIM115 - for the life of this process
-    # In the order printed, also where both streams are one.
+    # Line buffering retains the order of the output, even if both streams go to the same file.
     sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
     os.chdir(folder)

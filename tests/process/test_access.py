@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
 
 
 def url_of(daemon: DaemonProcess) -> str:
-    """Return where its page is, with the token, once its last start has printed that."""
+    """Return the page's URL with the token, once the last start of the daemon has printed it."""
 
     def banner() -> str | None:
         text = daemon.log.read_text(errors="replace")
@@ -118,7 +118,8 @@ def test_the_commands_let_people_in_and_tell_who_did_what(killed_daemon):
 
 
 def test_the_last_refusals_are_in_the_audit_and_a_truncated_end_is_noticed(tmp_path):
-    # A daemon of its own: consecutive refusals are counted together, even of several clients.
+    # A separate daemon, because refusals in succession are counted together, even those of several
+    # clients.
     daemon = SharedDaemon(tmp_path).lend()
     for _ in range(3):
         assert status_of(daemon, "aio_nothing", "/api/v1/runs") == 401

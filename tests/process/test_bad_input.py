@@ -1,4 +1,4 @@
-"""Bad input, one kind at a time: a clear message, a distinct reason, and no harm to others."""
+"""Bad input, one kind at a time: a clear message, a distinct reason, and no harm to other work."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def daemon(shared_daemon: SharedDaemon) -> SharedDaemon:
 
 
 def finish(daemon: DaemonProcess, dag_id: str, conf: dict[str, object] | None = None):
-    """Run a DAG to its end; return its state and its tasks by (name, index)."""
+    """Run a DAG to its end. Return its state, and its tasks by (name, index)."""
     run_id = daemon.trigger(dag_id, conf)
     state = daemon.wait(run_id, 90)["state"]
     tasks = {(t["task_id"], t["map_index"]): t for t in daemon.run(run_id)["tasks"]}
@@ -224,7 +224,7 @@ def test_a_task_killed_by_a_memory_cgroup_fails_as_out_of_memory(tmp_path):
 
 
 def oom_scores(daemon: DaemonProcess) -> dict[str, int]:
-    """Return, for a process of each role, how much higher than the daemon's its OOM score is."""
+    """Return, for a process of each role, by how much its OOM score exceeds the daemon's."""
     scores = {}
     for path in (daemon.home / "run" / "children").iterdir():
         with suppress(OSError, msgspec.DecodeError):  # it ends, or begins
@@ -317,7 +317,7 @@ def test_a_file_that_loops_is_listed_with_the_others(tmp_path):
 
 
 def refusal(*flags: str) -> tuple[int, str]:
-    """Start a daemon that must refuse; return its status and its only line."""
+    """Start a daemon that must refuse to run. Return its status and its only line."""
     ended = subprocess.run(
         [sys.executable, "-m", "aioflow", "up", "--dags", str(HERE / "dags"), *flags],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""Every example of the reference of commands prints what is shown there, with a real daemon."""
+"""Every example in the command reference prints the output shown there, with a real daemon."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ END = "<end of {}>"
 
 
 def examples() -> list[tuple[str, list[str]]]:
-    """Return each command with its expected lines."""
+    """Return each command of the reference with its expected lines."""
     found: list[tuple[str, list[str]]] = []
     for block in re.findall(r"^```console\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE):
         for line in block.splitlines():
@@ -33,7 +33,11 @@ def examples() -> list[tuple[str, list[str]]]:
 
 
 def pattern(lines: list[str]) -> str:
-    """Return a pattern: ``...`` matches anything in a line, alone any lines; blanks any width."""
+    """Return a pattern for these lines.
+
+    In a line, ``...`` matches any text; alone, it matches any number of lines. Blanks match blanks
+    of any width.
+    """
 
     def of_line(line: str) -> str:
         parts = (re.escape(plain(part)) for part in line.split("..."))
@@ -43,7 +47,7 @@ def pattern(lines: list[str]) -> str:
 
 
 def plain(text: str) -> str:
-    """Return a text with runs of blanks reduced to one."""
+    """Return a text in which each run of blanks is reduced to one."""
     return "\n".join(re.sub(r"\s+", " ", line).strip() for line in text.split("\n"))
 
 
@@ -76,7 +80,7 @@ def test_every_example_prints_what_the_reference_says(tmp_path):
     }
 
     daemon = DaemonProcess(tmp_path / "home", tmp_path / "dags")
-    # A slow import would be listed among the code that blocks a loop.
+    # A slow import would be listed as code that blocks a loop.
     daemon.environment = {**os.environ, "AIOFLOW_HOSTS__STALL_SECONDS": "3600"}
     with daemon, program(tmp_path / "bin"):
         eventually(lambda: daemon.items("/api/v1/dags"))
@@ -127,7 +131,7 @@ def test_no_option_takes_the_place_of_the_function_of_its_command():
 
 
 def groups() -> dict[str, argparse.ArgumentParser]:
-    """Commands that are followed by a command of their own."""
+    """Return the commands that have subcommands."""
     (nouns,) = (a for a in command_parser()._actions if isinstance(a, argparse._SubParsersAction))
     return {
         name: noun

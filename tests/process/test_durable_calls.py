@@ -1,4 +1,4 @@
-"""A task that waits, on a real daemon that is killed: every step once, unless a kill hit it."""
+"""A waiting task on a real daemon that is killed: every step runs once, unless a kill hit it."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def pid_of(daemon: DaemonProcess, role: str) -> int | None:
 
 
 def strike(daemon: DaemonProcess, what: str) -> None:
-    """Kill one process, and wait until it runs again."""
+    """Kill a process, and wait until it is running again."""
     if what in {"daemon", "everything"}:
         daemon.kill(whole_tree=what == "everything")
         daemon.start()
@@ -142,7 +142,7 @@ def is_suspended_after(
 
 
 IN_TURN = ("everything", "async", "triggers")
-"""One kill of each kind, where each kind alone is left to the nightly run."""
+"""One kill of each kind in turn. Repeated kills of a single kind are left to the nightly run."""
 
 
 @pytest.mark.parametrize(

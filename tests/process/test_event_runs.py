@@ -1,4 +1,4 @@
-"""Runs that events start, on a real daemon that is killed in between: each event one run."""
+"""Runs that events start, on a real daemon that is killed in between: each event starts one."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ ALL_KILLS = ("daemon", "everything", "triggers")
 
 @dataclass(frozen=True)
 class Events:
-    """The DAGs of one test on a shared daemon: their ids and the event end with its name."""
+    """The DAGs of one test on a shared daemon. Their ids and their event end with its name."""
 
     daemon: SharedDaemon
     folder: Path

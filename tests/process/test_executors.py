@@ -1,4 +1,4 @@
-"""A daemon with an executor of an installed package: its workers run tasks, and die."""
+"""A daemon with an executor from an installed package, whose workers run tasks and die."""
 
 from __future__ import annotations
 

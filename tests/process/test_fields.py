@@ -1,4 +1,4 @@
-"""Hidden fields of triggers are in no response to a viewer, in no command's output, in no log."""
+"""Hidden trigger fields are in no response to a viewer, in no command's output, and in no log."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ ASKED = {
 
 @contextmanager
 def site() -> Iterator[tuple[str, set[str]]]:
-    """Serve HTTP: some requests are refused, the others are answered with a status to retry.
+    """Serve HTTP: some requests are refused, all others are answered with a status to retry.
 
     Yields:
         The address, and the paths that were requested with the canary.
@@ -147,7 +147,7 @@ def site() -> Iterator[tuple[str, set[str]]]:
 
 
 class Viewer:
-    """Asks over the network with the token of a viewer."""
+    """A client that sends requests over the network with a viewer's token."""
 
     def __init__(self, daemon: SharedDaemon) -> None:
         words = ("tokens", "create", "looks-at-fields", "--role", "viewer", "--json")
@@ -157,7 +157,7 @@ class Viewer:
         self._place = urlsplit(page).netloc
 
     def get(self, path: str) -> tuple[int, str]:
-        """Return the response; of an endless one the first part."""
+        """Return the status and body of a response, or of an endless one the first part."""
         connection = http.client.HTTPConnection(self._place, timeout=60)
         try:
             connection.request("GET", path, headers={"authorization": f"Bearer {self._token}"})
@@ -170,7 +170,7 @@ class Viewer:
 
 
 def _first(answer: http.client.HTTPResponse) -> bytes:
-    """Return the first event of a stream, or its first sign of life."""
+    """Return the first event of a stream, or the first heartbeat."""
     lines: list[bytes] = []
     while not lines or lines[-1].strip():
         lines.append(answer.readline())
@@ -178,7 +178,7 @@ def _first(answer: http.client.HTTPResponse) -> bytes:
 
 
 def addresses(document: Any, run_id: str, ids: list[int]) -> Iterator[str]:
-    """Yield each address that reads, for each DAG, task and trigger it may be about."""
+    """Yield the address of each read route, for each DAG, task and trigger that it can name."""
     tasks = [("waits", n) for n in range(len(NAMES))] + [("refused", n) for n in range(DENIED)]
     for path, verbs in document["paths"].items():
         for dag in FLOWS if "{dag_id}" in path else ("",):
@@ -202,7 +202,7 @@ def _filled(path: str, named: dict[str, str]) -> str:
 
 
 def printed(daemon: SharedDaemon, run_id: str) -> dict[str, str]:
-    """Run each command that lists or shows something; return the output of each."""
+    """Run each command that lists or shows something. Return the output of each command."""
     verbs = words_of(command_parser(), "aioflow")
     lists = [noun.split()[1:] for noun, words in verbs.items() if "list" in words]
     commands = [[*noun, "list"] for noun in lists]
@@ -264,7 +264,7 @@ def test_no_viewer_command_or_log_is_shown_a_field_that_is_not_public(shared_dae
 
 
 def settled(daemon: SharedDaemon, run_id: str) -> list[dict[str, Any]] | None:
-    """Return the tasks once all wait that will, and the others are refused."""
+    """Return the tasks once all of them have reached their state: waiting or refused."""
     tasks = [view for view in daemon.run(run_id)["tasks"] if view["map_index"] >= 0]
     ends = {"waits": "deferred", "refused": "failed"}
     is_so = all(view["state"] == ends[view["task_id"]] for view in tasks)
@@ -272,7 +272,7 @@ def settled(daemon: SharedDaemon, run_id: str) -> list[dict[str, Any]] | None:
 
 
 def named(log: str) -> set[str]:
-    """Return which paths of the site a log names."""
+    """Return the paths of the site that a log contains."""
     return set(re.findall(r"busy-[a-z]+", log))
 
 

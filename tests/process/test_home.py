@@ -1,4 +1,4 @@
-"""One daemon per home: a start that is refused, or fails half way, changes nothing."""
+"""One daemon per home: a start that is refused or fails half way changes nothing."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def records(home: Path) -> dict[str, str]:
 
 
 def all_records(daemon: DaemonProcess) -> dict[str, str]:
-    """Return the records of the daemon's children; some of them, such as parsers, start and end."""
+    """Return the records of the daemon's children. Some of them, such as parsers, come and go."""
 
     def read() -> dict[str, str] | None:
         try:

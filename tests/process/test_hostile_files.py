@@ -25,7 +25,7 @@ def steady() -> None:
     tick()
 """
 
-# A bounded bomb: 512 processes, were it let.
+# A bounded fork bomb: it would reach 512 processes if nothing stopped it.
 BOMB = "import aioflow, os, time\nfor _ in range(9): os.fork()\ntime.sleep(1000)"
 LEAVES = """
 import aioflow, os, time
@@ -69,13 +69,13 @@ def problems(daemon: DaemonProcess) -> dict[str, str]:
 
 
 def lateness(database: sqlite3.Connection) -> list[float]:
-    """Return how many seconds after its date each run of the steady DAG ended."""
+    """Return how many seconds after its logical date each run of the steady DAG ended."""
     rows = database.execute("SELECT logical_date, ended_at FROM run WHERE ended_at IS NOT NULL")
     return [(ended - date) / 1e6 for date, ended in rows]
 
 
 def started_for(home: Path) -> list[str]:
-    """Which processes were started for this home."""
+    """Return the ids of the processes that were started for this home."""
     found = []
     for place in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
@@ -85,7 +85,7 @@ def started_for(home: Path) -> list[str]:
 
 
 BURNING = {"loop", "flood", "bomb", "memory"}
-"""Files that use a core until they are stopped."""
+"""Files that use a whole core until they are stopped."""
 
 
 @pytest.mark.nightly

@@ -1,4 +1,4 @@
-"""Triggers on a real daemon: saved code moves them, tasks wait straight from their start."""
+"""Triggers on a real daemon: saved code moves them, and tasks can wait right from their start."""
 
 from __future__ import annotations
 

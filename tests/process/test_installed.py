@@ -28,7 +28,7 @@ pytestmark = [
 
 
 def output(*command: str | Path, cwd: Path) -> str:
-    """Run a command as if there were no checkout and no pins; return its output."""
+    """Run a command as if there were no checkout and no version pins. Return its output."""
     environment = {
         name: value
         for name, value in os.environ.items()
@@ -56,7 +56,7 @@ def wheel(distributions) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory) -> Path:
-    """An environment with only the wheel and the dependencies that pip chose for it."""
+    """Return an environment with only the wheel and the dependencies that pip chose for it."""
     folder = tmp_path_factory.mktemp("installed")
     venv.create(folder, with_pip=True)
     pip = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check")

@@ -1,4 +1,4 @@
-"""Two DAGs with conflicting packages and, if possible, of two Python versions in one daemon."""
+"""Two DAGs in one daemon with conflicting packages and, if possible, of two Python versions."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def source(name: str, python: str, folder: Path) -> str:
 
 
 class Lab:
-    """A daemon with two interpreters, and the environments of one of them."""
+    """A daemon with a second interpreter, and the environments for that interpreter."""
 
     def __init__(self, folder: Path) -> None:
         packages = SitePackages(folder)
@@ -236,7 +236,7 @@ class Lab:
         )
 
     def seen_by(self, python: Path) -> str:
-        """What code sees that runs in an environment."""
+        """Return what code reports about itself when it runs in this environment."""
         [place] = python.parent.parent.glob("lib/python3*")
         return f"{place.name.partition('.')[2]} 2.0 {python.parent.parent.name}"
 
@@ -270,7 +270,7 @@ def lab(_lab: Lab) -> Iterator[Lab]:
 
 
 def both(lab: Lab, tmp_path: Path) -> tuple[Path, Path]:
-    """Add a file in another interpreter and one in ours. Return where they note what they see."""
+    """Add a file for the other interpreter, and one for ours. Return the folders of their notes."""
     theirs, ours = tmp_path / "theirs", tmp_path / "ours"
     lab.add("theirs", "lab", theirs)
     lab.add("ours", "", ours)
@@ -285,7 +285,7 @@ def finish(lab: Lab, dag_id: str, **conf: object) -> None:
 
 
 def previews(lab: Lab, dag_id: str) -> bool:
-    """Return whether the fire times of a custom timetable are known: its host is up."""
+    """Return whether the fire times of a custom timetable are known, so that its host is up."""
     return run("dags", "next", dag_id, home=lab.daemon.home).status == 0
 
 
@@ -353,7 +353,7 @@ def test_after_a_kill_the_waits_of_an_interpreter_go_on_in_it(lab, tmp_path):
 
 
 def hosts(lab: Lab) -> list[psutil.Process]:
-    """The processes of the other environment."""
+    """Return the processes that run in the other environment."""
     found = []
     for process in lab.daemon.tree()[1:]:
         command = process.cmdline()
@@ -399,7 +399,7 @@ def test_another_path_moves_waits_and_leaves_running_tries(lab, tmp_path):
 
 
 def works_in(lab: Lab, folder: Path, environment: str) -> bool:
-    """Run a task, and return whether one has run in an environment."""
+    """Run a task. Return whether a task has run in this environment so far."""
     finish(lab, "theirs_works")
     return environment in lab.noted(folder, "task")
 

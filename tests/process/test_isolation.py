@@ -1,4 +1,4 @@
-"""A DAG file that changes its process has hosts of its own, and does not affect another DAG."""
+"""A DAG file that changes its process has its own hosts, and does not affect other DAGs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A task that kills the daemon, under a supervisor that restarts it: found, and charged alone."""
+"""A task that kills the daemon, under a supervisor: found, and the only one that is charged."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def hasty(folder: str) -> None:
 
 
 def supervise(daemon: SharedDaemon, is_over, seconds: float) -> int:
-    """Start a daemon again whenever it has died; return how often that was."""
+    """Restart the daemon whenever it has died. Return how often that was."""
     deaths, until = 0, time.monotonic() + seconds
     while time.monotonic() < until:
         if not daemon.is_alive:

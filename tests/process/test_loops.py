@@ -58,7 +58,7 @@ def going_round(folder: str) -> None:
 
 
 def asked(daemon: DaemonProcess, *words: str) -> str:
-    """Return the output of the command line."""
+    """Return the output of a command."""
     done = run(*words, home=daemon.home)
     assert done.status == 0, done.err
     return done.out

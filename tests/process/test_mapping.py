@@ -1,4 +1,4 @@
-"""Fan-outs over fan-outs on a real daemon that is killed in the midst of them: each child once."""
+"""Fan-outs over fan-outs on a real daemon that is killed during them: each child runs once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Named events and runs that a task starts, on a real daemon that is killed in between."""
+"""Named events, and runs that a task starts, on a real daemon that is killed in between."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def emit(daemon: DaemonProcess, name: str, data: object, key: str = "") -> None:
 
 
 def has_seen(daemon: DaemonProcess, run_id: str, count: int) -> bool:
-    """Return whether a task has received ``count`` events, and waits for the next."""
+    """Return whether a task has received ``count`` events, and is waiting for the next one."""
     answered = [row for row in records(daemon, run_id) if row is not None]
     return len(answered) == count and state(daemon, run_id) == "deferred"
 

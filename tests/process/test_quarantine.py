@@ -1,4 +1,4 @@
-"""Triggers that block their host, on a real daemon: named, quarantined, and unquarantined."""
+"""Triggers that block their host on a real daemon: identified, quarantined, and released again."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ PLACE = f"stalling.py:{LINE} in Slow.run"
 
 
 def slow_ones(daemon: DaemonProcess) -> list[dict[str, Any]]:
-    """The triggers of the file above that held up a loop: a shared daemon knows others too."""
+    """Return the triggers of this file that blocked a loop, not others of a shared daemon."""
     found: list[dict[str, Any]] = daemon.items("/api/v1/triggers/slow")
     return [one for one in found if one["name"].startswith("stalling:")]
 
@@ -116,12 +116,12 @@ def test_three_stalls_move_a_trigger_to_a_host_of_its_own(shared_daemon, tmp_pat
     second_host = eventually(lambda: [p for p in _pids(tmp_path) if p != first_host])[0]
     moved = len(_pids(tmp_path))
 
-    # It continues to block its new host, and the others do not notice.
+    # The trigger continues to block its new host, and the other triggers are not affected.
     (tmp_path / "good-gate").touch()
     assert value_of(daemon, good) == first_host
     assert daemon.run(slow)["state"] == "running"
 
-    # Where it was when it was last named: on a slow machine first at an import.
+    # The location is that of the latest block. On a slow machine, the first one is at an import.
     eventually(lambda: [one["source_location"] for one in slow_ones(daemon)] == [PLACE])
     [known] = slow_ones(daemon)
     assert (known["name"], known["run_id"]) == ("stalling:Slow", slow)
@@ -163,7 +163,7 @@ def test_a_trigger_that_blocks_for_good_fails_in_quarantine_and_no_other_does(tm
 
 
 def test_no_try_is_charged_for_a_host_killed_while_a_trigger_runs(killed_daemon, tmp_path):
-    # There no watchdog ends a blocked step.
+    # With the settings of this daemon, no watchdog ends a blocked step.
     daemon, folder, logged = killed_daemon, str(tmp_path), killed_daemon.log_size
     daemon.add("stalling.py", DAGS)
     good = daemon.trigger("never_stalls", {"folder": folder})
@@ -187,11 +187,11 @@ def test_no_try_is_charged_for_a_host_killed_while_a_trigger_runs(killed_daemon,
 
 
 def _state(pid: int) -> str:
-    """Return the kernel's letter for the state of a process."""
+    """Return the letter by which the kernel describes the state of a process."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def _pids(folder: Path) -> list[int]:
-    """Return which process hosted the slow one, each time it was hosted."""
+    """Return the process of each assignment of the slow trigger."""
     file = folder / "slow-pids"
     return [int(line) for line in file.read_text().split()] if file.exists() else []

@@ -1,4 +1,4 @@
-"""A restart with thousands of deferred tasks, itself interrupted: each resumes exactly once."""
+"""A restart with thousands of deferred tasks that is itself interrupted: each resumes once."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def deferred(daemon: DaemonProcess, run_id: str) -> int:
 
 
 def cut_short(daemon: DaemonProcess, seconds: float) -> None:
-    """Start a daemon, and kill it this long after it has started to read unfinished runs."""
+    """Start a daemon, and kill it this long after it has begun to read unfinished runs."""
     before = epoch(daemon)
     daemon.launch()
     eventually(lambda: epoch(daemon) > before)

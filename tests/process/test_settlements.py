@@ -1,4 +1,4 @@
-"""The main job on a real daemon, killed and restarted: a sample of the long campaign."""
+"""The main example on a real daemon, killed and restarted: a sample of the long campaign."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wait-for, fan-out and fan-in at their real size on a real daemon, and a fan-out by mistake."""
+"""Wait-for, fan-out and fan-in at their real size on a real daemon, and an accidental fan-out."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ nightly = pytest.mark.nightly
 
 MISTAKE = 12_000_000
 ROOM_MIB = 24.0
-"""Maximum growth by the refusal, in addition to the rows that the task itself creates."""
+"""Maximum memory growth by the refusal, apart from the rows that the task itself creates."""
 
 DAGS = """
 import asyncio
@@ -149,11 +149,11 @@ def has_told(out: Path, name: str) -> bool:
 
 @dataclass(frozen=True)
 class Day:
-    """One day of the main job; 2.4 percent of the merchants have books that do not match."""
+    """One day of the main example. The books of 2.4 percent of the merchants do not match."""
 
     merchants: int
     slow_from: int
-    """This merchant and the later ones wait until the test releases them."""
+    """The number of the first merchant whose task waits until the test releases it."""
 
     @property
     def refused(self) -> range:
@@ -220,7 +220,7 @@ def test_some_merchants_fail_and_each_fan_in_makes_of_it_what_its_rule_says(
 
 
 def forget_peak(pid: int) -> None:
-    """Let the kernel measure a process's peak from now on."""
+    """Let the kernel measure the peak memory of a process from now on."""
     Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 

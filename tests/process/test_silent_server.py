@@ -1,4 +1,4 @@
-"""A server that never answers holds up no wait for another one, on a real daemon."""
+"""A server that never responds delays no wait for another server, on a real daemon."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def brisk(url: str, count: int) -> None:
 
 
 class Answers(BaseHTTPRequestHandler):
-    """Say yes to everything."""
+    """Answers every request with 200."""
 
     def do_GET(self) -> None:
         self.send_response(200)
@@ -51,12 +51,12 @@ class Answers(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: Any) -> None:
-        """Send nothing."""
+        """Log nothing."""
 
 
 @contextmanager
 def serving(server: TCPServer) -> Iterator[str]:
-    """Serve in a thread; yield the URL."""
+    """Serve in a thread. Yield the URL."""
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
@@ -69,7 +69,7 @@ def serving(server: TCPServer) -> Iterator[str]:
 
 @contextmanager
 def tarpit() -> Iterator[tuple[str, list[object]]]:
-    """Serve without ever answering; yield the URL, and a list that grows with each request."""
+    """Serve without ever responding. Yield the URL, and a list that grows with each request."""
     asked: list[object] = []
 
     class Silent(BaseRequestHandler):

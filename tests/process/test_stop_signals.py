@@ -1,4 +1,4 @@
-"""A daemon that gets a signal during its start exits with status 0, like one that is up."""
+"""A daemon that gets a signal during its start exits with status 0, like a running daemon."""
 
 from __future__ import annotations
 

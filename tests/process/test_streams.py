@@ -1,4 +1,4 @@
-"""Streams on a real daemon that is killed in the midst of them: each item one child, each once."""
+"""Streams on a real daemon that is killed during them: each item becomes one child, once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Next fire times of custom timetables: previewed only by a child of the daemon."""
+"""Next fire times of custom timetables are previewed only by children of the daemon."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ GOES_WRONG = [
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
-    """Lend a daemon that has hosted every timetable; some of them cost it a host."""
+    """Run a daemon that has hosted every timetable. Some of them have killed their host."""
     folder = tmp_path_factory.mktemp("timetables")
     (folder / "dags").mkdir()
     text = DAGS.replace("FOLDER", f"Path({str(folder)!r})")
@@ -118,7 +118,7 @@ def home(daemon):
 
 @pytest.fixture(scope="module")
 def left(daemon: DaemonProcess, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a copy of its home as if the daemon had left it."""
+    """Return a copy of the daemon's home in the state after the daemon has stopped."""
     home = tmp_path_factory.mktemp("left") / "home"
     shutil.copytree(daemon.home, home, ignore=shutil.ignore_patterns("run", "aioflow.db*"))
     with daemon.database() as database, closing(sqlite3.connect(home / "aioflow.db")) as copy:
@@ -127,10 +127,11 @@ def left(daemon: DaemonProcess, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 def next_fire_times(home, dag_id: str, *words: object, silent: str = "that is not wanted") -> Done:
-    """Ask as soon as a host is running: another test may have let the host die.
+    """Request fire times as soon as a host is running: another test may have killed it.
 
     Args:
-        silent: Message for a timetable that is too slow; any other means a slow machine.
+        silent: The expected message for a timetable that is too slow. Any other such message means
+            a slow machine, and the request is repeated.
     """
 
     def asked() -> Done | None:

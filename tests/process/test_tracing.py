@@ -1,4 +1,4 @@
-"""A trace continues after ``kill -9``, and a task's own spans are children of its running span."""
+"""A trace continues after ``kill -9``. A task's own spans are children of its running span."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ def traced() -> None:
 
 
 def are_running(log, count):
-    """Return whether there are ``count`` spans of that name; the last one may be half written."""
+    """Return whether there are ``count`` spans named ``running``.
+
+    The last span in the log may be incomplete.
+    """
     try:
         return len([span for span in spans_of(log) if span["name"] == "running"]) == count
     except json.JSONDecodeError:
@@ -71,7 +74,7 @@ def test_a_run_that_waits_over_a_kill_is_one_trace(tmp_path):
     with daemon:
         run_id = daemon.trigger("traced")
         eventually(lambda: is_waited_in(daemon, run_id), 30)
-        # Of the stays of both tasks only the wait is not over.
+        # Of the spans of both tasks, only that of the wait has not ended.
         eventually(lambda: are_running(daemon.log, 2))
         daemon.kill(whole_tree=True)
         daemon.start()
@@ -92,7 +95,7 @@ def test_a_run_that_waits_over_a_kill_is_one_trace(tmp_path):
         before["context"]["span_id"],
         wait["context"]["span_id"],
     }
-    # It ran again from the top after the kill: as the start that followed.
+    # After the kill, the task ran again from the top, so its result names the later span.
     assert f"0x{tasks['approved']['result']}" == after["context"]["span_id"]
     [stay] = [s for s in spans if s["parent_id"] == by_name["first"]["context"]["span_id"]
               and s["name"] == "running"]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Two daemons with two homes on one PostgreSQL: one serves it, and they do not fence each other."""
+"""Two daemons with two homes on one PostgreSQL: one serves it, and neither fences the other."""
 
 from __future__ import annotations
 

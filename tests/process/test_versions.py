@@ -1,4 +1,4 @@
-"""Versions of a DAG with active runs: each run keeps its code, and lost code is restored."""
+"""Versions of a DAG with active runs: each run retains its code, and lost code is restored."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def {dag_id}(folder: str = "", count: int = 0) -> None:
 
 
 def edit(daemon: SharedDaemon, dag_id: str, version: int) -> None:
-    """Save the DAG in another version, and wait until the daemon has it."""
+    """Save another version of the DAG, and wait until the daemon has it."""
     before = daemon.version(dag_id)
     daemon.add(f"{dag_id}.py", EDITED.format(dag_id=dag_id, version=version))
     eventually(lambda: daemon.version(dag_id) != before)
@@ -318,7 +318,7 @@ def test_versions_that_nothing_refers_to_are_cleaned_away_with_their_code(tmp_pa
 
 
 def rows_of(daemon: DaemonProcess, dag_id: str) -> list[int]:
-    """Return the number of rows of each table that could remain of a DAG."""
+    """Return the row count of each table that might still have rows of a DAG."""
     with daemon.database() as database:
         return [
             database.execute(question, (dag_id,)).fetchone()[0]

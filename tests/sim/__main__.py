@@ -30,7 +30,7 @@ _SHRINK_SECONDS = 60
 
 
 def main() -> int:
-    """Return 1 if a seed broke an invariant, a planted bug was missed, or a bug is unknown."""
+    """Run the command. Return 1 if a seed broke an invariant, or a bug was missed or is unknown."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -77,7 +77,7 @@ def _judge(args: argparse.Namespace) -> int:
 
 
 async def _judge_each(bugs: list[PlantedBug], args: argparse.Namespace) -> list[Judgement]:
-    """Judge the bugs concurrently. Print each judgement at once."""
+    """Judge the bugs concurrently, and print each judgement as soon as it is made."""
     judge = Judge(args.jobs, args.seconds or SECONDS, args.first)
     levels = (1, 2) if args.level is None else (args.level,)
     judged = []
@@ -134,7 +134,7 @@ def _many(args: argparse.Namespace) -> int:
 
 
 def _tell(verdict: Verdict, level: int, args: argparse.Namespace) -> None:
-    """Print how to reproduce the failure, and the shrunk recipe."""
+    """Print how to reproduce the failure, and its shrunk recipe."""
     faults = f"{len(verdict.faults)} faults and requests"
     again = f"python -m tests.sim --level {level} --seed {verdict.seed} --trace"
     print(f"at {commit()}, {verdict.steps} turns, {faults}: {again}", flush=True)

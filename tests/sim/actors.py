@@ -1,8 +1,8 @@
 """Slot workers and user code, simulated on virtual time.
 
-They keep the guarantees of the real ones, and no others: reports of one process arrive in order; a
-dead process reports nothing more; the tries it had begun fail, and those only claimed are returned.
-The behaviour of user code is drawn from the seed.
+They keep the guarantees of the real workers, and no others: the reports of a process arrive in
+order; a dead process sends no further reports; when a process dies, the try it was running fails,
+and the tries it had only claimed are returned. The behaviour of user code is drawn from the seed.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ STUCK_FACTOR, STUCK_FLOOR_US = 10, 5_000  # as in executors.process
 _FIRST_WITH_LABELS = 10_000
 _LENGTHS = (0, 50, 400, 3_000, 3_000, 80_000, 3 * SECOND, 40 * SECOND)
 _BRIEF = (0, 50, 50, 400, 400, 400, 3_000, 3 * SECOND)
-"""Durations of functions in a seed with brief ones. Only brief functions are claimed."""
+"""Durations of functions in a seed with brief functions. Only brief functions are claimed."""
 
 _LARGE = 2_000
-"""Bytes of a result that is too large to be cached in memory."""
+"""Size in bytes of a result that is too large to be cached in memory."""
 
 Key: TypeAlias = tuple[int, int]
 
@@ -65,7 +65,7 @@ class Stage(Protocol):
     tables: Tables
     points: Counter[str]
     has_people: bool
-    """Whether people vote on decisions."""
+    """Whether simulated people vote on decisions."""
 
     def wall(self) -> int:
         """Return the wall time."""
@@ -81,7 +81,7 @@ class Stage(Protocol):
 
 
 class Line:
-    """The reports of one process: in order, some delayed, some duplicated."""
+    """The report stream of one process. Reports keep their order; some are late or repeated."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -101,7 +101,7 @@ class Line:
         self._stage.after(self._stage.rng.randint(0, 2 * SECOND) if late else 0, self._flush)
 
     def add(self, report: Input) -> None:
-        """Send it together with the next report; this draws no random number."""
+        """Send a report together with the next one. Draws no random number."""
         self._waiting.append(report)
 
     def _flush(self) -> None:
@@ -121,7 +121,7 @@ class Body:
         self.began_at: int | None = None
 
     def begin(self, line: Line) -> int | None:
-        """Begin; return the duration, or ``None`` if it never ends."""
+        """Begin the execution. Return its duration, or ``None`` if it never ends."""
         rng = self._stage.rng
         self.began_at = self._stage.wall()
         self._stage.ledger.begin(*self.key)
@@ -137,12 +137,12 @@ class Body:
         return rng.choice(_BRIEF if is_brief else _LENGTHS)
 
     def begin_again(self) -> None:
-        """Continue as another start, after a wait."""
+        """Continue after a wait, as another start of the task."""
         self.began_at = self._stage.wall()
         self._stage.ledger.begin(*self.key)
 
     def end(self) -> Any:
-        """Return the report of the end."""
+        """Return the final report of the execution."""
         rng, spec, start = self._stage.rng, self.spec, self.effect.start
         times = (*self.key, self.began_at or 0, self._stage.wall())
         draw = rng.random()
@@ -168,7 +168,10 @@ class Body:
         return self._succeeded(rng, times)
 
     def _may_look_again(self, sensor: SensorSpec) -> bool:
-        """Return whether it may poke again; a hosted sensor reports only pokes of its trigger."""
+        """Return whether the sensor may poke again.
+
+        A hosted sensor reports only the pokes of its trigger.
+        """
         is_ignored = bool(self.effect.start.method) and sensor.on_error == "ignore"
         return self.spec.body.value == "def" or is_ignored
 
@@ -197,7 +200,7 @@ class Body:
         return Failed(*times, failure, rng.random() < 0.9, after)
 
     def broken(self) -> Failed:
-        """Return the report that user code raised."""
+        """Return the report that the user code raised an exception."""
         times = (*self.key, self.began_at or 0, self._stage.wall())
         return self._failed(self._stage.rng, times)
 
@@ -216,7 +219,7 @@ class Body:
 
 
 class Worker:
-    """One slot. ``_life`` counts its processes; actions planned by an earlier one are void."""
+    """One slot. ``_life`` counts its processes; actions planned by an earlier process are void."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -226,7 +229,7 @@ class Worker:
         self._begun: Body | None = None
 
     def start(self, effect: StartTry) -> None:
-        """Queue a try after the current ones."""
+        """Queue a try behind those the slot already has."""
         body = Body(self._stage, effect)
         self._bodies[body.key] = body
         self._plan(0, self._next)
@@ -234,13 +237,16 @@ class Worker:
             self._watch(self._begun)
 
     def stop(self, key: Key) -> None:
-        """Stop a try at once. Return the tries that are queued after it."""
+        """Stop a try at once. If it is running, its process dies.
+
+        The process then returns the tries that are queued behind it.
+        """
         body = self._bodies.pop(key, None)
         if body is not None and body is self._begun:
             self._die()
 
     def recall(self, keys: tuple[Key, ...]) -> None:
-        """Return the tries that have not begun."""
+        """Return those of the given tries that have not begun."""
         back = tuple(k for k in keys if k in self._bodies and self._bodies[k] is not self._begun)
         for key in back:
             del self._bodies[key]
@@ -269,7 +275,7 @@ class Worker:
             self._plan(took, lambda: self._end(body))
 
     def _watch(self, body: Body) -> None:
-        """Plan the recall of the tries queued after one that takes far longer than expected."""
+        """Plan to recall the tries queued behind this one if it takes far longer than expected."""
         if len(self._bodies) > 1:
             stuck = STUCK_FACTOR * max(STUCK_FLOOR_US, body.effect.expected_us)
             self._plan(stuck, lambda: self._recall_behind(body))
@@ -293,7 +299,7 @@ class Worker:
             self._die()
 
     def _die(self) -> None:
-        """The process dies and is replaced."""
+        """Let the process die. Another process replaces it."""
         rng = self._stage.rng
         reports: list[Input] = []
         begun, self._begun = self._begun, None
@@ -311,13 +317,16 @@ class Worker:
 def has_labels(seed: int) -> bool:
     """Return whether the mapped tasks of a seed set labels.
 
-    Small seeds have none: tests have chosen these seeds for the cases that occur in them.
+    In low seeds they never do: those seeds were chosen by tests for the cases that occur in them.
     """
     return seed >= _FIRST_WITH_LABELS and random.Random(f"label {seed}").random() < 0.5
 
 
 def result_of_start(stage: Stage, host: StartTrigger) -> tuple[bytes | None, int, int | None]:
-    """Return an event's result for its task: the same for the same start, in every process."""
+    """Return the result that an event has for its task.
+
+    It is the same for the same start, in every process.
+    """
     key = (host.task_no, host.start_no)
     rng = random.Random(f"{key}")
     body, size, width = None, 0, None

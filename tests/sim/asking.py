@@ -1,6 +1,6 @@
-"""Decisions of people: drawn into the calls of coroutines, voted on at random, and checked.
+"""Decisions by people: drawn into the calls of coroutines, voted on at random, and checked.
 
-A question takes the place of a wait, so that it meets the same crashes, clears and timeouts.
+A question replaces a wait, so that it meets the same crashes, clears and timeouts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.sim.workload import SECOND
 __all__ = ("FROM", "Voters", "answer_is_true", "asks", "hold", "question", "with_questions")
 
 FROM = 20_000
-"""The first seed that draws it: tests and planted bugs have chosen smaller ones for their cases."""
+"""The first seed that may draw questions: lower seeds were chosen by tests and planted bugs."""
 
 _PEOPLE = tuple(Actor(name=f"person{number}", role=Role.OPERATOR) for number in range(4))
 _FORM = json.dumps({"type": "object", "properties": {"n": {"type": "integer"}}})
@@ -36,7 +36,7 @@ def asks(seed: int) -> bool:
 
 
 def with_questions(calls: list[Call], seed: int) -> list[Call]:
-    """Replace most waits for one trigger by questions, the same in each execution."""
+    """Replace most waits for a single trigger by questions. Every execution draws the same ones."""
     return [_asked(call, ordinal) for ordinal, call in enumerate(calls)] if asks(seed) else calls
 
 
@@ -56,7 +56,7 @@ def _asked(call: Call, ordinal: int) -> Call:
 
 
 def question(call: Call, task_no: int, ordinal: int) -> bytes:
-    """Return the fields of the trigger of a question, whose text names its call.
+    """Return the encoded fields of a question's trigger. The text of the question names its call.
 
     A call without approvals has a form.
     """
@@ -71,20 +71,20 @@ def question(call: Call, task_no: int, ordinal: int) -> bytes:
 
 
 class Voters:
-    """People who vote on the decisions of a node at random times, also more than once."""
+    """People who vote on the decisions of a node at random times, some of them more than once."""
 
     def __init__(self, node: Any) -> None:
         self._node = node
         self._rng = random.Random(f"votes {node.seed}")
 
     def arrive(self) -> None:
-        """Start with an incarnation, or with the time without faults: vote on what is open."""
+        """Vote on all open decisions, for each new incarnation and when faults have ended."""
         for row in self._node.tables.decisions.values():
             if row.outcome is None:
                 self.notice(row)
 
     def notice(self, row: DecisionRow) -> None:
-        """Let people vote on a decision, and all of them in the time without faults."""
+        """Let random people vote on a decision. Once faults have ended, everyone votes."""
         is_patient = self._node.faults.healed
         for person in _PEOPLE:
             for _ in range(self._rng.choice((0, 0, 1, 1, 2))):
@@ -110,7 +110,7 @@ def _has_form(row: DecisionRow) -> bool:
 
 
 def hold(node: Any, turn: Any) -> None:
-    """I27: check that a decision ends once, with its votes, and in the commit that resumes."""
+    """I27: check that a decision ends once, matches its votes, and ends in the resuming commit."""
     batch, tables = turn.batch, node.tables
     fired = {
         change.trigger_no: change.event
@@ -155,7 +155,7 @@ def _is_decided_by_its_votes(row: DecisionRow) -> None:
 
 
 def _open_ones_wait(tables: Any) -> None:
-    """Check that a decision is open exactly while its trigger waits."""
+    """Check that a decision is open exactly as long as its trigger is waiting."""
     waiting = {
         row.trigger_no
         for row in tables.triggers.values()
@@ -172,7 +172,7 @@ def answer_is_true(
     """I27: check that a task receives the outcome of its own last question.
 
     Raises:
-        Broken: If it does not.
+        Broken: If it receives another outcome.
     """
     name = f"{task_no}.{ordinal}"
     found: Sequence[DecisionRow] = [

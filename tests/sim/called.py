@@ -14,7 +14,7 @@ __all__ = ("Positions", "outcome_is_true", "runs_answer_their_callers")
 
 
 def runs_answer_their_callers(node: Any) -> None:
-    """E8: check that a task that waits for a run it has started waits for an active one."""
+    """E8: check that a task waiting for the run it has started waits for an active run."""
     for row in node.tables.triggers.values():
         if row.class_path != RUN or row.state is not TriggerState.WAITING:
             continue
@@ -24,10 +24,10 @@ def runs_answer_their_callers(node: Any) -> None:
 
 
 def outcome_is_true(tables: Any, task_no: int, body: bytes | None, failure: Failure | None) -> None:
-    """E8: check that a task receives the actual outcome of its own run.
+    """E8: check that a task receives the actual outcome of the run it has started.
 
     Raises:
-        Broken: If it does not.
+        Broken: If it receives another outcome.
     """
     told = None if body is None else msgspec.msgpack.decode(body)
     match told, None if failure is None else failure.reason:
@@ -46,20 +46,22 @@ def outcome_is_true(tables: Any, task_no: int, body: bytes | None, failure: Fail
 
 
 class Positions:
-    """The position of one start of a coroutine in the events of each topic."""
+    """The position in each topic up to which one start of a coroutine has read events."""
 
     def __init__(self) -> None:
         self._last: dict[str, int] = {}
 
     def after(self, topic: str) -> int:
-        """Return the last event it has read; -1 at the beginning of its run."""
+        """Return the number of the last event read from the topic, or -1 if none was read yet."""
         return self._last.get(topic, -1)
 
     def hears(self, tables: Any, run_no: int, topic: str, body: bytes | None) -> bool:
-        """Record an event; check that it is the next one stored since the run began.
+        """Record an event, and check that it is the next one stored since the run began.
+
+        Return ``False`` for an event of another edition of the code, which is not checked.
 
         Raises:
-            Broken: If it is another one.
+            Broken: If it is another event.
         """
         _, _, *told = msgspec.msgpack.decode(body or b"\x90")
         if not told or not isinstance(told[0], dict):

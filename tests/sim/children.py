@@ -27,7 +27,7 @@ __all__ = ("Children",)
 
 
 class Children:
-    """Slot workers, and a host of each role. Hosts of isolated DAGs are started and stopped."""
+    """Slot workers, and a host for each role. Hosts of isolated DAGs are started on demand."""
 
     def __init__(self, stage: Stage, seed: int, cpu_slots: int, slots: Callable[[], Slots]) -> None:
         self._stage = stage
@@ -43,7 +43,7 @@ class Children:
             self._stage.after(self._stage.rng.randint(0, 3 * SECOND), host.come_up)
 
     def start_host(self, role: str) -> None:
-        """Start the host of an isolated DAG, unless it runs. It stops when it has nothing to do."""
+        """Start the host of an isolated DAG unless it is running. It stops once it is idle."""
         if role in self._async or role in self._triggers:
             return
         assert is_own(role)
@@ -68,15 +68,15 @@ class Children:
         self._stage.after(self._stage.rng.choice((SECOND, 60 * SECOND)), look)
 
     def trigger_was_given(self, role: str, trigger_no: int, assignment_id: int) -> bool:
-        """See ``TriggerHost.was_given``; true for a host that has stopped and reported so."""
+        """See ``TriggerHost.was_given``. True for a host that has stopped and reported that."""
         host = self._triggers.get(role)
         return host is None or host.was_given(trigger_no, assignment_id)
 
     def nothing_left(self) -> None:
-        """Check that nothing is hosted in the end.
+        """Check that nothing is hosted at the end of a seed.
 
         Raises:
-            Broken: If something is.
+            Broken: If something is still hosted.
         """
         self.far.nothing_left()
         for role, host in self._async.items():
@@ -84,7 +84,7 @@ class Children:
                 raise Broken("nothing left", f"the {role} host has {list(host.hosted)}")
 
     def tell_trigger_hosts(self, effect: AssignTrigger | ReleaseTrigger | ConfirmEvents) -> None:
-        """Deliver an effect on a trigger to its host."""
+        """Deliver an effect that concerns a trigger to the host of the trigger."""
         match effect:
             case AssignTrigger() if effect.role in self._triggers:
                 self._triggers[effect.role].host(effect)
@@ -99,7 +99,7 @@ class Children:
     def tell_task_hosts(
         self, effect: StartTry | StopTry | RecallTries | ConfirmCall | ForgetRun
     ) -> None:
-        """Deliver an effect on a try to its host or worker."""
+        """Deliver an effect that concerns a try to the host or worker of the try."""
         match effect:
             case StartTry() | StopTry() | RecallTries() if effect.worker >= len(self._workers):
                 self.far.tell(effect)

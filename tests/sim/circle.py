@@ -1,7 +1,7 @@
-"""The engine's loop over dictionaries, with all possible failures of a commit.
+"""The engine loop over dictionaries, in which a commit can fail in every possible way.
 
-A turn is decided, committed, checked, and its effects are performed. A turn that raises, or whose
-batch is refused, is rolled back as in ``engine``, and its inputs are processed one by one.
+Each turn is decided, committed and checked; then its effects are performed. If a turn raises or its
+batch is refused, it is rolled back as in ``engine``, and its inputs are processed one by one.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ RARE = {
 }
 RARELY, OFTEN = 1.0, 12.0
 AGAIN = 2.0
-"""Upper bound of the factor for failures that may hit one commit several times."""
+"""Upper bound of the factor for failures that may hit the same commit several times."""
 
 _NUMBERS_AT_ONCE = 1 << 20
 _POISON = "a time that is none"
@@ -122,15 +122,15 @@ _BLAMED = (
     | NotSuspended
     | RecordDropped
 )
-"""Inputs that may be refused for good: a run or a request is there to report their loss."""
+"""Inputs that may be refused for good, because a run or a request can report their loss."""
 
 
 Refusal: TypeAlias = Literal["perhaps", "never", "always"]
-"""Return whether a storable batch is refused nevertheless."""
+"""Whether a batch that could be stored is refused nevertheless."""
 
 
 class Crash(Exception):
-    """The node dies now."""
+    """Raised where the node dies."""
 
 
 class _Refused(Exception):
@@ -142,7 +142,7 @@ class _Refused(Exception):
 
 
 class Paused:
-    """An incarnation that was paused while another one took over, and has not noticed."""
+    """An incarnation that does not know that another one took over while it was paused."""
 
     def __init__(self, circle: Circle, batch: Batch | None, kinds: Sequence[str]) -> None:
         self._circle = circle
@@ -150,7 +150,7 @@ class Paused:
         self._kinds = kinds
 
     def wake(self) -> None:
-        """Continue as if nothing had happened: its write must be fenced."""
+        """Continue as if nothing had happened. The write must be fenced."""
         circle = self._circle
         batch = self._batch if self._batch is not None else circle.next_batch()
         if batch is None or batch.is_empty:
@@ -168,7 +168,7 @@ class Paused:
 
 
 def _kinds_of(inputs: Sequence[Input]) -> list[str]:
-    """Return the kinds of input of a turn."""
+    """Return the names of the input types of a turn, without duplicates."""
     return sorted({type(entry).__name__ for entry in inputs})
 
 
@@ -185,7 +185,7 @@ class Circle:
     # ── inputs ──────────────────────────────────────────────────────────────────────────
 
     def take(self) -> list[Input]:
-        """Return the inputs of the next turn: all there are, or a part of them."""
+        """Return the inputs of the next turn: all that are pending, or only some of them."""
         node = self.node
         count = portion(self.inbox, TURN_INPUTS, self.memory)
         if count > 1 and node.faults.happens("turn cut"):
@@ -265,7 +265,7 @@ class Circle:
         return batch, effects, tx
 
     def _perhaps_cancel_what_is_claimed(self) -> None:
-        """Cancel a claimed try now and then. Claims are too brief to be hit by chance."""
+        """Cancel a claimed try now and then: claims are too brief to be hit by chance."""
         claims = [task for worker in self.slots.all_workers for task in worker.claims]
         if claims and self.node.faults.happens("cancel while claimed"):
             self.node.ask(CancelRun(run_id=claims[0].run.row.run_id))
@@ -301,7 +301,7 @@ class Circle:
     # ── commit ──────────────────────────────────────────────────────────────────────────
 
     def _commit(self, batch: Batch, tx: Transaction, kinds: list[str], refusal: Refusal) -> None:
-        """Commit, with all possible failures."""
+        """Commit a batch, with every possible kind of failure."""
         node = self.node
         times = OFTEN if RARE.intersection(kinds) else RARELY
 
@@ -351,7 +351,7 @@ class Circle:
     # ── rollback ────────────────────────────────────────────────────────────────────────
 
     def _isolate(self, inputs: list[Input], exc: TurnFailed | _Refused) -> None:
-        """See ``Engine._isolate``. Every failure must have been planned by a fault."""
+        """See ``Engine._isolate``. Check that the failure was planned by a fault."""
         self._must_be_meant(inputs, exc)
         self._roll_back(exc.tx)
         for entry in [part for whole in inputs for part in split_restart(whole, self.memory)]:
@@ -371,14 +371,17 @@ class Circle:
             raise exc
 
     def _follows_what_was_lost(self, entry: Input) -> bool:
-        """Return whether a coroutine makes a call in a run quarantined for its previous one."""
+        """Return whether the input is a coroutine's call in a quarantined run.
+
+        An earlier input of the run was lost, so the call may be refused as well.
+        """
         if not isinstance(entry, Awaiting):
             return False
         row = self.node.tables.tasks.get(entry.task_no)
         return row is not None and self.node.tables.is_held(row.run_no)
 
     def _roll_back(self, tx: Transaction) -> None:
-        """See ``Engine._roll_back``. Afterwards the memory must match the rows."""
+        """See ``Engine._roll_back``. Check that the memory matches the rows afterwards."""
         node, memory = self.node, self.memory
         slots_before = rollback.forget(memory, tx)
         rollback.restore_pools(tx)

@@ -1,8 +1,8 @@
 """The async host, simulated on virtual time: coroutines make durable calls, suspend and resume.
 
-It keeps the guarantees of the real one. A call is made once it is reported. A waiting call suspends
-its coroutine. A coroutine that is no longer suspended is ``NotSuspended``. Calls that an earlier
-start recorded are replayed at once.
+It keeps the guarantees of the real host. A call is made once it is reported. A call that has to
+wait suspends its coroutine. Resuming a coroutine that is no longer suspended yields
+``NotSuspended``. Calls that an earlier start recorded are replayed at once.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class AsyncHost:
     """One process with the coroutines of a role.
 
     Attributes:
-        hosted: By task and start, including the suspended ones.
+        hosted: The hosted coroutines by task and start, including suspended ones.
     """
 
     def __init__(self, stage: Stage, seed: int, role: str = ASYNC) -> None:
@@ -65,12 +65,12 @@ class AsyncHost:
         self._is_up = False
 
     def come_up(self) -> None:
-        """Start the first process, or the next one."""
+        """Start the process, or another one after it has died."""
         self._is_up = True
         self.line.say(HostUp(self.role))
 
     def leave(self) -> bool:
-        """Stop for good if nothing is hosted; return whether it stopped."""
+        """Stop for good if nothing is hosted. Return whether the host has stopped."""
         if not self._is_up or self.hosted:
             return False
         self._is_up = False
@@ -82,7 +82,7 @@ class AsyncHost:
     # ── commands ────────────────────────────────────────────────────────────────────────
 
     def start(self, effect: StartTry) -> None:
-        """Start a coroutine, or resume it where it is suspended."""
+        """Start a coroutine, or resume a suspended one."""
         if not self._is_up:
             return
         if effect.resume is not None:
@@ -133,7 +133,7 @@ class AsyncHost:
         self.hosted.pop(key, None)
 
     def forget(self, run_no: int) -> None:
-        """Drop the suspended coroutines of a run that has ended: they will never be resumed."""
+        """Drop the suspended coroutines of an ended run, since they will never be resumed."""
         for hosted in list(self.hosted.values()):
             if hosted.run_no == run_no and isinstance(hosted, Coroutine) and hosted.is_suspended:
                 self.let_go(hosted)
@@ -141,7 +141,7 @@ class AsyncHost:
     # ── for the hosted ones ─────────────────────────────────────────────────────────────
 
     def after(self, hosted: Hosted, delay_us: int, function: Any) -> None:
-        """Call ``function`` after the delay, if it is still hosted."""
+        """Call ``function`` after the delay if the coroutine is still hosted then."""
         life = self._life
 
         def unless_gone() -> None:
@@ -151,7 +151,7 @@ class AsyncHost:
         self.stage.after(delay_us, unless_gone)
 
     def let_go(self, hosted: Hosted, report: Input | None = None) -> None:
-        """Remove it, and send its last report."""
+        """Remove a coroutine, and send its last report."""
         self.hosted.pop(hosted.body.key, None)
         if report is not None:
             self.line.say(report)
@@ -202,11 +202,11 @@ class _Sensor:
 
 
 class Coroutine:
-    """One coroutine, from its first start to its end, possibly several starts later.
+    """One coroutine, from its first start to its end. It may have several starts in between.
 
     Attributes:
-        made: Number of calls made, including recorded ones.
-        is_suspended: Whether it is suspended in a call until that is answered.
+        made: Number of calls made, including replayed ones.
+        is_suspended: Whether it is suspended in a call that has no answer yet.
     """
 
     def __init__(self, host: AsyncHost, effect: StartTry) -> None:
@@ -226,13 +226,13 @@ class Coroutine:
 
     @property
     def task_no(self) -> int:
-        """The task it belongs to."""
+        """The task that the coroutine runs."""
         return self._start.task_no
 
     # ── starts ──────────────────────────────────────────────────────────────────────────
 
     def begin(self) -> None:
-        """Run from the top."""
+        """Run the coroutine from the top."""
         host, start, limit = self._host, self._start, self.body.effect.timeout_us
         stage = host.stage
         self._told.begin(start.task_no, start.method, start.try_number)
@@ -248,7 +248,7 @@ class Coroutine:
             host.after(self, took, self._read)
 
     def _read(self) -> None:
-        """Read the recorded calls."""
+        """Read the recorded calls of the task."""
         tables = self._host.stage.tables
         row = tables.tasks.get(self.task_no)
         is_over = row is not None and not (
@@ -263,7 +263,7 @@ class Coroutine:
         self._go_on()
 
     def resume(self, order: ResumeCoroutine) -> None:
-        """Continue as another start: the call it is suspended in is answered."""
+        """Continue as another start, with the answer to the call in which it was suspended."""
         self.body.begin_again()
         self.answered(order.answer, order.failure)
 
@@ -281,7 +281,7 @@ class Coroutine:
     def _hear(self, body: bytes | None, failure: Failure | None) -> None:
         call = self._calls[self.made]
         tables = self._host.stage.tables
-        # A quarantined run may lack an event, and its quarantine reports that.
+        # A quarantined run may lack an event; its quarantine reports the loss.
         may_lack = tables.is_held(self.run_no)
         self._told.hears(self.body.key, self.made, call, body, failure, may_lack=may_lack)
         if call.kind == "run_dag":
@@ -299,7 +299,7 @@ class Coroutine:
             self._go_on()
 
     def _is_over(self, call: Call) -> None:
-        """Check that a stream ends only when all its events have been consumed."""
+        """Check that a stream ends only when all of its events have been consumed."""
         stage, plan = self._host.stage, self._calls[call.stream].plan
         assert plan is not None
         events = stage.tables.stream_events(self.task_no, call.stream)
@@ -310,7 +310,7 @@ class Coroutine:
             raise Broken("I6 streams", f"{call} of task {self.task_no} is over: {events}")
 
     def _go_on(self) -> None:
-        """Make the next call, replay its record, or end."""
+        """Make the next call, replay a recorded call, or end."""
         rng = self._host.stage.rng
         if self._known:
             self._replay()
@@ -336,7 +336,7 @@ class Coroutine:
         self._mismatch()
 
     def _mismatch(self) -> None:
-        """React to a record that does not match the changed code, in the way its author chose."""
+        """Handle a recorded call that the changed code does not make, as its author chose."""
         host, key = self._host, self.body.key
         match host.stage.rng.choice(("fail", "restart", "keep", "keep")):
             case "fail":
@@ -393,11 +393,11 @@ class Coroutine:
             self._mishap()
 
     def _dag_of(self, call: Call) -> str:
-        """Return the DAG to run: one ordered after its own, or an unknown one.
+        """Return the DAG to run: one ordered after the caller's DAG, or an unknown one.
 
-        An unknown DAG is returned if the own run was started by a task; otherwise there would be
-        ever more runs, or runs that wait for each other. It is also returned if the pool counts
-        deferred tasks: the called run may need the slots that this task keeps.
+        It is unknown if the caller's run was itself started by a task; otherwise there would be
+        ever more runs, or runs that wait for each other. It is also unknown if the pool counts
+        deferred tasks, because the called run may need the slots that the caller occupies.
         """
         tables = self._host.stage.tables
         run = tables.runs[self.run_no]

@@ -1,4 +1,4 @@
-"""I9: the reported task counts of an active run, from memory, match its rows."""
+"""I9: the task counts reported for an active run, taken from memory, match its rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.sim.broken import Broken
 __all__ = ("counts_are_recounts",)
 
 _UNCOUNTED = {TaskState.PENDING, TaskState.REMOVED}
-"""A pending task may have no row; a removed one is not counted."""
+"""States without a count to compare: pending tasks may have no row, removed ones do not count."""
 
 
 def counts_are_recounts(node: Any, run_no: int) -> None:

@@ -1,4 +1,4 @@
-"""Coverage goals of a campaign: a campaign in which nothing happens proves nothing.
+"""Coverage goals of a campaign. A campaign in which nothing happens proves nothing.
 
 Each kind of input must meet each outcome of a commit a minimum number of times. Impossible
 combinations are excluded by name.
@@ -46,7 +46,7 @@ CANNOT_HAPPEN: Mapping[tuple[str, str], str] = {
         "ExecutorUnavailable",
     )
 }
-"""Reason by outcome and kind of input."""
+"""Why a combination is impossible, by outcome and kind of input."""
 
 EVENTS = (
     "restart",
@@ -63,7 +63,7 @@ EVENTS = (
 
 
 def short(points: Counter[str], least: int) -> dict[str, int]:
-    """Return the points met less than ``least`` times, with their counts."""
+    """Return the points reached less than ``least`` times, with their counts."""
     wanted = [
         f"{outcome} / {kind}"
         for outcome in OUTCOMES

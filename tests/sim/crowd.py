@@ -29,7 +29,7 @@ __all__ = ("Crowd",)
 
 
 class Crowd:
-    """Many concurrent clients; none waits for the response to another."""
+    """Many concurrent clients, none of which waits for the response to another client."""
 
     def __init__(self, node: Any) -> None:
         self._node = node
@@ -40,7 +40,7 @@ class Crowd:
         self._keys = itertools.cycle((None, "key1", None, "key2"))
 
     def requests(self) -> Iterator[Request]:
-        """Yield the next requests. Like faults, each can be left out."""
+        """Yield the next requests. Like a fault, each request can be left out."""
         faults, operator = self._node.faults, self._operator
         request = self._request()
         if faults.is_asked():
@@ -92,14 +92,14 @@ class Crowd:
         return key is not None and any((row.dag_id, row.key) == (dag_id, key) for row in runs)
 
     async def ask(self, request: Request, by: Actor | None = None) -> None:
-        """Send a request and check that its response is true."""
+        """Send a request and check its response."""
         try:
             answer = await self._node.engine.ask(request, by)
         except RequestError:
             return
         except AioflowError as exc:
-            # Another request with its key came in between; the API answers with the result of that
-            # one.
+            # Another request with the same key came first; the API answers with the result of that
+            # request.
             match request:
                 case CreateRun():
                     is_there = self._has_key(request.dag_id, request.key)

@@ -1,6 +1,6 @@
-"""Invariants of waiting tasks: triggers, durable calls and streams, after every commit.
+"""Invariants of waiting tasks: triggers, durable calls and streams, checked after every commit.
 
-They belong to the numbered ones of ``tests.sim.invariants``.
+Their numbers are those of ``tests.sim.invariants``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ("hold",)
 
 
 def hold(node: Any, turn: Any) -> None:
-    """Check everything about waits that a commit may have broken."""
+    """Check all invariants of waiting tasks that a commit may have broken."""
     waiting = _waiting(node)
     for task_no in _touched(turn.batch):
         records_are_the_calls_made(node, task_no)
@@ -92,7 +92,7 @@ def whoever_waits_has_for_what(node: Any, task_no: int, rows: list[TriggerRow]) 
 
 
 def _waits_for_events(node: Any, row: TriggerRow, others: list[TriggerRow]) -> None:
-    """Check that an operator waits only while its trigger continues, or for a slot."""
+    """Check that an operator waits only for a slot, or while its trigger can fire again."""
     has_events = node.tables.pending_events(row.trigger_no) > 0
     if others or (row.state is not TriggerState.WAITING and not has_events):
         raise Broken("I5 triggers", f"task {row.task_no} waits for {row} and {others}")
@@ -110,7 +110,7 @@ def _waits_for_its_stream(node: Any, last: RecordRow, streams: list[TriggerRow])
 
 
 def starts_touch_no_place(node: Any, turn: Any) -> None:
-    """I4: check that a task deferred from its start has no slot, and resumes in its method."""
+    """I4: check that a task that starts deferred has no slot, and resumes in its method."""
     for start in turn.starts:
         task = node.tables.spec_of_run(start.start.run_no).tasks[start.start.task_index]
         trigger = task.start_trigger
@@ -140,7 +140,7 @@ def _is_stored_as_hosted(node: Any, effect: AssignTrigger) -> None:
 
 
 def records_are_the_calls_made(node: Any, task_no: int) -> None:
-    """E5: check that records have no gaps, and only the last one of a waiting task is open."""
+    """E5: check that a task's records have no gaps, and that only its last one may be open."""
     tables = node.tables
     records = tables.records_of(task_no)
     task = tables.tasks[task_no]
@@ -181,7 +181,7 @@ def events_resume_their_tasks(node: Any, turn: Any) -> None:
 
 
 def consumed_events_are_answers(node: Any) -> None:
-    """I6: check that a consumed event is in the record of its call, in the same transaction."""
+    """I6: check that consuming an event stores it in the record of its call in the same commit."""
     for task_no, payload in node.tables.just_consumed:
         task = node.tables.tasks[task_no]
         if not task.state.is_live or task.state is TaskState.RETRYING:
@@ -191,7 +191,7 @@ def consumed_events_are_answers(node: Any) -> None:
 
 
 def stored_events_are_known_once(node: Any, turn: Any) -> None:
-    """I6: check that stream events are in order, unique by key, and of their own stream."""
+    """I6: check that stream events are in order, unique by key, and belong to their stream."""
     for event in turn.batch.new_events:
         if (event.trigger_no, event.sequence) not in node.tables.events:
             continue  # its stream was stopped in the same turn

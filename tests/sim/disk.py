@@ -1,7 +1,7 @@
 """The real SQLite store without threads, on a file whose power may be cut at any statement.
 
-A cut preserves what a disk guarantees: every commit that returned; of the one in progress, any
-prefix of the log it wrote, possibly with a torn frame.
+After a power cut, the file contains what a disk guarantees: every commit that returned, and any
+prefix of the log written by the commit in progress, possibly with a torn frame.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class PowerCut(Exception):
 
 
 class _Statements:
-    """A connection that cuts the power after a number of statements, without a rollback."""
+    """A connection that cuts the power at a given statement, without a rollback."""
 
     def __init__(self, raw: sqlite3.Connection) -> None:
         self._raw = raw
         self._left = -1
 
     def arm(self, statements: int) -> None:
-        """Cut the power at the given statement from now on."""
+        """Cut the power at the statement with the given number, counted from now."""
         self._left = statements
 
     @property
@@ -74,9 +74,9 @@ class Disk:
     """A database file with a store on it.
 
     Attributes:
-        store: The current store; replaced after a cut.
+        store: The current store. A power cut replaces it.
         raw: The writing connection.
-        keys: Keys of the next stores; the first one encrypts.
+        keys: The keys that later stores are opened with. The first one encrypts.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -101,13 +101,13 @@ class Disk:
         self.store = self.another_store()
 
     def use_keys(self, keys: tuple[bytes, ...]) -> None:
-        """Reopen the store with these keys; the first one encrypts."""
+        """Reopen the store with the given keys. The first one encrypts."""
         if keys != self.keys:
             self.keys = keys
             self.store = self.another_store()
 
     def another_store(self, epoch: int | None = None) -> SqliteStore:
-        """Return a store on the same file, as another node would have it."""
+        """Return another store on the same file, as a second node would have."""
         raw = cast(sqlite3.Connection, self.raw)
         writer = InlineWriter(self._path, raw, follows_crash=True)
         reader = cast(aiosqlite.Connection, InlineReader(self._reading))
@@ -125,7 +125,7 @@ class Disk:
         return self._log.stat().st_size if self._log.exists() else 0
 
     def come_back(self, log_bytes: int) -> None:
-        """Reopen the database after a cut, with the part of the log that had reached the disk."""
+        """Reopen the database after a power cut, with the part of the log that reached the disk."""
         old, old_log = self._path, self._log
         self._count += 1
         shutil.copy(old, self._path)

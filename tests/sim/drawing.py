@@ -1,4 +1,4 @@
-"""Choices of a seed at both levels: its DAGs, and the size limits of a turn."""
+"""Choices of a seed shared by the levels: its DAGs, and the size limits of a turn."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Mix(msgspec.Struct, frozen=True):
     """Frequencies of the features of DAGs.
 
     Attributes:
-        streams: Name of the random generator of streams; ``with_streams`` adds them.
-        joins: Probability of mapped tasks over others.
+        streams: Name of the random generator for streams, which ``with_streams`` adds.
+        joins: Probability of mapped tasks over other mapped tasks.
         loops: Probability of loops.
         stream: Makes the trigger whose events start runs.
     """
@@ -62,7 +62,7 @@ class Drawn(msgspec.Struct, frozen=True):
     """The DAGs of a seed.
 
     Attributes:
-        dated: Random generator for further dates.
+        dated: The random generator for later choices about the previous run.
         has_past: Whether tasks may depend on the previous run.
     """
 
@@ -72,7 +72,7 @@ class Drawn(msgspec.Struct, frozen=True):
 
 
 def draw(seed: int, rng: random.Random, mix: Mix) -> Drawn:
-    """Draw DAGs. Each additional feature has its own random generator."""
+    """Draw DAGs. Each optional feature has its own random generator."""
     dags, streamed = _briefly(make_dags(rng), seed), random.Random(f"{mix.streams} {seed}")
     if streamed.random() < 0.5:
         dags = [mix.with_streams(dag, streamed) for dag in dags]
@@ -93,7 +93,7 @@ def draw(seed: int, rng: random.Random, mix: Mix) -> Drawn:
 
 
 def _briefly(dags: list[DagSpec], seed: int) -> list[DagSpec]:
-    """Make most tasks of a seed functions that can be prefetched in a slot."""
+    """Turn most tasks into functions that can be prefetched in a slot, if the seed is brief."""
     if not is_brief(seed):
         return dags
     rng = random.Random(f"functions {seed}")
@@ -122,7 +122,7 @@ def _brief(task: TaskSpec) -> TaskSpec:
 
 
 def _with_own_hosts(dags: list[DagSpec], seed: int) -> list[DagSpec]:
-    """Isolate some DAGs, only in seeds above those that are known to find planted bugs."""
+    """Isolate some DAGs, but only in seeds above those known to find planted bugs."""
     rng = random.Random(f"own hosts {seed}")
     if seed < OWN_HOSTS_FROM or rng.random() < 0.5:
         return dags
@@ -133,7 +133,7 @@ def _with_own_hosts(dags: list[DagSpec], seed: int) -> list[DagSpec]:
 
 
 _Choice = tuple[ModuleType, str, Sequence[Any]]
-"""A constant of a module, and alternative values for it."""
+"""A module, one of its constants, and alternative values for the constant."""
 
 _TURNS: tuple[_Choice, ...] = (
     (transaction, "BATCH_ROWS", (20, 3, 1)),
@@ -151,7 +151,7 @@ _TURNS: tuple[_Choice, ...] = (
 
 @contextmanager
 def small_turns(seed: int) -> Iterator[None]:
-    """Reduce the size limits of a turn, for some seeds."""
+    """Reduce the size limits of a turn for some seeds."""
     rng = random.Random(f"rows {seed}")
     with ExitStack() as stack:
         for module, name, fewer in _TURNS:

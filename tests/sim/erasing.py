@@ -1,7 +1,7 @@
-"""Deletion of the rows of deleted runs at the first level, and its invariant.
+"""Erasing the rows of deleted runs at the first level, and its invariant.
 
-I23: no row of a deleted run is erased before everything has released the run. In the end none of
-its rows is left, and no row of another run is erased.
+I23: no row of a deleted run is erased before everything has released the run. In the end all of its
+rows are erased, and no row of another run is.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ __all__ = ("Eraser", "hold")
 
 
 class Eraser:
-    """Does what ``deleting`` does, over dictionaries and on virtual time.
+    """Stand-in for ``deleting``, over dictionaries and on virtual time.
 
-    It has no memory of an earlier incarnation: it finds the runs to erase in the rows.
+    It remembers nothing of an earlier incarnation: it finds the runs to erase in the rows.
     """
 
     def __init__(self, node: Any) -> None:
@@ -39,13 +39,13 @@ class Eraser:
             self._go()
 
     def answered(self, ticket: int) -> None:
-        """Continue after a slice was erased, or was refused."""
+        """Continue after a slice was erased or refused."""
         if ticket == self._ticket:
             self._ticket = None
             self._node.after(self._node.rng.randint(0, SECOND), self._go)
 
     def _go(self) -> None:
-        """Request the next slice of the first run that is no longer needed."""
+        """Request the next slice of rows of the first run that is no longer needed."""
         if self._ticket is not None or not self._node.tables.deletions:
             return
         for run_no in sorted(self._node.tables.deletions):

@@ -1,4 +1,4 @@
-"""DAGs whose runs are started by events: drawn, and their invariant.
+"""DAGs whose runs are started by events: how they are drawn, and their invariant.
 
 I24 of ``tests.sim.invariants``: each event starts one run, once per key and in order, or the reason
 why it starts none is stored. No event waits forever.
@@ -54,29 +54,29 @@ __all__ = (
 TICKS = "sim:Ticks"
 PARAMETER, TRIGGERING = "event", "triggering_events"
 OUTSIDE = ("x", "y")
-"""Assets that clients update."""
+"""Names of the assets that clients update."""
 
 _IF_RUNNING: tuple[IfRunning, ...] = ("queue", "queue", "skip", "cancel_old")
 _SHORT = (None, None, None, SECOND, 120 * SECOND)
 _LONG = (None, 30 * SECOND, 120 * SECOND, 900 * SECOND)
-"""Debounce times: how long no event may arrive."""
+"""Debounce times: how long no event may arrive before a run starts."""
 
 Stream: TypeAlias = Callable[[random.Random, bytes, StreamPlan], tuple[str, bytes]]
-"""Return the class path and the fields of a trigger that yields what a plan says."""
+"""Returns the class path and the fields of a trigger that yields the events of a plan."""
 
 
 # ── DAGs ────────────────────────────────────────────────────────────────────────────────
 
 
 def of_the_model(_rng: random.Random, kwargs: bytes, _plan: StreamPlan) -> tuple[str, bytes]:
-    """See ``Stream``: a trigger that the actor of the first level understands."""
+    """Return a trigger that the actor of the first level understands; see ``Stream``."""
     return TICKS, kwargs
 
 
 def with_events(dags: list[DagSpec], seed: int, stream: Stream) -> list[DagSpec]:
     """Let events start the runs of some DAGs of a seed, and let tasks update assets.
 
-    A DAG depends only on assets of DAGs before it; otherwise the runs would never end.
+    A DAG depends only on the assets of earlier DAGs; otherwise its runs would never end.
     """
     rng, is_theme = random.Random(f"events {seed}"), EVENTS in themes_of(seed)
     if rng.random() >= 0.3 and not is_theme:
@@ -101,7 +101,7 @@ def _evented(spec: DagSpec, trigger: DagTriggerSpec, parameter: str) -> DagSpec:
 
 
 def _tells(spec: DagSpec, asset: str, rng: random.Random) -> DagSpec:
-    """Let some of its tasks update an asset."""
+    """Let some tasks of a DAG update an asset."""
     told = ((asset, b"\xc0"),)
     tasks = [replace(task, outlets=told) if rng.random() < 0.2 else task for task in spec.tasks]
     return replace(spec, tasks=tuple(tasks))
@@ -111,8 +111,9 @@ def _ticks(number: int, rng: random.Random, stream: Stream, *, is_held: bool) ->
     """Return a trigger that yields numbers.
 
     Args:
-        is_held: Whether most events are held by the debounce. Such a trigger does not end: one that
-            ends is hosted again after a while, and its next input would check the held events.
+        is_held: Whether most events are held by the debounce. Such a trigger does not end, because
+            a trigger that ends is hosted again after a while, and its next input would check the
+            held events.
     """
     keyed = rng.random() < 0.75
     dag_version = StreamPlan(
@@ -147,9 +148,10 @@ def _assets(number: int, rng: random.Random) -> DagTriggerSpec:
 
 
 def drawn_again(new: DagSpec, first: DagSpec, rng: random.Random) -> DagSpec:
-    """Return a rewritten DAG that keeps its trigger, or now and then has none.
+    """Return a rewritten DAG that usually keeps its trigger, and sometimes has none.
 
-    The assets that its tasks update stay as well. What happens to an event during a run may change.
+    The assets that its tasks update stay the same. The handling of an event that arrives during a
+    run may change.
     """
     if first.trigger is None and not any(task.outlets for task in first.tasks):
         return new
@@ -188,13 +190,13 @@ class Sender:
 
 
 def begin(memory: Memory, tables: Any) -> None:
-    """Restore what a restart restores."""
+    """Restore what a restart restores into the memory."""
     held = [row for row in tables.dag_events.values() if row.outcome is EventOutcome.HELD]
     memory.dag_triggers.restore(tables.dag_triggers.values(), held)
 
 
 def _wanted(node: Any) -> Iterator[tuple[DagTriggerRow, DagTriggerSpec]]:
-    """Yield the triggers that the current versions of their DAGs want."""
+    """Yield the triggers that the current versions of the DAGs declare."""
     for row in node.tables.dag_triggers.values():
         dag = node.tables.dags.get(row.dag_id)
         if dag is None or dag.gone:
@@ -226,7 +228,7 @@ def _token_of_trigger(kwargs: bytes) -> list[int]:
 
 
 def expects_more(node: Any) -> bool:
-    """Return whether an event is pending that will start a run or not; L1 waits for it."""
+    """Return whether an event is still to come or held. L1 waits until none is."""
     for row, _ in _wanted(node):
         if row.held is not None:
             return True
@@ -246,7 +248,7 @@ def expects_more(node: Any) -> bool:
 
 
 def hold(node: Any, turn: Any) -> None:
-    """I24: check one commit."""
+    """I24: check a commit."""
     changes, tables = turn.batch.of_dags, node.tables
     numbers = {row.event_no for row in changes.events if row.outcome is not EventOutcome.HELD}
     numbers |= {change.event_no for change in changes.outcomes}
@@ -278,7 +280,7 @@ def _comes_in_order(node: Any, event: DagEventRow) -> None:
 
 
 def _is_of_its_events(node: Any, run: RunRow, events: list[DagEventRow]) -> None:
-    """Check that the run belongs to the DAG of its events and receives these events only."""
+    """Check that the run belongs to the DAG of its events, and receives only these events."""
     row = node.tables.dag_triggers[events[0].trigger_no]
     if run.dag_id != row.dag_id or {event.trigger_no for event in events} != {row.trigger_no}:
         raise Broken("I24 events", f"{run} is started by {events}")
@@ -315,9 +317,9 @@ def _is_met(row: DagTriggerRow, there: set[str]) -> bool:
 
 
 def _live_before(node: Any, turn: Any, dag_id: str, run_no: int) -> list[RunRow]:
-    """Return the earlier runs of a DAG that are active, without those just reset.
+    """Return the earlier active runs of a DAG, except those just reset.
 
-    A quarantined run does not count: it holds up no other.
+    A quarantined run is not returned, because it blocks no other run.
     """
     tables = node.tables
     rows = [tables.runs[no] for no in tables.unfinished() if no < run_no]
@@ -339,7 +341,7 @@ def _trigger_of(node: Any, dag_id: str) -> DagTriggerSpec | None:
 
 
 def _takes_its_place(node: Any, turn: Any, run: RunRow, event: DagEventRow) -> None:
-    """Check ``if_running``: the run starts beside no other, or instead of the earlier ones."""
+    """Check ``if_running``: the run starts beside no earlier active run, or replaces it."""
     trigger = _trigger_of(node, run.dag_id)
     if trigger is None or any(dag.dag_id == run.dag_id for dag in turn.batch.dags):
         return  # it was rewritten in the same turn
@@ -357,13 +359,13 @@ def _takes_its_place(node: Any, turn: Any, run: RunRow, event: DagEventRow) -> N
 
 
 def _last_before(node: Any, trigger_no: int, run: RunRow) -> int | None:
-    """Return the last earlier run that an event of this trigger started."""
+    """Return the number of the last earlier run that an event of this trigger started."""
     begun = {row.run_no for row in _events_of(node, trigger_no) if row.run_no is not None}
     return max((number for number in begun if number < run.run_no), default=None)
 
 
 def _was_in_the_way(node: Any, turn: Any, event: DagEventRow) -> None:
-    """Check that an event is skipped only if a run was active."""
+    """Check that an event was skipped only because a run was active."""
     dag_id = node.tables.dag_triggers[event.trigger_no].dag_id
     ended = {change.run_no for change in turn.batch.run_changes if not change.state.is_live}
     going = [
@@ -376,7 +378,7 @@ def _was_in_the_way(node: Any, turn: Any, event: DagEventRow) -> None:
 
 
 def _nothing_is_held_in_vain(node: Any) -> None:
-    """Check that the held events of an asset trigger do not satisfy its condition."""
+    """Check that the held events of an asset trigger do not yet satisfy its condition."""
     full = {dag for dag, runs in node.memory.queued_runs.items() if runs}  # possibly too many
     held_still = [node.memory.runs[run_no] for run_no in node.memory.clearings]
     full |= {run.row.dag_id for run in held_still if run.state is RunState.QUEUED}
@@ -414,7 +416,7 @@ def memory_is_what_rows_say(node: Any) -> None:
 
 
 def are_hosted(node: Any) -> None:
-    """Check that each wanted trigger is hosted while its host is up, unless it has to pause."""
+    """Check that each declared trigger is hosted while its host is up, unless it is paused."""
     memory = node.memory
     for row, _ in _wanted(node):
         one = memory.dag_triggers.get(row.trigger_no)

@@ -1,4 +1,4 @@
-"""Faults, drawn from the seed; each has a name by which it can be left out."""
+"""Faults, drawn from the seed. Each fault has a name by which it can be left out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TypeAlias
 __all__ = ("Fault", "Faults")
 
 Fault: TypeAlias = tuple[str, int]
-"""Its kind, and its number among the opportunities drawn for that kind."""
+"""The kind of a fault, and its number among the faults of that kind."""
 
 KINDS = {
     "commit fails": 0.3,
@@ -46,14 +46,14 @@ KINDS = {
     "files change": 0.2,
     "drain": 0.15,
 }
-"""The highest probability of each kind at one opportunity."""
+"""The highest probability of each kind at a single opportunity."""
 
 
 class Faults:
     """Draws whether a fault happens.
 
-    A seed has its own intensity for each kind, and some seeds are quiet: loud ones find what is
-    unsafe, quiet ones what gets stuck.
+    A seed has its own intensity for each kind, and some seeds are quiet. Intense seeds find unsafe
+    behaviour; quiet seeds find work that gets stuck.
 
     Attributes:
         happened: The faults that happened, in order.
@@ -79,15 +79,15 @@ class Faults:
         self.healed = False
 
     def _raise(self, louder: Mapping[str, float]) -> None:
-        """Raise the probability of some kinds to at least this."""
+        """Raise the probability of each given kind to at least the given value."""
         for kind, least in louder.items():
             self._odds[kind] = max(self._odds[kind], least)
 
     def happens(self, kind: str, times: float = 1.0) -> bool:
-        """Draw whether a fault of this kind happens at this opportunity.
+        """Return whether a fault of this kind happens at this opportunity.
 
         Args:
-            times: Factor on the probability at an ordinary opportunity.
+            times: Factor by which the probability exceeds that of an ordinary opportunity.
         """
         if self.healed or self._rng.random() >= self._odds[kind] * times:
             return False
@@ -95,7 +95,7 @@ class Faults:
         return self._takes((kind, self._seen[kind]))
 
     def is_asked(self) -> bool:
-        """Return whether the next request is made: like a fault it can be left out."""
+        """Return whether the next request is made. Like a fault, it can be left out."""
         self._seen["request"] += 1
         return self._takes(("request", self._seen["request"]))
 

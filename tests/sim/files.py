@@ -1,4 +1,4 @@
-"""Files that runs write at the second level: large results, and task logs."""
+"""Files that runs write at the second level: large results and task logs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class _Log:
-    """The part of a log that deletion needs: the runs with output."""
+    """The part of a task log that deletion needs: the runs that have output."""
 
     def __init__(self) -> None:
         self.runs: set[int] = set()
@@ -31,7 +31,7 @@ class _Log:
 
 
 class Files:
-    """Files that survive crashes of the node; only deletion removes them.
+    """Files that survive crashes of the node. Only deletion removes them.
 
     Attributes:
         results: The folder of large results.
@@ -51,14 +51,14 @@ class Files:
         self._left[path] = run_no
 
     def print_something(self, run_no: int) -> None:
-        """Note that a task of a run has printed."""
+        """Record that a task of the run has printed something."""
         self.log.runs.add(run_no)
 
     def nothing_left(self, deleted: Collection[int]) -> None:
-        """I23: check that the files of deleted runs, and no others, are deleted.
+        """I23: check that the files of deleted runs were deleted, and no others.
 
         Raises:
-            Broken: If they are not.
+            Broken: If a file was not deleted, or a wrong one was.
         """
         wrong = [p for p, of in self._left.items() if p.exists() is (of in deleted)]
         printed = self.log.runs.intersection(deleted)

@@ -1,7 +1,8 @@
 """Backfills: the requests for them, and the invariant of their runs.
 
 I25 of ``tests.sim.invariants``: each fire time of the range is handled once; the number of active
-runs stays within the limit; and no task of a backfill begins before one of another run that could.
+runs stays within the limit; and no task of a backfill starts while a task of another run could have
+started instead.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ _BAD = frozenset({"failed", "partial", "cancelled"})
 
 
 def with_schedules(dags: list[DagSpec], seed: int) -> list[DagSpec]:
-    """Give the DAGs of a seed on backfills a schedule, and no limits but slots.
+    """Give the DAGs of a backfill seed a schedule, and remove all limits except slots.
 
-    Other limits on starts would hide the order of starts. Large DAGs stay unchanged, because many
-    of their runs would take too long.
+    Other limits would hide the order in which tasks start. Large DAGs are left unchanged, because
+    many runs of them would take too long.
     """
     if BACKFILLS not in themes_of(seed):
         return dags
@@ -100,7 +101,7 @@ def _is_going(row: BackfillRow) -> bool:
 
 
 def restore(memory: Any, tables: Any) -> None:
-    """Restore what a restart restores."""
+    """Restore what a restart restores into the memory."""
     going = (row for row in tables.backfills.values() if _is_going(row))
     memory.backfills = {row.backfill_no: row for row in going}
 
@@ -113,7 +114,7 @@ def memory_is_what_rows_say(node: Any) -> None:
 
 
 def expects_more(node: Any) -> bool:
-    """Return whether a backfill is active. One whose DAG is deleted waits until that is back."""
+    """Return whether a backfill is active. One whose DAG is deleted waits for the DAG."""
     dags = node.tables.dags
     return any(
         _is_going(row) and not dags[row.dag_id].gone for row in node.tables.backfills.values()
@@ -124,7 +125,7 @@ def expects_more(node: Any) -> bool:
 
 
 def hold(node: Any, turn: Any) -> None:
-    """I25: check one commit."""
+    """I25: check a commit."""
     fresh = [run for run in turn.batch.new_runs if run.backfill is not None]
     for run in fresh:
         _is_for_a_fire_time(node, run)
@@ -154,7 +155,7 @@ def _is_for_a_fire_time(node: Any, run: RunRow) -> None:
 
 
 def _was_wanted(node: Any, turn: Any, run: RunRow) -> None:
-    """Check that the backfill wants a run, given the newest run of the fire time."""
+    """Check that the backfill wants a run, given the newest run of its fire time."""
     row = node.tables.backfills[run.backfill]
     new = {made.run_no for made in turn.batch.new_runs}
     before = [
@@ -187,7 +188,7 @@ def _has_no_more_than_it_may(node: Any, number: int) -> None:
 
 
 def _has_dealt_with_all(node: Any, row: BackfillRow) -> None:
-    """Check that its counts match the range, unless the schedule was changed."""
+    """Check that the counts of a backfill match its range, unless the schedule was changed."""
     tables = node.tables
     filled = sum(number == row.backfill_no for number, _ in tables.filled)
     if row.next_at is not None or row.made != filled:
@@ -204,14 +205,14 @@ def _has_dealt_with_all(node: Any, row: BackfillRow) -> None:
 
 
 def _needs(task: TaskSpec) -> tuple[object, ...]:
-    """Return what tasks have in common that may start in the same slot."""
+    """Return a key that is equal for tasks that can start in the same slot."""
     return task.body, task.pool, task.executor, task.resources
 
 
 def nobody_else_waits(node: Any, start: StartTry) -> None:
-    """Check that no other task could have taken the slot of a start in a backfill.
+    """Check that no other task could have used the slot that a backfill's task starts in.
 
-    A remote worker has the code of one version.
+    A remote worker has the code of a single version, so there only tasks of this version count.
     """
     row = node.tables.runs[start.start.run_no]
     task = node.tables.tasks[start.start.task_no]

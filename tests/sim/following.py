@@ -1,6 +1,6 @@
-"""Joined lists, mapped tasks over mapped tasks, mapped groups: drawn, and evaluated independently.
+"""Joined lists, mapped tasks over mapped tasks and mapped groups: drawn, and evaluated separately.
 
-The instances that a child depends on are found by joining lists as Python does, not by counting.
+The instances that a child depends on are found by joining Python lists instead of counting.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.sim.broken import Broken
 __all__ = ("expected_width", "hold", "indexed", "leaves", "with_joins")
 
 Taken: TypeAlias = frozenset[tuple[int, int]]
-"""Inputs of one child as ``(task_index, index)``; -1 for a list in the DAG file."""
+"""Inputs of one child as ``(task_index, index)``; -1 stands for a list in the DAG file."""
 
 _MOST = 20
 _JOINS: tuple[Join, ...] = ("zip", "zip_longest", "concat")
@@ -37,7 +37,7 @@ def with_joins(spec: DagSpec, rng: random.Random) -> DagSpec:
 
 
 def _add(tasks: list[TaskSpec], rng: random.Random) -> None:
-    """Add a task over an existing or new mapped task, alone or joined with others."""
+    """Add a task that expands over an existing or new mapped task, alone or joined with others."""
     mapped = [p for p, task in enumerate(tasks) if task.mapped is not None]
     if not mapped or rng.random() < 0.3:
         literal = MapSpec((MapSource("x", -1, rng.choice((1, 2, 3, 5))),))
@@ -90,7 +90,7 @@ def _add_group(tasks: list[TaskSpec], rng: random.Random) -> None:
 def _task(
     tasks: list[TaskSpec], others: Sequence[int], mapped: MapSpec | None, rng: random.Random
 ) -> TaskSpec:
-    """Return a task like the others, over these sources."""
+    """Return a task that resembles the others and expands over the given sources."""
     made = (
         []
         if mapped is None or mapped.along
@@ -123,7 +123,7 @@ def _task(
 
 
 def leaves(source: MapSource) -> Iterator[MapSource]:
-    """Yield the lists that a source consists of."""
+    """Yield the elementary lists that a source consists of."""
     if not source.join:
         yield source
     for part in source.parts:
@@ -139,7 +139,7 @@ def _makers(task: TaskSpec) -> list[int]:
 
 @oracle.per_dag
 def indexed(spec: DagSpec, task_index: int) -> set[int]:
-    """Return the mapped tasks whose children are dependencies of this task's children."""
+    """Return the mapped tasks on whose children this task's children depend."""
     task = spec.tasks[task_index]
     if task.mapped is None:
         return set()
@@ -148,7 +148,7 @@ def indexed(spec: DagSpec, task_index: int) -> set[int]:
 
 
 def _width_of(node: Any, run_no: int, task_index: int) -> int | None:
-    """Return how many items a task has produced, by the rows, or ``None`` until that is final."""
+    """Return how many items a task has produced, from its rows; ``None`` until that is final."""
     tables = node.tables
     if tables.spec_of_run(run_no).tasks[task_index].mapped is not None:
         row = tables.expansions.get((run_no, task_index))
@@ -208,7 +208,7 @@ def hold(
     rows: Sequence[Any],
     ends: Sequence[Sequence[TaskState]],
 ) -> None:
-    """I13: check a task whose children depend on the children of others."""
+    """I13: check a task whose children depend on the children of other tasks."""
     spec: DagSpec = node.tables.spec_of_run(run_no)
     along = indexed(spec, task_index)
     if (run_no, task_index) not in node.tables.widths:
@@ -288,7 +288,7 @@ def _whole(
     ends: Sequence[Sequence[TaskState]],
     along: set[int],
 ) -> None:
-    """Check a task before its expansion: only its parents without matching children decide."""
+    """Check a task before its expansion. Only parents without matching children are decisive."""
     spec: DagSpec = node.tables.spec_of_run(run_no)
     expanded = {p for p in along if (run_no, p) in node.tables.widths}
     seen = [[TaskState.PENDING] if p in expanded else s for p, s in enumerate(ends)]

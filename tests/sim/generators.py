@@ -47,7 +47,7 @@ class Generator:
             self._host.after(self, took, self._go_on)
 
     def take(self, order: ItemsStored) -> None:
-        """Receive a confirmation of stored items; check that so many are stored."""
+        """Receive the confirmation of stored items, and check that as many items are stored."""
         stage, task_no = self._host.stage, self._start.task_no
         stored = len(stage.tables.items_of(task_no))
         if order.upto > stored and not stage.tables.is_held(self.run_no):

@@ -1,6 +1,6 @@
 """One life of a node at the second level: the real engine and triggerer, and their processes.
 
-Functions and coroutines run in the actors of the first level. Triggers run in the real host, see
+Functions and coroutines run in the actors of the first level. Triggers run in the real host; see
 ``pipe``.
 """
 
@@ -59,13 +59,13 @@ SMALL_CAPACITY = 2
 GRACE_SECONDS = (0.0, 1.0, 30.0)
 LAST_WORDS_SECONDS = 2.0
 SLOWER_PULSE = 60.0
-"""A host's heartbeat is this many times less frequent; otherwise nothing else would happen."""
+"""Factor by which host heartbeats are slowed down; otherwise nothing else would happen."""
 
 
 def small_capacity(dags: Iterable[DagSpec]) -> int:
     """Return the smallest capacity at which every trigger is hosted eventually.
 
-    DAG triggers run forever and never release their slots. One more slot is left besides them;
+    DAG triggers run forever and never release their slots. At least one further slot is needed;
     otherwise the triggers of tasks would never be hosted.
     """
     stay = sum(dag.trigger is not None and dag.trigger.class_path != ASSETS for dag in dags)
@@ -73,9 +73,9 @@ def small_capacity(dags: Iterable[DagSpec]) -> int:
 
 
 def starving(triggerers: Iterable[Any], tables: Any) -> set[int]:
-    """Return the runs that fill a host with streams while they need one more slot in it.
+    """Return the runs whose streams fill a host while they need another slot in it.
 
-    Apart from DAG triggers they are alone there, so that none of them can ever continue.
+    Apart from DAG triggers, the host has only triggers of these runs, so none of them can continue.
     """
     triggers, found = tables.triggers, set[int]()
     for triggerer in triggerers:
@@ -88,7 +88,7 @@ def starving(triggerers: Iterable[Any], tables: Any) -> set[int]:
 
 
 class _SlowClock:
-    """The clock that slows down the heartbeat."""
+    """A clock with longer sleeps, which slows down the heartbeat."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -99,10 +99,10 @@ class _SlowClock:
 
 
 class Incarnation:
-    """Receives the effects of its engine, and connects its actors to the node.
+    """Performs the effects of its engine, and connects the actors to the node.
 
     Attributes:
-        children: The trigger hosts it had.
+        children: The trigger hosts of this life.
     """
 
     def __init__(self, node: Any, store: Any) -> None:
@@ -155,7 +155,7 @@ class Incarnation:
         services.start_soon(self._deleting.run)
 
     async def drain(self) -> None:
-        """End as the daemon does when it is stopped."""
+        """Stop as the daemon does after a stop signal."""
         self.engine.report([Drain()])
         with anyio.move_on_after(self._node.rng.choice(GRACE_SECONDS)):
             await self.engine.wait_until_still()
@@ -166,7 +166,7 @@ class Incarnation:
     def restarting(self) -> set[int]:
         """Return the runs that wait in a shared poller that is restarted forever.
 
-        A poller that ran for long before it failed is restarted: the triggers in it are neither
+        A poller that ran for a long time before it failed is restarted. Its triggers are neither
         charged nor split up, however often it fails. See ``worker.trigger.shared_poller``.
         """
         found = set[int]()
@@ -182,7 +182,7 @@ class Incarnation:
         self.engine.report([report])
 
     def nothing_left(self) -> None:
-        """Check that everything was released in the end."""
+        """Check that everything was released at the end of a seed."""
         for role, triggerer in self.triggerers.items():
             told = triggerer._known_runs
             for what in (triggerer._hosted, triggerer._waiting, triggerer._per_run, told):
@@ -309,13 +309,13 @@ class Incarnation:
                 raise Broken("hosting", f"the {role} host has {unknown}, its triggerer knows not")
 
     def _only_what_is_given_up_is_killed(self) -> None:
-        """Check that ``on_kill`` is called only for triggers that no task waits for any more."""
+        """Check that ``on_kill`` was called only for triggers that no task waited for any more."""
         killed = misbehaving.Misbehaving.killed - self._node.given_up
         if killed:
             raise Broken("hosting", f"`on_kill` of {killed} was called, which went on")
 
     def _hosts_what_is_stored(self, effect: AssignTrigger) -> None:
-        """Check that a hosted trigger is the one requested, after encryption and decryption."""
+        """Check that the hosted trigger, after encryption and decryption, is the stored one."""
         host, row = effect.host, self._node.tables.triggers.get(effect.host.trigger_no)
         if row is None and host.trigger_no not in self._node.tables.dag_triggers:
             raise Broken("I1 hosting", f"trigger {host.trigger_no} is hosted and not stored")

@@ -65,7 +65,7 @@ class Before(msgspec.Struct):
     task_states: dict[int, TaskState]
     rows: dict[int, TaskRow] = {}
     over: frozenset[int] = frozenset()
-    """Runs that had ended."""
+    """The runs that had ended."""
 
 
 class Turn:
@@ -98,7 +98,7 @@ def before(node: Any, batch: Batch) -> Before:
 
 
 def check(node: Any, turn: Turn) -> None:
-    """Check everything that a commit may have broken."""
+    """Check all invariants that a commit may have broken."""
     steps_are_legal(node, turn)
     run_moves_are_legal(node, turn)
     limits.hold(node, turn.batch, turn.starts)
@@ -136,7 +136,7 @@ def check(node: Any, turn: Turn) -> None:
 
 
 def steps_are_legal(node: Any, turn: Turn) -> None:
-    """I2: check that every step is legal, and that the last one matches the row."""
+    """I2: check that every step is legal, and that the last step matches the row."""
     reached: dict[int, TaskState] = {}
     for task_no, state in turn.batch.steps:
         was = reached.get(task_no, turn.before.task_states.get(task_no, TaskState.PENDING))
@@ -154,7 +154,7 @@ def steps_are_legal(node: Any, turn: Turn) -> None:
 
 
 def run_moves_are_legal(node: Any, turn: Turn) -> None:
-    """I2 for runs: check that a final state stays."""
+    """I2 for runs: check that a final state never changes."""
     for change in turn.batch.run_changes:
         was = turn.before.run_states.get(change.run_no, RunState.QUEUED)
         is_legal = is_legal_run(was, change.state)
@@ -196,7 +196,7 @@ def tries_are_charged_within_limits(node: Any, turn: Turn) -> None:
 
 
 def widths_never_change(node: Any, turn: Turn) -> None:
-    """I8: check that a committed width stays, is within the limit, and bounds the children."""
+    """I8: check that an expansion has the expected width within its limit, and no other child."""
     tables = node.tables
     for row in turn.batch.new_expansions:
         task = _spec(node, row.run_no).tasks[row.task_index]
@@ -279,7 +279,7 @@ def _same_tallies(node: Any, run: Run) -> None:
 
 
 def fire_times_and_keys_have_one_run(node: Any, turn: Turn) -> None:
-    """I11: check that a fire time has one run, and that a key has one active run."""
+    """I11: check that a fire time has only one run, and a key only one active run."""
     if not turn.batch.new_runs:
         return
     runs = node.tables.runs.values()
@@ -296,10 +296,10 @@ def fire_times_and_keys_have_one_run(node: Any, turn: Turn) -> None:
 def paused_dags_start_no_scheduled_run(
     paused: set[str], inputs: Iterable[Input], batch: Batch
 ) -> None:
-    """I11: check that no fire time starts a run while its DAG is and stays paused in this turn.
+    """I11: check that no fire time starts a run of a DAG that is paused throughout the turn.
 
     Args:
-        paused: DAGs that were paused when the turn began.
+        paused: The DAGs that were paused when the turn began.
     """
     asked = (entry.request for entry in inputs if isinstance(entry, RequestReceived))
     changed = {request.dag_id for request in asked if isinstance(request, SetPaused)}
@@ -312,7 +312,10 @@ def paused_dags_start_no_scheduled_run(
 
 
 def successes_are_heard(node: Any, inputs: Iterable[Input]) -> None:
-    """I12 for reports: check that a succeeded start is not running, or its run is quarantined."""
+    """I12 for reports: check that a task that reported success is not running any more.
+
+    A task of a quarantined run is excepted.
+    """
     for entry in inputs:
         if not isinstance(entry, Succeeded):
             continue
@@ -327,17 +330,17 @@ def successes_are_heard(node: Any, inputs: Iterable[Input]) -> None:
 
 
 def claimed(slots: Slots) -> list[tuple[int, int]]:
-    """Return the starts that are queued in a worker after another one."""
+    """Return the starts that are queued in a worker behind another start."""
     return [(task.task_no, task.start_no) for worker in slots.all_workers for task in worker.claims]
 
 
 def claims_of_what_ends_are_stopped(
     node: Any, claims: Iterable[tuple[int, int]], inputs: Iterable[Input], effects: Iterable[Effect]
 ) -> None:
-    """I14: check that the worker of a claimed start is ordered to stop it if its task ends.
+    """I14: check that a worker is ordered to stop a claimed start when its task ends.
 
     Args:
-        claims: The claims when the turn began.
+        claims: The claims that existed when the turn began.
     """
     stopped = {(one.task_no, one.start_no) for one in effects if isinstance(one, StopTry)}
     back = {key for entry in inputs if isinstance(entry, Recalled) for key in entry.tries}
@@ -350,7 +353,7 @@ def claims_of_what_ends_are_stopped(
 
 
 def cancelled_runs_start_nothing(node: Any, turn: Turn) -> None:
-    """I14: check that each start belongs to a running run, and is stored as ordered."""
+    """I14: check that each start belongs to a running run, and is stored as it was ordered."""
     for start in turn.starts:
         start_is_stored(node, start.start)
     ended = {c.run_no for c in turn.batch.run_changes if not c.state.is_live}
@@ -373,7 +376,7 @@ def start_is_stored(node: Any, start: StartTask) -> None:
 
 
 def _is_of_a_live_run(node: Any, start: StartTask, *, is_stream: bool = False) -> None:
-    """Check a start, or the start of a trigger: a quarantined run keeps its waits."""
+    """Check that a start or trigger belongs to a running run. A quarantined run keeps its waits."""
     run = node.tables.runs[start.run_no]
     if run.state is not RunState.RUNNING:
         raise Broken("I14 cancel", f"a task of the {run.state.label} run {run.run_no} started")
@@ -384,7 +387,7 @@ def _is_of_a_live_run(node: Any, start: StartTask, *, is_stream: bool = False) -
 
 
 def what_waits_says_for_what(node: Any, run_no: int) -> None:
-    """I16: check that every unfinished task of an active run runs, or can say what it waits for."""
+    """I16: check that each unfinished task of an active run is running, or can explain its wait."""
     run = node.memory.runs.get(run_no)
     if run is None or not run.state.is_live:
         return
@@ -410,7 +413,10 @@ def _has_why(node: Any, run: Run, task_index: int, index: int, task: Any) -> Non
 
 
 def effects_match_the_ledger(node: Any, turn: Turn) -> None:
-    """Check E1, a success returned; E2, starts are charged; E3, nothing starts after a success."""
+    """Check E1, E2 and E3 against the record of what user code did.
+
+    E1: a successful start has returned. E2: starts are charged. E3: nothing starts after a success.
+    """
     ledger, tables = node.ledger, node.tables
     if ledger.begun_after_success:
         raise Broken("E3 ledger", f"{ledger.begun_after_success} began after their success")

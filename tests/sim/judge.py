@@ -1,8 +1,8 @@
-"""Judge planted bugs: each catcher must fail with the bug, and pass without it.
+"""Judging planted bugs: each catcher must fail with the bug, and pass without it.
 
 Ordinary tests and seeds of the simulator are judged separately: the simulator has caught a bug only
-if one of its own invariants broke. Each catcher is first run on the unchanged tree; one that fails
-there proves nothing.
+if one of its own invariants was broken. Each catcher is first run on the unchanged tree, because a
+catcher that fails there proves nothing.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from tests.sim.planted.plant import ROOT, check, environment
 __all__ = ("SECONDS", "Ended", "Finding", "Judge", "Judgement", "Unusable", "read_play")
 
 SECONDS = 90
-"""Processor time limit of a catcher in seconds. It does not depend on other load."""
+"""Processor time limit of a catcher in seconds. Other load on the machine does not matter."""
 
 _WALL_FACTOR = 6
 """Wall time limit of a catcher, as a multiple of the processor time limit."""
 
 _LEVELS = (1, 2)
 _CLUSTER = 3
-"""The level of several daemons; seeds are drawn there only for bugs that name it."""
+"""The level with several daemons. Its seeds are drawn only for bugs that name this level."""
 
 _START_SECONDS = 3.0
 _SAID = 200
 
 _OF_THE_BUG_ITSELF = re.compile(r"NameError|ImportError|AttributeError\W++(?!NoneType)")
-"""Errors of an edit that uses names which no longer exist in the tree; they prove nothing."""
+"""Errors that an edit causes by using names missing from the tree. They prove nothing."""
 
 _Command: TypeAlias = tuple[str, ...]
 
 
 class Unusable(Exception):
-    """A catcher that fails without the bug, or that cannot be run."""
+    """A catcher fails without the bug, or cannot be run."""
 
 
 class Finding(msgspec.Struct, omit_defaults=True):
@@ -54,7 +54,7 @@ class Finding(msgspec.Struct, omit_defaults=True):
 
     Attributes:
         by: The test, or ``simulator``.
-        seconds: Time until it failed or ended.
+        seconds: Time until the catcher failed or ended.
         said: How it failed.
     """
 
@@ -79,15 +79,16 @@ class Judgement(msgspec.Struct):
 
     @property
     def is_caught(self) -> bool:
-        """Return whether there is a catcher, and every catcher caught it."""
+        """Whether there is a catcher, and every catcher caught the bug."""
         return bool(self.findings) and all(found.is_caught for found in self.findings)
 
 
 class Ended(msgspec.Struct):
-    """The end of a process; the code is ``None`` if it was killed at its time limit.
+    """The end of a process.
 
     Attributes:
-        seconds: Wall time; the processor time was less.
+        code: The exit code, or ``None`` if the process was killed at its time limit.
+        seconds: Wall time. The processor time was less.
     """
 
     code: int | None
@@ -96,12 +97,12 @@ class Ended(msgspec.Struct):
 
 
 class Judge:
-    """Runs catchers, a few processes at a time.
+    """Runs catchers in a few processes at a time.
 
     Args:
         jobs: Number of concurrent processes.
         seconds: Processor time limit of each process.
-        first: The first of the seeds that are drawn.
+        first: The first seed to draw.
     """
 
     def __init__(self, jobs: int = 2, seconds: float = SECONDS, first: int = 0) -> None:
@@ -111,7 +112,7 @@ class Judge:
         self._clean: dict[_Command, asyncio.Task[Ended]] = {}
 
     async def judge(self, bug: PlantedBug) -> Judgement:
-        """Run the declared catchers of a bug; if its seed no longer breaks, draw seeds.
+        """Run the declared catchers of a bug. If its seed no longer breaks, draw other seeds.
 
         Raises:
             DoesNotApply: If the bug does not fit the tree.
@@ -130,14 +131,14 @@ class Judge:
         return Judgement(bug.name, findings)
 
     async def draw(self, bug: PlantedBug, levels: tuple[int, ...] = _LEVELS) -> Judgement:
-        """Run only the simulator, from its first seed on, at all levels concurrently."""
+        """Run only the simulator, at all levels concurrently, beginning with the first seed."""
         check(bug)
         return Judgement(bug.name, [await self._draw(bug, levels)])
 
     async def hold_together(self, bugs: Iterable[PlantedBug]) -> None:
-        """Run the catchers of bugs without any bug, many in one process, to save starts.
+        """Run the catchers of many bugs without any bug, many in one process to save starts.
 
-        If such a group fails, each catcher of it is run alone.
+        If such a group fails, each of its catchers is run alone.
         """
         bugs = list(bugs)
         tests = {bug.seen_by for bug in bugs if bug.seen_by is not None}
@@ -153,7 +154,7 @@ class Judge:
         """Run seeds without any bug for as long as ``draw`` does.
 
         Raises:
-            Unusable: If one breaks.
+            Unusable: If a seed breaks.
         """
         for ended in await asyncio.gather(*(self._run(self._many(one), None) for one in levels)):
             if ended.code:
@@ -178,7 +179,7 @@ class Judge:
         return read_play(bug, seed.level, await self._run(command, bug))
 
     async def _draw(self, bug: PlantedBug, levels: tuple[int, ...]) -> Finding:
-        """Run all levels until one breaks; check that its seed passes without the bug."""
+        """Run all levels until a seed breaks, and check that this seed passes without the bug."""
         playing = {asyncio.create_task(self._run(self._many(one), bug)): one for one in levels}
         longest = 0.0
         try:
@@ -207,7 +208,7 @@ class Judge:
         """Run a catcher once without any bug.
 
         Raises:
-            Unusable: If it fails.
+            Unusable: If the catcher fails.
         """
         if command not in self._clean:
             self._clean[command] = asyncio.create_task(self._run(command, None))
@@ -256,7 +257,7 @@ class Judge:
 
 
 def _limit_processor_time(seconds: int) -> None:
-    """Let the kernel end this process when it exceeds the processor time limit."""
+    """Let the kernel kill this process when it exceeds the processor time limit."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, resource.RLIM_INFINITY))
 
@@ -276,7 +277,7 @@ def read_play(bug: PlantedBug, level: int, ended: Ended) -> Finding:
     """Parse the output of a simulator run.
 
     Raises:
-        Unusable: If the simulator itself failed, not an invariant.
+        Unusable: If the simulator itself failed instead of an invariant.
     """
     if not ended.code:
         return Finding("simulator", is_caught=False, seconds=ended.seconds)
@@ -289,10 +290,10 @@ def read_play(bug: PlantedBug, level: int, ended: Ended) -> Finding:
 
 
 def _check_names(bug: PlantedBug, said: str) -> None:
-    """Reject a failure of the edit itself, instead of the planted bug.
+    """Reject a failure that is caused by the edit itself instead of the planted bug.
 
     Raises:
-        Unusable: If the output shows one.
+        Unusable: If the output shows such a failure.
     """
     if _OF_THE_BUG_ITSELF.search(said):
         raise Unusable(f"{bug.name} itself fails: {said}")

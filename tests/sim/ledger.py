@@ -21,17 +21,17 @@ Returned = tuple[bytes | None, int | None]
 
 
 class Ledger:
-    """Begins and successes by start, and state of the actors that must survive crashes.
+    """Executions and successes by start, and the state of actors that must survive crashes.
 
     Attributes:
-        begins: How often user code of a task began.
-        cleared: The number of the start in which each task was last cleared.
+        begins: How often the user code of each task began.
+        cleared: For each task, the number of the start in which it was last cleared.
         starts: How often each start began.
         returned: The return value of each start whose user code returned.
         deadlines: Triggers whose wait has a deadline.
         over: Tasks that have ended and whose end has been reported.
         begun_after_end: Tasks of ``over`` that began nevertheless.
-        storms: Tries after which others were recalled again and again.
+        storms: Tries behind which other tries were recalled again and again.
         told: The answers that coroutines received.
         handed: Outbox rows that were ever handed out.
         spoken: The last reports of all processes, received or not.
@@ -80,7 +80,7 @@ class Ledger:
                 self.deadlines.add(wait.trigger_no)
 
     def _clear(self, batch: Batch) -> None:
-        """Forget the past of tasks that were cleared."""
+        """Forget the history of tasks that were cleared."""
         for change in batch.task_changes:
             if (change.task_no, TaskState.PENDING) in batch.steps:
                 number = change.task_no
@@ -91,7 +91,7 @@ class Ledger:
                 self.told.clear(number)
 
     def take_open(self) -> list[tuple[int, int]]:
-        """Return the starts that began in this incarnation, and begin a new list."""
+        """Return the starts that began in this incarnation, and clear the list."""
         begun, self._open = self._open, []
         return begun
 
@@ -106,11 +106,11 @@ class Ledger:
         self._deferrals[task_no, try_number] += 1
 
     def deferrals(self, task_no: int, try_number: int) -> int:
-        """Return how often it has deferred in this try."""
+        """Return how often the task has deferred in this try."""
         return self._deferrals[task_no, try_number]
 
     def called_back(self, key: tuple[int, int], count: int) -> None:
-        """Record that tries queued after a slow one were recalled."""
+        """Record that tries queued behind a slow one were recalled."""
         if count:
             self._called_back[key] += 1
             if self._called_back[key] == STORM:

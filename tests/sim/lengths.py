@@ -1,4 +1,4 @@
-"""Watched timers of the engine: a duration takes that long, whatever the wall clock does."""
+"""Timers of the engine that check their durations: the wall clock must not change a duration."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.sim.workload import SECOND
 __all__ = ("Lengths",)
 
 _LATEST_US = 60 * SECOND
-"""Tolerance: timers are coarse and the loop may be late, but far less than a clock is set by."""
+"""Tolerance for coarse timers and a late loop. Steps of the wall clock are far larger."""
 
 
 class Lengths(Timers):
-    """Reports each duration that ends too early or too late.
+    """Timers that report each duration that ends too early or too late.
 
     Args:
         report: See ``Timers``.

@@ -1,7 +1,8 @@
 """Limits, recounted from the rows: slots, pools, windows, and active runs of a DAG.
 
-In a pool that counts deferred tasks, every deferred task has weight, and so has a resumed one until
-it runs. What exceeds a lowered limit may continue, but nothing starts beside it.
+In a pool that counts deferred tasks, every deferred task has weight, and a resumed task has weight
+until it runs. When a limit is lowered, tasks above the new limit may continue, but no further task
+starts.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _MAY_WEIGH = frozenset({TaskState.RUNNING, TaskState.DEFERRED, TaskState.QUEUED,
 
 
 def hold(node: Any, batch: Batch, starts: list[StartTry]) -> None:
-    """I4: check slots, pools in which something starts, and the limits of runs."""
+    """I4: check the slots, the pools in which something starts, and the limits of runs."""
     _pools_with_deferred(node, batch, starts)
     if starts or batch.steps:
         _tasks_and_runs(node, batch, starts)
@@ -63,10 +64,10 @@ def _tasks_and_runs(node: Any, batch: Batch, starts: list[StartTry]) -> None:
 
 
 def _pools_with_deferred(node: Any, batch: Batch, starts: list[StartTry]) -> None:
-    """Check that a pool that counts deferred tasks never grows beyond its limit.
+    """Check that the usage of a pool that counts deferred tasks never grows beyond its limit.
 
-    Tasks that are deferred from their start count, too. Excepted are claims from before it became
-    such a pool, which start after a task that waits now.
+    Tasks that are deferred from their start count as well. Claims made before the pool began to
+    count deferred tasks are excepted: they start behind a task that has been deferred since.
     """
     tables = node.tables
     counting = {name for name, row in tables.pools.items() if row.include_deferred}
@@ -82,7 +83,7 @@ def _pools_with_deferred(node: Any, batch: Batch, starts: list[StartTry]) -> Non
             task = spec.tasks[row.task_index]
             if not _is_hosted_sensor(task) and _weighs(node, row, task):
                 weights[task.pool] += task.slots
-    # A commit before a crash was not checked: its changes of pools are seen here.
+    # A commit before a crash was not checked. The pools that it changed are detected here.
     changed = {name for name in counting if tables.weighed.get(name) != tables.pools[name]}
     changed |= {row.name for row in batch.pools}
     tables.weighed = dict(tables.pools)
@@ -94,7 +95,10 @@ def _pools_with_deferred(node: Any, batch: Batch, starts: list[StartTry]) -> Non
 
 
 def _begun_claims(node: Any, batch: Batch, starts: list[StartTry]) -> Counter[str]:
-    """Return the weight of earlier claims that began in a batch; such pools allow no new claims."""
+    """Return the weight of earlier claims that began in a batch.
+
+    Also check that no new claim is made in a pool that counts deferred tasks.
+    """
     begun: Counter[str] = Counter()
     granted = {effect.start.task_no for effect in starts}
     for task_no in {no for no, state in batch.steps if state is TaskState.RUNNING} - granted:
@@ -135,7 +139,11 @@ def _run_limits(spec: Any, run_no: int, rows: list[TaskRow]) -> None:
 
 
 def _limits_over_runs(node: Any, by_run: dict[int, list[TaskRow]]) -> None:
-    """Check limits over all runs. Each version has its own; all with one are counted together."""
+    """Check the limits of tasks over all runs of a DAG.
+
+    Versions may have different limits. The tasks of all of them are counted together, against the
+    highest one.
+    """
     running: Counter[tuple[str, str]] = Counter()
     limits: Counter[tuple[str, str]] = Counter()
     for run_no, rows in by_run.items():
@@ -163,10 +171,10 @@ def _windows(node: Any, run_no: int) -> None:
 
 
 def _active_runs(node: Any) -> None:
-    """Check active runs: a run begins under the limit of its own version.
+    """Check the number of active runs: a run begins under the limit of its own version.
 
-    Only the run that all later ones of its DAG wait for may begin beyond the limit. Quarantined
-    runs do not count.
+    Only a run that all later runs of its DAG wait for may begin beyond the limit. Quarantined runs
+    do not count.
     """
     beyond, runs = node.tables.beyond, node.tables.runs
     candidates = defaultdict(list)
@@ -193,7 +201,10 @@ def _active_runs(node: Any) -> None:
 
 
 def _has_lost_its_place(node: Any, row: TaskRow) -> bool:
-    """Return whether its end was refused, and its run quarantined: the process is done with it."""
+    """Return whether the task's process has ended, although the row still says that it runs.
+
+    The report of the end was refused, and the run is quarantined.
+    """
     if node.tables.runs[row.run_no].quarantine is None:
         return False
     task = node.memory.active_tasks.get(row.task_no)

@@ -1,4 +1,4 @@
-"""Liveness: nothing waits beside a free slot, and slots match the tasks that hold them.
+"""Liveness: nothing waits while a slot is free, and slots match the tasks that hold them.
 
 The first liveness invariant, that everything ends, is ``model.Node.live``. The second, that every
 timer is handled, is ``wheel.Watch``.
@@ -34,7 +34,7 @@ __all__ = (
 
 
 def nothing_waits_beside_a_free_slot(node: Any) -> None:
-    """L3: with an empty inbox, check that a task waits for a slot only if none is free."""
+    """L3: with an empty inbox, check that a task waits for a slot only if no slot is free."""
     slots, memory = node.slots, node.memory
     free = {
         Body.FUNCTION: any(worker.is_idle for worker in slots.workers),
@@ -84,7 +84,7 @@ def has_limits(run: Run) -> bool:
 
 
 def admitted(run: Run) -> Iterator[TaskInstance | MappedTask]:
-    """Yield the queued tasks that no limit of their run keeps from starting."""
+    """Yield the queued tasks whose start is not prevented by a limit of their run."""
     at_once = run.spec.max_active_tasks
     if at_once is not None and run.running >= at_once:
         return
@@ -115,7 +115,7 @@ def admitted(run: Run) -> Iterator[TaskInstance | MappedTask]:
 
 
 def one_owner(node: Any, epoch: int) -> None:
-    """L4: check that without faults the database keeps its owner."""
+    """L4: check that the owner of the database does not change while there are no faults."""
     if node.tables.epoch != epoch:
         raise Broken("L4 owner", f"epoch {epoch} has become {node.tables.epoch}")
 
@@ -151,7 +151,10 @@ def slots_are_what_tasks_hold(node: Any) -> None:
 
 
 def _kept(node: Any) -> Counter[str]:
-    """Return the pool slots that waiting tasks hold. A deferred task does if its pool counts it."""
+    """Return the pool slots that waiting tasks hold.
+
+    A deferred task holds its slots exactly if its pool counts deferred tasks.
+    """
     slots: Slots = node.slots
     retained: Counter[str] = Counter()
     for task in node.memory.active_tasks.values():
@@ -175,7 +178,7 @@ def _worker_has(worker: Worker, lives: list[TaskInstance]) -> None:
 
 
 def _is_ending(wait: TriggerInstance) -> bool:
-    """Return whether its task is being cancelled, cleared or marked, in slices."""
+    """Return whether the task of the wait is being cancelled, cleared or marked in slices."""
     if not wait.run.state.is_live:
         return True
     chosen, task = wait.run.clearing, wait.task

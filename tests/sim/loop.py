@@ -1,6 +1,6 @@
 """A seeded event loop: any ready callback may run next, and time jumps to the next timer.
 
-Callbacks run one at a time through private lists of CPython's event loop, as they are in Python
+Callbacks are run one at a time through private attributes of CPython's event loop, as of Python
 3.11. Nothing here may wait for a thread or a socket.
 """
 
@@ -24,14 +24,14 @@ LATEST_SECONDS = 0.2
 
 
 class Stalled(Exception):
-    """Nothing is ready and no timer is armed: nothing will ever happen again."""
+    """No callback is ready and no timer is armed, so nothing will ever happen again."""
 
 
 class SeededLoop(asyncio.SelectorEventLoop):
-    """See the module.
+    """The event loop of a seed; see the module.
 
-    Each seed has its own probability that callbacks run out of order, and that time passes before
-    one runs, as on a busy machine.
+    Each seed has its own probability that callbacks run out of order, and that time passes before a
+    callback runs, as on a busy machine.
     """
 
     _ready: Any
@@ -46,7 +46,7 @@ class SeededLoop(asyncio.SelectorEventLoop):
         self._virtual = 0.0
 
     def time(self) -> float:
-        """Return virtual seconds."""
+        """Return the virtual time in seconds."""
         return self._virtual
 
     def _run_once(self) -> None:
@@ -82,7 +82,7 @@ class SeededLoop(asyncio.SelectorEventLoop):
 
 
 class _InOrder(dict[Any, None]):
-    """The part of a set that anyio needs, in insertion order."""
+    """The part of the set interface that anyio needs, in insertion order."""
 
     def add(self, entry: Any) -> None:
         self[entry] = None
@@ -96,7 +96,7 @@ class _InOrder(dict[Any, None]):
 
 @contextmanager
 def cancelled_in_order() -> Iterator[None]:
-    """Let anyio cancel tasks in the order of their starts instead of their addresses."""
+    """Let anyio cancel tasks in the order in which they started instead of by their addresses."""
     scope, group = CancelScope.__init__, TaskGroup.__init__
 
     def ordered_scope(self: Any, *arguments: Any, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""Faults of the second level: all of the first, and those that only a real store shows."""
+"""Faults of the second level: those of the first level, and those that need a real store."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ KINDS = {
     "trigger stalls": 0.1,
     "fails while suspended": 0.1,
 }
-"""The highest probability of each kind at one opportunity."""
+"""The highest probability of each kind at a single opportunity."""
 
 
 class LoopFaults(Faults):
-    """Draws each kind from its own random generator, so that leaving one out changes no other.
+    """Draws each kind from its own random generator, so that leaving out one kind changes no other.
 
-    A fault's number is that of its opportunity.
+    The number of a fault is the number of its opportunity.
     """
 
     def __init__(self, seed: int, left_out: frozenset[Fault] = frozenset()) -> None:

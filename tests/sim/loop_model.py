@@ -1,8 +1,8 @@
 """The second level: the real engine, timers, triggerer and SQLite store on a seeded event loop.
 
 Any ready callback may run next, so at every await something else may come in between. Actors and
-invariants are those of the first level. Tables of dictionaries mirror the database, which is
-compared with them row by row, and in the end with its journal.
+invariants are those of the first level. The tables of the model mirror the database. The database
+is compared with them row by row, and in the end with its journal.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ __all__ = ("PEOPLE", "dags_of", "play")
 PEOPLE, PEOPLE_REST_US = 60, 10 * SECOND
 LONGEST_SECONDS = 4 * 24 * 3600.0
 LET_GO_SECONDS = 20_000.0
-"""Long enough that a hung host has been replaced, and its triggers have been released."""
+"""Seconds after which a hung host has been replaced, and its triggers have been released."""
 
 _BEGIN_US = 1_700_000_000 * SECOND
 
@@ -90,7 +90,7 @@ class LoopNode:
     """Successive nodes on one database, and their clients.
 
     Attributes:
-        given_up: Triggers that a host was ordered to stop because no task waits any more.
+        given_up: Triggers that a host was ordered to stop because no task waits for them any more.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class LoopNode:
         return self.engine.slots
 
     def committed(self, batch: Batch) -> None:
-        """Check everything; the engine now believes that the batch is durable."""
+        """Check all invariants for a batch that the engine now believes to be durable."""
         self.turns += 1
         self.digest.update(msgspec.msgpack.encode(batch))
         for row in batch.new_decisions:
@@ -266,7 +266,7 @@ class LoopNode:
         raise _Ended
 
     async def _outside(self, services: Any) -> None:
-        """Send the requests of clients; then everything must end."""
+        """Send the requests of clients, and then wait until everything has ended."""
         self._services = services
         self._voters.arrive()
         for spec in self.dags:
@@ -297,7 +297,7 @@ class LoopNode:
         self._over.set()
 
     def ask(self, request: Request, by: Actor | None = None) -> None:
-        """Send a request of a person, without waiting for its response."""
+        """Send a request of a client, without waiting for its response."""
         if self._services is not None:
             self._services.start_soon(self._crowd.ask, request, by)
 
@@ -359,7 +359,7 @@ def play(
     """Run one seed; see ``model.play``. The trace shows the commits.
 
     Args:
-        people: Number of requests before everything must end.
+        people: Number of requests, after which everything must end.
     """
     loop = SeededLoop(random.Random(f"loop {seed}"))
     node = LoopNode(seed, loop, left_out, dropped, trace, people)
@@ -394,7 +394,7 @@ def play(
 
 
 def _cause(exc: BaseException) -> BaseException:
-    """Return the first error in nested groups."""
+    """Return the first exception inside nested groups."""
     while isinstance(exc, BaseExceptionGroup):
         exc = exc.exceptions[0]
     return exc

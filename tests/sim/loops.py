@@ -1,7 +1,7 @@
-"""Loops: drawn into DAGs, and their invariant.
+"""Loops: how they are drawn into DAGs, and their invariant.
 
-I20 of ``tests.sim.invariants``: a loop runs another iteration exactly if its deciding task said so,
-with all of its tasks, and never beyond its limit.
+I20 of ``tests.sim.invariants``: a loop runs another iteration, with all of its tasks, exactly if
+its deciding task requested it, and never beyond its limit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ("goes_on", "hold", "is_round", "whole", "with_loops")
 
 
 def with_loops(spec: DagSpec, rng: random.Random) -> DagSpec:
-    """Return the DAG with added loops, and with tasks after them."""
+    """Return the DAG with added loops, and with tasks that follow them."""
     tasks = list(spec.tasks)
     for _ in range(rng.choice((1, 1, 2))):
         _add_loop(tasks, rng)
@@ -56,7 +56,7 @@ def _add_loop(tasks: list[TaskSpec], rng: random.Random) -> None:
 
 
 def _add_teardown(tasks: list[TaskSpec], inside: range, rng: random.Random) -> None:
-    """Add a teardown that no task of the loop waits for, possibly of a setup outside."""
+    """Add a teardown that no task of the loop waits for. Its setup may be outside the loop."""
     setups = [p for p, task in enumerate(tasks) if task.is_setup and p not in inside]
     setups = setups[-1:] + [p for p in inside if tasks[p].is_setup]
     if setups:
@@ -103,7 +103,7 @@ def is_round(spec: DagSpec, task_index: int) -> bool:
 
 
 def whole(node: Any, run_no: int, task_index: int) -> TaskState | None:
-    """Return the state of a whole loop task, by the rows; ``None`` before it has begun."""
+    """Return the state of a loop task as a whole, from its rows; ``None`` before it has begun."""
     row = node.tables.expansions.get((run_no, task_index))
     if row is None:
         return None
@@ -121,7 +121,7 @@ def _state(node: Any, task_no: int) -> TaskState:
 
 
 def hold(node: Any, turn: Any) -> None:
-    """Check everything about loops that a commit may have broken."""
+    """Check all invariants of loops that a commit may have broken."""
     tables = node.tables
     for run_no in turn.run_nos:
         spec = tables.spec_of_run(run_no)

@@ -32,16 +32,19 @@ _BADLY = (
 )  # fmt: skip
 _FOR_EVER = ("hang", "swallow")
 _ELSEWHERE = ("Returns", "Refuses", "RAISED", "NoTrigger")
-"""Without a missing class: its code would be waited for, and cannot be restored here."""
+"""Ways to misbehave of a trigger that cannot be constructed or is none.
+
+A missing class is left out: the host would wait for its code, which cannot be restored here.
+"""
 _FORMS = ("Misbehaving", "Together", "Quietly")
-"""With a coroutine of its own; in a shared poller with cleanup; in one without."""
+"""Trigger classes: with their own coroutine; in a shared poller, with and without a cleanup."""
 _ENDINGS = {"success": TaskSuccessEvent, "failed": TaskFailedEvent, "skipped": TaskSkippedEvent}
 _LEAVING = ("", "", "raise", "exit", "hang", "swallow")
 _DELAYS = (0.0, 0.001, 5.0, 600.0)
 
 
 class Base(BaseException):
-    """Not an ``Exception``."""
+    """An exception that is not an ``Exception``."""
 
 
 class Unspeakable(Exception):
@@ -52,7 +55,8 @@ class Unspeakable(Exception):
 
 
 DRAWN = ("as drawn",)
-"""The arguments of every exception raised here, to recognize an exit raised by a trigger."""
+"""The arguments of every exception raised here, by which an exit raised by a trigger is recognized.
+"""
 
 RAISED: dict[str, type[BaseException]] = {
     "raise": OSError,
@@ -67,7 +71,7 @@ RAISED: dict[str, type[BaseException]] = {
 
 @dataclass
 class Named(Trigger[list[Any]]):
-    """Waits for a named event like the trigger of the catalogue; its event carries its token."""
+    """Waits for a named event as the built-in trigger does. Its event carries its token."""
 
     password: str
     token: list[int]
@@ -88,11 +92,11 @@ class Named(Trigger[list[Any]]):
 def draw(
     rng: random.Random, carried: bytes, *, badly: bool, has_timeout: bool, ends: str = ""
 ) -> tuple[str, bytes]:
-    """Return class path and fields of a trigger. Only one with a timeout may wait forever.
+    """Return the class path and fields of a trigger. It may hang only if it has a timeout.
 
     Args:
-        carried: msgpack of further fields, with a token that its events carry.
-        ends: How its event ends the task, if it does.
+        carried: Further fields in msgpack, with a token that the events of the trigger carry.
+        ends: How the event of the trigger ends the task, if it does.
     """
     ways: tuple[str, ...] = _WELL
     if badly:
@@ -109,7 +113,7 @@ def draw(
 
 
 def draw_stream(rng: random.Random, carried: bytes, dag_version: StreamPlan) -> tuple[str, bytes]:
-    """Return class path and fields of a stream."""
+    """Return the class path and fields of a stream."""
     fields = {
         "carried": msgspec.msgpack.decode(carried),
         "keyed": dag_version.keyed,
@@ -123,7 +127,7 @@ def draw_stream(rng: random.Random, carried: bytes, dag_version: StreamPlan) -> 
 
 @dataclass
 class Misbehaving(Trigger[Any]):
-    """Behaves as drawn; each assignment yields another payload."""
+    """Behaves as drawn. Each assignment yields a different payload."""
 
     carried: Any
     way: str
@@ -153,7 +157,7 @@ class Misbehaving(Trigger[Any]):
                 await asyncio.sleep(_TOO_LONG_SECONDS)
 
     def events(self) -> list[Any]:
-        """Return the events it yields."""
+        """Return the events that the trigger yields."""
         payload = [f"event {next(self.payloads)}", self.carried["token"]]
         if self.ends:
             return [_ENDINGS[self.ends]("as drawn")]
@@ -195,7 +199,7 @@ class Corner(Watch[bytes, Any]):
 
     @property
     def is_always_sound(self) -> bool:
-        """Return whether it only fails as a whole, each time so late that no trigger is charged."""
+        """Whether it fails only as a whole, and each time so late that no trigger is charged."""
         is_failing = self._way == "none" or (self._way in RAISED and self._way != "raise")
         return is_failing and self._delay > shared_poller._SOUND_SECONDS
 
@@ -230,7 +234,7 @@ class Corner(Watch[bytes, Any]):
 
 
 class Together(Misbehaving):
-    """Uses a shared poller, and has a ``cleanup``."""
+    """A trigger that uses a shared poller and has a ``cleanup``."""
 
     def share(self) -> Share | None:
         """Return one poller for each way to misbehave."""
@@ -239,21 +243,21 @@ class Together(Misbehaving):
 
 
 class Quietly(Together):
-    """Uses a shared poller, and consists only of its data."""
+    """A trigger that uses a shared poller and has no methods, only data."""
 
     cleanup = Trigger.cleanup
     on_kill = Trigger.on_kill
 
 
 class Returns(Misbehaving):
-    """Its ``run`` is no generator."""
+    """A trigger whose ``run`` is not a generator."""
 
     async def run(self) -> Any:  # type: ignore[override]
         return TriggerEvent(1)
 
 
 class Refuses(Misbehaving):
-    """Its construction raises."""
+    """A trigger whose construction raises."""
 
     def __init__(self, carried: Any, way: str, delay: float, leaving: str, ends: str) -> None:
         raise SystemExit(*DRAWN)
@@ -261,7 +265,7 @@ class Refuses(Misbehaving):
 
 @dataclass
 class Streaming(Trigger[Any]):
-    """Yields its numbers in order; when reassigned, all again or those after the last one."""
+    """Yields its numbers in order. When reassigned, starts over or continues where it was."""
 
     carried: Any
     keyed: bool

@@ -1,8 +1,8 @@
 """The first level: ``core.step.decide`` over dictionaries, with actors on virtual time.
 
-A seed is the life of one node: DAGs, clients, processes, crashes, and in the end a time without
-faults, in which everything must end. Faults may hit every commit, and all invariants are checked
-after it.
+A seed is the life of one node: DAGs, clients, processes and crashes, followed by a period without
+faults in which everything must end. Faults may hit every commit, and all invariants are checked
+after each of them.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ _NUMBERED = TaskStarted | Ended | ItemYielded | Recalled | TriggerFired | Trigge
 
 
 class Shuffled(Ready):
-    """A ready queue that orders tasks of equal priority at random."""
+    """A ready queue that puts tasks of equal priority in random order."""
 
     def __init__(self, rng: random.Random, retained: Container[int]) -> None:
         super().__init__(retained)
@@ -165,11 +165,11 @@ class Node:
     # ── interface for the actors ────────────────────────────────────────────────────────
 
     def wall(self) -> int:
-        """Return the wall time, which may step."""
+        """Return the wall time. The wall clock may step."""
         return self.mono + self._wall_offset
 
     def after(self, delay_us: int, function: Callable[[], None]) -> None:
-        """Call ``function`` after the delay, unless the node crashed: its children die with it."""
+        """Call ``function`` after the delay, unless the node and its children have died by then."""
         epoch = self.newest_epoch
 
         def unless_crashed() -> None:
@@ -186,13 +186,13 @@ class Node:
         self.circle.inbox.append(report)
 
     def ask(self, request: Request, by: Actor | None = None) -> int:
-        """Put a request into the inbox; return the ticket of its answer."""
+        """Put a request into the inbox. Return the ticket of its answer."""
         ticket = next(self._tickets)
         self.say(RequestReceived(ticket, request, by))
         return ticket
 
     def answered(self, ticket: int) -> None:
-        """Pass on that the request with this ticket was answered."""
+        """Pass on the news that the request with this ticket was answered."""
         self._eraser.answered(ticket)
 
     def spec_of(self, run_no: int, task_index: int) -> TaskSpec:
@@ -230,7 +230,7 @@ class Node:
         self._plan(self.rng.randint(1, 600 * SECOND), paused.wake)
 
     def stop(self) -> None:
-        """End the node after a drain; another one will begin."""
+        """End the node after a drain. Another one begins later."""
         self._is_stopping = True
 
     def count(self, outcome: str, kinds: Iterable[str]) -> None:
@@ -241,7 +241,7 @@ class Node:
     # ── the life of an incarnation ──────────────────────────────────────────────────────
 
     def _start_up(self) -> None:
-        """Build the memory from rows only, without processes and timers."""
+        """Build the memory from the rows only, without processes and timers."""
         tables = self.tables
         epoch = self.newest_epoch = tables.claim()
         memory = Memory(epoch=epoch)
@@ -292,7 +292,7 @@ class Node:
         self._voters.arrive()
 
     def _heal(self) -> None:
-        """End all faults: from now on everything must come to an end."""
+        """End all faults. From now on everything must end."""
         self.faults.healed = True
         drains = any(isinstance(entry, Drain) for entry in self.circle.inbox)
         if drains or self._is_stopping or not self.slots.is_open:
@@ -309,7 +309,7 @@ class Node:
     # ── turns ───────────────────────────────────────────────────────────────────────────
 
     def live(self) -> None:
-        """Run the time with faults and the time without.
+        """Run the period with faults, and then the period without.
 
         Raises:
             Broken: If an invariant was violated.
@@ -322,8 +322,9 @@ class Node:
         epoch, healed_at = self.newest_epoch, self.mono
         self._come_to_an_end(healed_at)
         self._settle()
-        # A trigger without keys yields all its events again when reassigned. Such an event may
-        # start a run after the expected number was reached, and that run has to end, too.
+        # A trigger without keys yields all of its events again when it is reassigned. Such an event
+        # may start a run after the expected number of runs was reached, and that run has to end as
+        # well.
         while self._is_owing():
             self._come_to_an_end(healed_at)
             self._settle()
@@ -335,7 +336,7 @@ class Node:
         """Continue until nothing is pending.
 
         Raises:
-            Broken: If that takes too long, or nothing more happens.
+            Broken: If that takes too long, or if work is left and nothing more happens.
         """
         while self._is_owing() or self.circle.inbox:
             if self.turns > TURNS or self.mono - healed_at > LONGEST_US:
@@ -344,14 +345,14 @@ class Node:
                 raise Broken("L1 ends", f"nothing will happen: {recovery.unfinished(self)}")
 
     def _is_owing(self) -> bool:
-        """Return whether anything still has to end."""
+        """Return whether there is anything left that has to end."""
         tables = self.tables
         is_left = bool(tables.unfinished() or tables.deletions)
         is_left |= any(map(goes_by_itself, tables.outbox.values()))
         return is_left or evented.expects_more(self) or filling.expects_more(self)
 
     def _free(self) -> bool:
-        """Cancel the runs that cannot continue by themselves; return whether there were any."""
+        """Cancel the runs that cannot continue by themselves. Return whether there were any."""
         runs = self.tables.runs
         held = {no for no in self.tables.unfinished() if runs[no].quarantine is not None}
         held = (held | set(stuck(self))) - self._freed
@@ -367,7 +368,7 @@ class Node:
             self._go_on()
 
     def _go_on(self) -> bool:
-        """Process the next event; return whether there was one."""
+        """Process the next event. Return whether there was one."""
         circle = self.circle
         try:
             if self._is_stopping:
@@ -391,7 +392,7 @@ class Node:
         return True
 
     def _after_turn(self) -> None:
-        """At random times, check that the memory is what a restart would restore from the rows."""
+        """Check now and then that a restart would restore the same memory from the rows."""
         if self.rng.random() < 0.02:
             recovery.memory_is_what_rows_say(self)
             liveness.slots_are_what_tasks_hold(self)
@@ -399,7 +400,7 @@ class Node:
             liveness.hosts_were_given_what_they_have(self)
 
     def _wait(self) -> bool:
-        """Jump to the next event of an actor or the next timer; return whether there is one."""
+        """Jump to the next event of an actor or the next timer. Return whether there is one."""
         self.pass_until(self.mono)
         if self.circle.inbox:
             return True
@@ -420,7 +421,7 @@ class Node:
         return True
 
     def pass_until(self, at: int) -> None:
-        """Let time pass, and process what is due."""
+        """Let time pass, and process everything that becomes due."""
         self.mono = max(self.mono, at)
         while self._events and self._events[0][0] <= self.mono:
             heapq.heappop(self._events)[2]()
@@ -489,7 +490,7 @@ class Node:
                     pass
 
     def verdict(self, seed: int, broken: Broken | None) -> Verdict:
-        """Return the verdict."""
+        """Return the verdict on the seed."""
         self.points.update(met(self.tables, self.ledger))
         return Verdict(
             seed=seed,
@@ -507,7 +508,7 @@ def play(
     dropped: tuple[tuple[int, int], ...] = (),
     trace: Callable[[str], None] | None = None,
 ) -> Verdict:
-    """Run one seed; the verdict reports a violated invariant or an exception."""
+    """Run one seed. The verdict reports a violated invariant or an exception."""
     node = Node(seed, left_out, dropped, trace)
     broken = None
     with small_turns(seed):

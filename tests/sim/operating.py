@@ -1,7 +1,7 @@
-"""Requests on existing runs: clear, mark and delete; drawn, and their invariant.
+"""Requests on existing runs (clear, mark, delete): how they are drawn, and their invariant.
 
-I22 of ``tests.sim.invariants``: a marked task has the requested state before its run continues, and
-so has a marked run; a deleted run is invisible; no other run is affected.
+I22 of ``tests.sim.invariants``: a marked task or run has the requested state before the run
+continues; a deleted run is invisible; no other run is affected.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Operator:
         )
 
     def mark(self) -> Mark | None:
-        """Return a request to mark tasks of a run, or now and then the run itself, or ``None``."""
+        """Return a request to mark tasks of a run or, now and then, the run itself; or ``None``."""
         rng = self._marks
         run = self._run(rng) if self._is_marker else None
         if run is None or rng.random() < 0.5:
@@ -86,7 +86,7 @@ class Operator:
         return Mark(run_id=run.run_id, state=state, tasks=tasks, map_index=child)
 
     def delete(self) -> DeleteRun | None:
-        """Return a request to delete a run, mostly an ended one, or ``None``."""
+        """Return a request to delete a run, usually one that has ended; or ``None``."""
         rng = self._deletes
         run = self._run(rng) if self._is_deleter else None
         if run is None or rng.random() < 0.3:
@@ -100,7 +100,7 @@ class Operator:
         return DeleteRun(run_id=run.run_id)
 
     def _markable(self, run: RunRow, names: Sequence[str]) -> tuple[str, ...]:
-        """Return those of these tasks that are neither in a loop nor part of a stream."""
+        """Return those of the named tasks that are neither in a loop nor part of a stream."""
         spec = self._tables.spec_of_run(run.run_no)
         return tuple(
             task.task_id
@@ -120,7 +120,7 @@ class Operator:
         return rng.choice(runs[-_NEWEST:]) if runs else None
 
     def _tasks(self, run: RunRow, rng: random.Random) -> tuple[tuple[str, ...], int]:
-        """Return one task, one child of it, or all tasks."""
+        """Return one task, one child of a mapped task, or all tasks of the run."""
         tables = self._tables
         names = [task.task_id for task in tables.spec_of_run(run.run_no).tasks]
         tasks = tuple(rng.sample(names, 1)) if rng.random() < 0.7 else ()
@@ -134,12 +134,12 @@ class Operator:
 
 
 def is_marked(row: TaskRow | TaskChange) -> bool:
-    """Return whether the end of a task was marked by a client."""
+    """Return whether a client has marked the task with its final state."""
     return row.failure is not None and row.failure.reason == MARKED
 
 
 def says(request: Request) -> tuple[str, RunState] | None:
-    """Return the run and the final state that a request marks, or ``None``."""
+    """Return the run and the final state if the request marks a whole run, or ``None``."""
     if isinstance(request, Mark) and not request.tasks:
         return request.run_id, _ENDS[request.state]
     return None
@@ -151,7 +151,7 @@ def says(request: Request) -> tuple[str, RunState] | None:
 def answers_hold(
     node: Any, inputs: Iterable[Input], batch: Batch, effects: Sequence[Effect]
 ) -> None:
-    """I22: check that the answers are true."""
+    """I22: check that the answers to requests are true."""
     for owed in node.tables.just_marked if not batch.is_empty else ():
         _stands_as_owed(node, owed)
     answers = {entry.ticket: entry for entry in effects if isinstance(entry, Acknowledge)}
@@ -208,7 +208,7 @@ def _stands_as_marked(node: Any, request: Mark, answer: Any, batch: Batch) -> No
 
 
 def _stands_as_owed(node: Any, owed: Clearing) -> None:
-    """Check that a mark is complete, unless the run was interrupted during it."""
+    """Check that a mark is complete, unless the run was cut short in the meantime."""
     mark, row = owed.mark, node.tables.runs[owed.run_no]
     assert mark is not None
     is_over = row.state in {RunState.CANCELLED, RunState.FAILED} or node.tables.said[row.run_id]

@@ -1,7 +1,7 @@
-"""An oracle for the outcome of tasks and runs, written in another way than ``core``.
+"""An oracle for the outcome of tasks and runs, independent of the code in ``core``.
 
-Trigger rules are evaluated over the list of the parents' states, not over counts. A run's outcome
-is evaluated over the final states of its tasks.
+Trigger rules are evaluated over the list of the parents' states, not over counts. The outcome of a
+run is evaluated over the final states of its tasks.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ _MOST = 10_000
 
 
 def per_dag(function: Callable[[DagSpec, int], T]) -> Callable[[DagSpec, int], T]:
-    """Cache a function that depends only on a DAG and a task index in it.
+    """Cache a function whose result depends only on a DAG and a task index in it.
 
-    DAGs are compared by identity: comparing their contents would take longer than most results.
+    DAGs are compared by identity, because comparing their contents would take longer than computing
+    most results.
     """
     known: dict[tuple[int, int], tuple[DagSpec, T]] = {}
 
@@ -86,7 +87,7 @@ def _asked(
 
 
 def _whole(instances: Sequence[TaskState]) -> TaskState:
-    """Return the combined state of a task's children."""
+    """Return the combined state of the children of a mapped task."""
     for state in (_F, TaskState.CANCELLED, _U):
         if state in instances:
             return state
@@ -128,7 +129,7 @@ def above(spec: DagSpec, task_index: int) -> set[int]:
 
 @per_dag
 def _setups_over(spec: DagSpec, task_index: int) -> list[int]:
-    """Return the setups whose scope includes a task."""
+    """Return the setups whose scope includes the task."""
     found = []
     for setup in sorted(p for p in above(spec, task_index) if spec.tasks[p].is_setup):
         teardowns = _teardowns_of(spec, setup)
@@ -144,7 +145,7 @@ def _teardowns_of(spec: DagSpec, setup: int) -> list[int]:
 
 @per_dag
 def _between(spec: DagSpec, teardown: int) -> list[int]:
-    """Return the tasks after a setup of this teardown and before the teardown."""
+    """Return the tasks that lie between a setup of this teardown and the teardown."""
     before = above(spec, teardown)
     setups = [p for p in spec.tasks[teardown].parents if spec.tasks[p].is_setup]
     return [p for p in sorted(before) if any(setup in above(spec, p) for setup in setups)]
@@ -167,7 +168,7 @@ def judge(rule: TriggerRule, parents: Sequence[TaskState]) -> str:
 
 
 def _early(rule: TriggerRule, *, good: int, bad: int, blocked: int, skipped: int) -> str | None:
-    """Return the decision, if there is one before all parents have ended."""
+    """Return the decision that can be made before all parents have ended, if any."""
     match rule:
         case _R.ALL_SUCCESS if bad or blocked:
             return "fail"

@@ -1,8 +1,8 @@
-"""Callbacks: drawn into DAGs, and their invariant.
+"""Callbacks: how they are drawn into DAGs, and their invariant.
 
 I20 of ``tests.sim.invariants``: an event of a task or run adds its callback to the outbox in the
-same commit, once, and nothing else does; only stored rows are handed out; and no row is deleted
-before it was handed out. L3: an outbox row waits only for rows that are handed out.
+same commit, once, and nothing else adds one; only stored rows are handed out; and no row is deleted
+before it was handed out. L3: an outbox row waits only behind rows that are handed out.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _RUN_EVENTS = {
 
 
 def perhaps_called(dags: list[DagSpec], seed: int) -> list[DagSpec]:
-    """Return DAGs with callbacks for some events of tasks and runs, or without any."""
+    """Return the DAGs, in some seeds with callbacks for some events of tasks and runs."""
     rng = random.Random(f"callbacks {seed}")
     return [_called(dag, rng) for dag in dags] if rng.random() < 0.5 else dags
 
@@ -54,7 +54,7 @@ def _drawn(rng: random.Random) -> CallbackSpec | None:
 
 
 def hold(node: Any, turn: Any) -> None:
-    """I20: check one commit."""
+    """I20: check a commit."""
     batch, tables = turn.batch, node.tables
     called = [
         msgspec.msgpack.decode(row.body, type=Callback)
@@ -83,7 +83,7 @@ def hold(node: Any, turn: Any) -> None:
 
 
 def what_is_owed_is_read(node: Any) -> None:
-    """L3: with an empty inbox, check that rows are read as soon as few are handed out."""
+    """L3: with an empty inbox, check that more rows are read as soon as few are handed out."""
     handed = Counter(kind for kind, _ in node.memory.outbox.values())
     stored = Counter(row.kind for row in node.tables.outbox.values())
     for kind, count in stored.items():
@@ -94,7 +94,7 @@ def what_is_owed_is_read(node: Any) -> None:
 
 
 def _of_tasks(node: Any, batch: Any) -> Counter[tuple[int, str]]:
-    """Return the callbacks that the steps of a batch require."""
+    """Return the callbacks that the steps of a batch must cause."""
     found: Counter[tuple[int, str]] = Counter()
     for task_no, state in batch.steps:
         row = node.tables.tasks[task_no]
@@ -130,7 +130,10 @@ def _of_runs(node: Any, turn: Any) -> Counter[tuple[int, str]]:
 
 
 def _as_before(node: Any) -> set[tuple[int, str]]:
-    """Return the previous ends of marked runs: a callback for the same end depends on details."""
+    """Return the ends that marked runs had before they were marked.
+
+    Whether an equal end causes a callback again depends on details, so it is not checked.
+    """
     marked = ((owed.run_no, owed.mark) for owed in node.tables.just_marked)
     return {
         (run_no, _RUN_EVENTS.get(mark.ended[0], ""))

@@ -1,4 +1,7 @@
-"""Tasks that depend on the previous run: drawn, and evaluated independently from the rows."""
+"""Tasks that depend on the previous run: how they are drawn, and their invariants.
+
+The invariants are evaluated from the rows alone.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,7 @@ def with_past(spec: DagSpec, rng: random.Random) -> DagSpec:
 
 
 def draw_date(rng: random.Random) -> int | None:
-    """Return a logical date for a requested run, in no particular order, or ``None``."""
+    """Return a random logical date for a requested run, or ``None``."""
     return rng.choice((None, _FIRST_DATE + _STEP_US * rng.randint(-3, 9)))
 
 
@@ -104,7 +107,7 @@ def _ended(tables: Any, row: RunRow) -> EndedRun:
 
 
 def _held(node: Any, run_no: int, task_index: int, without: Collection[int] = ()) -> RunRow | None:
-    """Return the previous run if it holds up a task, by the rows."""
+    """Return the previous run if it holds up the task according to the rows, or ``None``."""
     tables = node.tables
     row, spec = tables.runs[run_no], tables.spec_of_run(run_no)
     order = run_key(row)
@@ -144,7 +147,7 @@ def _went_well(node: Any, run: RunRow, task_index: int) -> bool:
 
 
 def is_excused(node: Any, run_no: int, task_index: int) -> bool:
-    """Return whether a task that may run by its rule waits for the previous run."""
+    """Return whether a task that its rule allows to run may wait for the previous run."""
     run = node.memory.runs.get(run_no)
     if run is not None and run.row.quarantine is not None and task_index in run.graph.past:
         return True  # the previous run is not looked up for a quarantined run
@@ -154,9 +157,10 @@ def is_excused(node: Any, run_no: int, task_index: int) -> bool:
 
 
 def nothing_starts_before_its_past(node: Any, batch: Batch) -> None:
-    """I21: check that the previous run held up no task that begins, then or now.
+    """I21: check that the previous run does not hold up a task that begins.
 
-    A run created in the same turn may be ordered before or after that.
+    A run created in the same turn is ignored, because it may have been created after the task
+    began.
     """
     made = {row.run_no for row in batch.new_runs}
     for run_no, task_index in sorted(_begun(node, batch)):
@@ -173,7 +177,7 @@ def _begun(node: Any, batch: Batch) -> set[tuple[int, int]]:
 
 
 def nobody_waits_for_what_ended_well(node: Any) -> None:
-    """L4: with an empty inbox, check that the previous run holds up each task that waits for it."""
+    """L4: with an empty inbox, check that tasks wait only for a previous run that blocks them."""
     for run in list(node.memory.runs.values()):
         if run.state is not RunState.RUNNING or run.row.quarantine is not None:
             continue
@@ -189,7 +193,7 @@ def nobody_waits_for_what_ended_well(node: Any) -> None:
 
 
 def _lacks_nothing(run: Any, task_index: int) -> bool:
-    """Return whether only the previous run keeps it, and no list is missing."""
+    """Return whether all parents have ended, so that only the previous run can hold up the task."""
     parents = run.graph.parents[task_index]
     return all(run.states[parent] >= TaskState.SUCCESS for parent in parents)
 
@@ -220,7 +224,10 @@ def _same_before(tables: Any, memory: Any, dag_id: str, key: RunKey) -> None:
 
 
 def _differ(one: EndedRun, other: EndedRun) -> bool:
-    """Return whether they differ. A run cut short is bad, in whatever state it was found."""
+    """Return whether two ended runs differ in anything but their state.
+
+    A run that was cut short is bad, whatever state was recorded for it.
+    """
     return (one.key, one.run_id, set(one.bad)) != (other.key, other.run_id, set(other.bad))
 
 
@@ -228,10 +235,11 @@ def _differ(one: EndedRun, other: EndedRun) -> bool:
 
 
 def note_begun(tables: Any, batch: Batch) -> None:
-    """Note the runs of a stored batch that may begin beyond the limit of their DAG.
+    """Record the runs of a stored batch that may begin beyond the limit of their DAG.
 
-    That is the oldest run of a DAG, if tasks of a running one depend on the previous run. Runs that
-    the same turn created after it do not count: it was the oldest when it began.
+    Such a run is the oldest unfinished one of its DAG, while a running run of the DAG has tasks
+    that depend on the previous run. Older runs that the same turn created after it do not count,
+    because it was the oldest when it began.
     """
     made = {row.run_no for row in batch.new_runs}
     begun = made | {row.run_no for row in batch.run_changes}
@@ -255,7 +263,7 @@ def note_begun(tables: Any, batch: Batch) -> None:
 
 
 def stuck(node: Any) -> list[int]:
-    """Return the runs that wait for a previous run that failed, or that is stuck itself.
+    """Return the runs that wait for a previous run that failed or is stuck itself.
 
     They have to be cancelled, because no client here clears the tasks they wait for.
     """

@@ -1,4 +1,4 @@
-"""Clients of the node: they start runs, change limits, edit DAG files, stop the node."""
+"""Clients of the node: they start runs, change limits, edit DAG files, and stop the node."""
 
 from __future__ import annotations
 
@@ -30,19 +30,22 @@ from tests.sim.workload import COUNTING, POOLS, SECOND, make_dag
 __all__ = ("UNREADABLE_DATE", "People", "Person")
 
 UNREADABLE_DATE: Any = "a time that is none"
-"""A logical date that no client can send: creating a run for it raises."""
+"""A logical date that no real client can send. Creating a run for it raises."""
 
 _BEYOND_ALL_DATES = 10**18
-"""A logical date outside the calendar: a run for it is refused."""
+"""A logical date outside the calendar. A run for it is refused."""
 
 _RAISES_FROM = 10_000
-"""Smaller seeds stay unchanged: tests have chosen them for the cases that occur in them."""
+"""The first seed that uses the unreadable date.
+
+Lower seeds were chosen by tests for the cases that occur in them.
+"""
 
 _LONGEST_GRACE_US = 30 * SECOND
 
 
 class File:
-    """A DAG file: its current content, and earlier ones."""
+    """A DAG file: its current content, and its earlier versions."""
 
     def __init__(self, spec: DagSpec) -> None:
         self.name = spec.file
@@ -59,7 +62,7 @@ class File:
             self.versions.append((version, dags))
 
     def parsed(self) -> Input:
-        """Return what the catalog reports of the file."""
+        """Return the report of the catalog on the file."""
         if self.state == "gone":
             return FileDeleted(self.name)
         if self.state == "broken":
@@ -78,7 +81,7 @@ class Person:
         self._poisoning = random.Random(f"poisoned {node.seed}")
 
     def run(self) -> Request:
-        """Return a request to start a run, now and then one that cannot be created."""
+        """Return a request to start a run, sometimes one that cannot be created."""
         rng = self._node.rng
         key = rng.choice((None, rng.choice(KEYS)))
         conf = rng.choice((None, None, None, b"\xc1"))
@@ -90,7 +93,11 @@ class Person:
         return CreateRun(dag_id=dag_id, key=key, conf=conf, logical_date=date)
 
     def event(self) -> Request | None:
-        """Emit an event; ``None`` if its request was already met, which the API answers itself."""
+        """Return a request to emit an event.
+
+        Return ``None`` if an event with the same request key exists: then the API itself would
+        answer.
+        """
         rng, tables = self._node.rng, self._node.tables
         name, request = rng.choice(("t0", "t1")), rng.choice((None, *KEYS))
         known = {(row.name, row.request) for row in tables.named_events.values()}
@@ -99,7 +106,7 @@ class Person:
         return EmitEvent(name=name, key=None, data=b"\xc0", request=request)
 
     def meddling(self) -> Request:
-        """Return a request to cancel, to pause, or to change a pool or a secret."""
+        """Return a request to cancel, to pause or unpause, or to change a pool or a secret."""
         rng, tables = self._node.rng, self._node.tables
         runs = [tables.runs[no].run_id for no in tables.unfinished()]
         match rng.choice(("cancel", "pause", "resume", "pool", "pool", "value")):
@@ -136,7 +143,7 @@ class People:
         self._rewriting = random.Random(f"rewritten {node.seed}")
 
     def arrive(self) -> None:
-        """Start with an incarnation: its catalog parses the files, and clients act."""
+        """Let the catalog of a new incarnation parse the files, and let the clients act."""
         self._node.after(0, self._parse)
         self._arm()
 
@@ -174,18 +181,18 @@ class People:
         self._arm()
 
     def _notice(self) -> None:
-        """Report damage, as a check of the database may."""
+        """Now and then report damage, as a check of the database could."""
         if self._noticing.random() < 0.1 and self._node.faults.is_asked():
             self._node.say(AlertRaised(reason="damaged", message="page 7"))
 
     def _wishes(self) -> Iterator[Request | None]:
-        """Yield the requests that are drawn from random generators of their own."""
+        """Yield the requests that have their own random generators."""
         operator = self._operator
         yield from (operator.clear(), operator.mark(), operator.delete())
         yield from (self._sender.event(), self._filler.wish(self._node.wall()))
 
     def _ask(self, wish: Request) -> None:
-        """Send a request, twice if it has a key."""
+        """Send a request, or send it twice if it has an idempotency key."""
         if said := says(wish):
             run_id, state = said
             self._node.tables.said[run_id].add(state)
@@ -215,7 +222,10 @@ class People:
         self._node.say(file.parsed())
 
     def _rewritten(self, file: File) -> tuple[str, tuple[DagSpec, ...]]:
-        """Return a new version: other tasks and limits, perhaps another schedule if it had one."""
+        """Return a new version with other tasks and limits, and perhaps another schedule.
+
+        A DAG without a schedule remains without one.
+        """
         old = file.dags[0]
         new = make_dag(old.dag_id, self._node.rng)
         if self._node.has_past and self._node.dated.random() < 0.7:

@@ -1,8 +1,8 @@
-"""A trigger host inside the same event loop: the real role behind a delayed pipe.
+"""A trigger host inside the same event loop: the real code behind a delayed pipe.
 
-``Triggerer`` and ``SharedHost`` on the daemon's side, the frames in between, and
-``worker.triggerer`` with its supervisor on the other side are real. The socket, the process and the
-few lines that pass commands to the role are replaced.
+Real are ``Triggerer`` and ``SharedHost`` on the daemon's side, the frames in between, and
+``worker.triggerer`` with its supervisor on the other side. Replaced are the socket, the process,
+and the few lines that pass commands to the host.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ __all__ = ("ChildrenOfRole", "InlineChild", "InlineChildren", "host_clock")
 
 LAGS = (0.0, 0.0, 0.0, 0.001, 0.05, 2.0)
 HANGS_SECONDS = (1.0, 60.0, 10_000.0)
-"""The last is longer than the daemon tolerates."""
+"""How long a host hangs. The daemon does not tolerate the longest of these times."""
 
 ABANDONED = 4
 ATTEMPTS = 10
@@ -60,7 +60,7 @@ _reports = msgspec.msgpack.Decoder(list[Report])
 
 
 class Surroundings(Stage, Protocol):
-    """The interface of the simulated node that a process uses."""
+    """The part of the simulated node that a process uses."""
 
     seed: int
 
@@ -84,7 +84,7 @@ def host_clock(now: Callable[[], int]) -> Iterator[None]:
 
 
 class _Runs:
-    """A host's knowledge of runs without DAG files: only their tasks."""
+    """The runs as a host knows them, but without DAG files: only their tasks."""
 
     def __init__(self, world: Surroundings) -> None:
         self._world = world
@@ -96,19 +96,19 @@ class _Runs:
         """See ``worker.task.arguments``."""
 
     def of(self, start: StartTask) -> Any:
-        """See ``worker.task.arguments``; the DAG node is what ``_pack`` needs."""
+        """See ``worker.task.arguments``. The DAG node is what ``_pack`` expects."""
         node = partial(result_of_start, self._world)
         return SimpleNamespace(dag=SimpleNamespace(nodes={start.task_index: (node, start)}))
 
 
 def _pack(node: Any, start: StartTask, payload: object, results: Path) -> Packed:
-    """See ``worker.task.outcome``: return the result that the seed has for this start."""
+    """See ``worker.task.outcome``. Return the result that the seed has for this start."""
     result, _ = node
     return Packed(*result(_as_host(start)))
 
 
 def _as_host(start: StartTask) -> StartTrigger:
-    """Return an assignment for this start, as far as its result depends on it."""
+    """Return an assignment that contains what the result of this start depends on."""
     return StartTrigger(
         trigger_no=-1,
         assignment_id=-1,
@@ -125,7 +125,7 @@ def _as_host(start: StartTask) -> StartTrigger:
 
 
 class _Maker:
-    """Makes triggers as the real one does, and those of a start without its DAG file."""
+    """Makes triggers as the real factory does, and makes start triggers without a DAG file."""
 
     def __init__(self, real: TriggerMaker, world: Surroundings) -> None:
         self._real = real
@@ -162,8 +162,8 @@ class InlineChildren:
     """The part of ``Children`` that a shared host uses.
 
     Attributes:
-        born: All children so far. References stay because a garbage collection would close them
-            at a time that the seed does not determine.
+        born: All children so far. The references prevent garbage collection, which would close the
+            children at a time that the seed does not determine.
     """
 
     def __init__(self, world: Surroundings, clock: Clock) -> None:
@@ -210,7 +210,7 @@ class InlineChildren:
 
 
 class _Line(ReportBuffer):
-    """Asks to be replaced sooner than the real one, and ends no process of ours."""
+    """A report buffer that asks earlier to be replaced, and kills only its simulated child."""
 
     def __init__(self, child: InlineChild) -> None:
         super().__init__()
@@ -223,7 +223,7 @@ class _Line(ReportBuffer):
 
 
 class ChildrenOfRole:
-    """The children of one host, which knows only what kind of host it is."""
+    """The children of one host, which knows only the kind of its host."""
 
     def __init__(self, children: InlineChildren, role: str) -> None:
         self._children = children
@@ -236,7 +236,7 @@ class ChildrenOfRole:
 
 
 class InlineChild:
-    """See ``Child``. After a kill, only reports that had already left it are received."""
+    """See ``Child``. After a kill, only reports that the child had already sent are received."""
 
     pid = 0
     log_nonce = "nonce"
@@ -292,11 +292,11 @@ class InlineChild:
         self._later(lambda: self._end(last))
 
     def hosted(self) -> set[int]:
-        """Return its triggers; none if it is dead."""
+        """Return the hosted triggers, or none if the child is dead."""
         return set() if self._is_dead or self._role is None else set(self._role._hosted)
 
     def watches(self) -> dict[HostedWatch, set[int]]:
-        """Return its shared pollers with the runs that wait in each; none if it is dead."""
+        """Return the shared pollers with the runs that wait in each, or none after death."""
         found: dict[HostedWatch, set[int]] = {}
         hosted = {} if self._is_dead or self._role is None else self._role._hosted
         for one in hosted.values():
@@ -305,7 +305,7 @@ class InlineChild:
         return found
 
     def loop_seconds(self) -> float:
-        """See ``Child``; nothing here uses any processor time."""
+        """See ``Child``. Nothing here uses any processor time."""
         return 0.0
 
     def culprit(self) -> int:
@@ -319,7 +319,7 @@ class InlineChild:
         return Failure(type="Died", message=f"it was {reason}", reason=reason)
 
     def abandon(self) -> None:
-        """Kill it and drop its further reports."""
+        """Kill the child and drop its further reports."""
         self._is_released = True
         self.kill()
 
@@ -390,7 +390,7 @@ class InlineChild:
         supervisor.start = noting
 
     def _look_for_two(self, command: StartTrigger) -> None:
-        """Check that a trigger runs in one assignment at a time: older ones must be ending."""
+        """Check that no older assignment of the trigger is running, unless it is ending."""
         for guest in self._guests:
             if not isinstance(guest, HostedTrigger) or guest.number != command.trigger_no:
                 continue
@@ -411,7 +411,7 @@ class InlineChild:
             self._later(self._go_on, rng.choice(HANGS_SECONDS))
 
     def _stall(self, command: StartTrigger) -> None:
-        """Report that a step of the trigger blocked the loop, as the watchdog would."""
+        """Report that a step of the trigger has blocked the loop, as the watchdog would."""
         if self._is_dead or self._is_released:
             return
         self._incidents += 1
@@ -439,7 +439,7 @@ class InlineChild:
 
 
 def _close(coroutine: Any) -> None:
-    """Close a coroutine whose cleanup awaits several times."""
+    """Close a coroutine, even if its cleanup awaits several times."""
     for _ in range(ATTEMPTS):
         try:
             coroutine.close()
@@ -449,7 +449,7 @@ def _close(coroutine: Any) -> None:
 
 
 class _Link:
-    """The link through which a line sends."""
+    """The link through which a report buffer sends."""
 
     def __init__(self, child: InlineChild) -> None:
         self._child = child

@@ -1,7 +1,7 @@
 """Functions that raise, at the second level: drawn, and reported by the real ``run_body``.
 
-Workers are actors, so that an exception that ends a process ends nothing here. The code from the
-exception of a body to its report is the real one.
+The workers are actors, so an exception that would end a process ends nothing here. The code that
+turns the exception of a body into a report is the real one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _KINDS = sorted(RAISED)
 
 
 class _Runs:
-    """The run of a task that raises: the part that a body without arguments needs."""
+    """The run of a task that raises, reduced to what a body without arguments needs."""
 
     def __init__(self, kind: str) -> None:
         def raises() -> None:
@@ -74,7 +74,7 @@ def as_run(report: Failed, rng: random.Random) -> Failed:
 
 
 def _says_nothing(problem: BaseException) -> None:
-    """Suppress the traceback."""
+    """Print no traceback."""
 
 
 def _asks_nothing(run_no: int, kind: str, body: bytes) -> Reply:

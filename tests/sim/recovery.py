@@ -1,4 +1,4 @@
-"""Invariants of the memory: it matches the rows, and is empty in the end."""
+"""Invariants of the memory: it matches the rows, and is empty at the end of a seed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,10 @@ def memory_is_what_rows_say(node: Any) -> None:
 
 
 def _same_owed(node: Any) -> None:
-    """Check that outbox rows are in memory or counted there, and handed-out rows come first."""
+    """Check that each outbox row is in memory or counted there.
+
+    Rows that are handed out precede the waiting rows of their kind.
+    """
     known, stored = node.memory.outbox, node.tables.outbox
     armed, counts = node.tables.owed()
     if not set(known) <= set(stored) or not {row.outbox_no for row in armed} <= set(known):
@@ -101,7 +104,7 @@ def _same_run(run: Run, fresh: Run) -> None:
 
 
 def _same_clearing(run: Run, fresh: Run) -> None:
-    """Compare the cleared tasks that are pending with a row, and the remaining clear."""
+    """Compare the cleared tasks that have a pending row, and the remaining part of the clear."""
     if run.clearing != fresh.clearing:
         raise Broken("restore", f"run {run.run_no} clearing: {run.clearing}, {fresh.clearing}")
     for name in ("cleared", "removed"):
@@ -159,12 +162,15 @@ def _handled(task: TaskInstance) -> list[Any]:
 
 
 def _readable(row: TriggerRow) -> TriggerRow | None:
-    """Return a row without its encrypted part, for which a life may lack the key."""
+    """Return a row without its encrypted part, because a life may lack the key to decrypt it."""
     return msgspec.structs.replace(row, kwargs=None)
 
 
 def _judged(run: Run, fresh: Run) -> list[int]:
-    """Return the states of its tasks, without resumed fan-outs that depend on the previous run."""
+    """Return the states of a run's tasks for comparison.
+
+    Resumed fan-outs that depend on the previous run are left out.
+    """
     asked = {
         task_index
         for task_index, group in fresh.groups.items()
@@ -174,7 +180,7 @@ def _judged(run: Run, fresh: Run) -> list[int]:
 
 
 def _coarse(state: int) -> int:
-    """Return a coarse state: all active states are equal, as only the task object knows which."""
+    """Return the state, or QUEUED for every active one: only the task object distinguishes them."""
     return state if state >= TaskState.SUCCESS or state == TaskState.PENDING else TaskState.QUEUED
 
 
@@ -205,7 +211,7 @@ def nothing_left(node: Any) -> None:
 
 
 def unfinished(node: Any) -> str:
-    """Describe the state of everything unfinished."""
+    """Describe everything that is unfinished."""
     lines = []
     for run_no in node.tables.unfinished():
         run = node.memory.runs.get(run_no)

@@ -1,8 +1,8 @@
-"""Workers of another executor, simulated: they come up by demand, and die or are lost any moment.
+"""Workers of another executor, simulated. They start on demand, and may die or be lost at any time.
 
 They keep the guarantees of a backend and of the daemon's side of it, and no others: the death of a
-worker is reported before or after what became of its tries; a try that is sent to a dead worker is
-returned; a lost worker continues its tries, and is back or dies.
+worker is reported before or after the fate of its tries; a try sent to a dead worker is returned; a
+lost worker continues its tries, and either comes back or dies.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = (
 )
 
 FROM = 4_000
-"""The first seed that draws it: tests and planted bugs have chosen smaller ones for their cases."""
+"""The first seed that may use them: lower seeds were chosen by tests and planted bugs."""
 
 FAR, FAR_WORKERS = "far", 3
 LIMITS = {FAR: FAR_WORKERS}
@@ -72,7 +72,7 @@ def _far(task: TaskSpec, rng: random.Random) -> TaskSpec:
 
 
 class FarWorker(Worker):
-    """A worker with one process. When that dies, its number never comes again."""
+    """A worker with one process. After the process has died, the number is never reused."""
 
     def __init__(self, far: FarWorkers, number: int, spec: WorkerSpec, stage: Stage) -> None:
         super().__init__(stage)
@@ -130,7 +130,7 @@ class FarWorker(Worker):
             self.end()
 
     def end(self) -> None:
-        """End the process, and report that, unless it is reported."""
+        """End the process, and report its end unless that was reported already."""
         self._report_end()
         self._life += 1
         self._far.gone(self)
@@ -146,7 +146,7 @@ class FarWorkers:
     """A backend, and the daemon's side of it.
 
     Args:
-        slots: Returns the slots of the engine, to compare what it knows.
+        slots: Returns the engine's slots, to compare them with the state here.
     """
 
     def __init__(self, stage: Stage, first_no: int, slots: Callable[[], Slots]) -> None:
@@ -176,7 +176,7 @@ class FarWorkers:
                 self.retire(effect)
 
     def set_demand(self, effect: SetWorkerDemand) -> None:
-        """Start what is missing."""
+        """Start the workers that are missing."""
         self._demand = {demand.spec: demand.count for demand in effect.demands}
         for spec, count in self._demand.items():
             if not 1 <= count <= FAR_WORKERS or spec.executor != FAR:
@@ -206,12 +206,12 @@ class FarWorkers:
         self._workers[number] = FarWorker(self, number, spec, self._stage)
 
     def gone(self, worker: FarWorker) -> None:
-        """Replace a dead worker if it is demanded."""
+        """Replace a dead worker if it is still demanded."""
         if self._workers.pop(worker.number, None) is not None:
             self._fill()
 
     def start(self, effect: StartTry) -> None:
-        """Run a try in its worker, or return it because the worker is dead."""
+        """Run a try in its worker, or return it if the worker is dead."""
         known = self._slots().remote.find(effect.worker)
         if known is None or known.is_leaving or known.is_lost:
             raise Broken("I27 workers", f"worker {effect.worker} gets a try, and may not")
@@ -234,7 +234,7 @@ class FarWorkers:
             self._workers[effect.worker].stop((effect.task_no, effect.start_no))
 
     def recall(self, effect: RecallTries) -> None:
-        """Return the tries that have not begun."""
+        """Return those of the given tries that have not begun."""
         if effect.worker in self._workers:
             self._workers[effect.worker].recall(effect.tries)
 
@@ -247,10 +247,10 @@ class FarWorkers:
             self._stage.after(0, worker.end)
 
     def nothing_left(self) -> None:
-        """Check that no try is left in the end.
+        """Check that no try is left at the end of a seed.
 
         Raises:
-            Broken: If one is.
+            Broken: If a worker still has a try.
         """
         busy = [worker.number for worker in self._workers.values() if worker.is_busy]
         if busy:
@@ -258,9 +258,9 @@ class FarWorkers:
 
 
 def starts_are_stored_with_their_workers(node: Any, turn: Any) -> None:
-    """I28: check that a start in a remote worker is stored with it once the start begins.
+    """I28: check that a start in a remote worker is stored with its worker once the start begins.
 
-    An unclaimed start begins when it is sent, a claimed one when its task is seen running.
+    An unclaimed start begins when it is sent, a claimed start when its task is seen running.
     """
     known, first = node.tables.try_workers, len(node.slots.workers)
     begun = {(one.start.task_no, one.start.start_no) for one in turn.starts if not one.claimed}
@@ -277,9 +277,9 @@ def starts_are_stored_with_their_workers(node: Any, turn: Any) -> None:
 
 
 def nobody_waits_unasked(node: Any) -> None:
-    """L3: with an empty inbox, check that a worker is asked for if a task waits for one.
+    """L3: with an empty inbox, check that a worker is demanded while a task waits for one.
 
-    A task that waits beside an idle worker of its spec has other code, or its worker is lost.
+    Also check that the first task of a queue does not wait beside an idle worker that fits it.
     """
     slots, memory = node.slots, node.memory
     is_on_trial = memory.trial is not None and memory.trial.groups
@@ -301,7 +301,7 @@ def nobody_waits_unasked(node: Any) -> None:
 
 
 def _may_start(entry: Any, slots: Slots) -> bool:
-    """Return whether an entry still waits, and nothing but a worker is missing, as far as seen."""
+    """Return whether an entry still waits and, as far as can be seen here, lacks only a worker."""
     run = entry.run
     if not still_waits(entry) or run.spec.max_active_tasks is not None:
         return False

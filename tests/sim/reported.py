@@ -1,7 +1,7 @@
-"""Converts reports of actors into reports of real code, for the second level.
+"""Conversion of reports by actors into reports by real code, for the second level.
 
-Their triggers become ones that a real host can run, exceptions go through the real end of a try,
-and large results are stored in files.
+Triggers become triggers that a real host can run, exceptions go through the real end of a try, and
+large results are stored in files.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from tests.sim.script import UNSTORABLE, plan_of
 __all__ = ("Reports",)
 
 _ENDS = ("",) * 8 + ("failed", "skipped")
-"""Result of an event: the task resumes, or ends."""
+"""How an event ends its task; an empty entry resumes the task instead."""
 
 
 class Reports:
-    """Converts a report in the same way however often it is repeated.
+    """Converts reports. A repeated report is converted in the same way.
 
     Attributes:
         spoilt: Runs with a result that cannot be stored.
@@ -73,7 +73,7 @@ class Reports:
             return report
 
     def _leave_result(self, report: Succeeded) -> None:
-        """Write the result as a large one, too, unless its run is deleted."""
+        """Write the result as a large one as well, unless its run is deleted."""
         node, row = self._node, self._node.tables.tasks.get(report.task_no)
         if report.body == UNSTORABLE:
             self.spoilt.add(node.tables.tasks[report.task_no].run_no)
@@ -81,7 +81,7 @@ class Reports:
             node.files.leave(row.run_no, report.task_no, report.start_no)
 
     def _with_trigger(self, report: Deferred) -> Deferred:
-        """Replace the trigger, by the same one for the same start."""
+        """Replace the trigger. Each start always gets the same one."""
         start = f"{self._node.seed} {report.task_no} {report.start_no}"
         class_path, kwargs = misbehaving.draw(
             random.Random(start),

@@ -1,4 +1,4 @@
-"""Compares the database with the tables of dictionaries, row by row."""
+"""Comparison of the database with the tables of the model, row by row."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _SHOWN = 5
 
 
 def differences(raw: Any, known: Tables, vault: Vault) -> list[str]:
-    """Return how the database differs from the expected rows; the first few of each table.
+    """Return how the database differs from the expected rows: the first few differences per table.
 
     Args:
-        raw: A connection to it.
-        vault: With all keys ever used.
+        raw: A connection to the database.
+        vault: A vault with all keys that were ever used.
     """
     found = [] if (at := standing(raw)[1]) == known.commit_no else [f"stands at {at}"]
     for table, read, wanted in _compared(known, vault):
@@ -36,7 +36,7 @@ def differences(raw: Any, known: Tables, vault: Vault) -> list[str]:
 
 
 def standing(raw: Any) -> tuple[int, int]:
-    """Return the epoch and the commit number of the node; zeros before it was claimed."""
+    """Return the epoch and the commit number of the node, or zeros before it was claimed."""
     found = raw.execute("SELECT epoch, commit_no FROM node").fetchone()
     return (0, 0) if found is None else found
 

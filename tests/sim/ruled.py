@@ -1,6 +1,6 @@
-"""Invariants of the consequences of ended tasks: for the tasks after them, and for their run.
+"""Invariants of what ended tasks cause: in the tasks after them, and in their run.
 
-They belong to the numbered ones of ``tests.sim.invariants``.
+Their numbers are those of ``tests.sim.invariants``.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def runs_end_with_their_tasks(node: Any, run_no: int) -> None:
 
 
 def _was_cut_short(node: Any, run_no: int) -> bool:
-    """Return whether it was cancelled, marked or timed out, so that tasks may not have ended."""
+    """Return whether a run was cancelled, marked or timed out, possibly with unfinished tasks."""
     row = node.tables.runs[run_no]
     if row.state is RunState.CANCELLED or row.state in node.tables.said[row.run_id]:
         return True
@@ -51,14 +51,14 @@ def _was_cut_short(node: Any, run_no: int) -> bool:
 
 
 def _was_ever_cut_short(node: Any, row: RunRow) -> bool:
-    """Return whether it was ever cut short, also if it has continued since."""
+    """Return whether a run was ever cut short, even if it has continued since."""
     tables = node.tables
     was_cancelled = RunState.CANCELLED in tables.ends[row.run_no]
     return was_cancelled or bool(tables.said[row.run_id]) or row.run_id in tables.timed_out
 
 
 def _states(node: Any, row: RunRow) -> list[TaskState]:
-    """Return one state per task of the DAG. A fan-out has a final one once all children ended."""
+    """Return one state per task of the DAG: a final one for a fan-out once all children ended."""
     spec = _spec(node, row.run_no)
     rows: defaultdict[int, list[TaskRow]] = defaultdict(list)
     for task_row in node.tables.present(row.run_no):
@@ -120,8 +120,8 @@ def tasks_start_when_their_rule_says(node: Any, run_no: int) -> None:
 def _follows(row: TaskRow, *, was_cleared: bool) -> bool:
     """Return whether the state of a task must follow from the current states of its parents.
 
-    After a clear, no final state must, as it may be older. After a mark, a task that has run or was
-    marked itself keeps its state.
+    After a clear, that holds for no final state, because it may be older. After a mark, a task that
+    has run or was marked itself keeps its state.
     """
     if was_cleared or operating.is_marked(row):
         return False
@@ -147,7 +147,7 @@ def _judged(
         said = said if flowing is None or said == "run" else flowing
     where = f"run {run_no}, task {task_index} with {task.rule} over {[s.label for s in parents]}"
     if not rows and (run_no, task_index) not in node.tables.widths:
-        # A task with rule ALWAYS is evaluated when a parent ends, not before.
+        # A task with rule ALWAYS is evaluated when a parent ends, not earlier.
         rules = {task.rule, *(group.rule for group in task.groups)}
         is_stream = streaming.source_of(spec, task_index) >= 0
         lacking = not is_stream and _lacks_a_list(task, instances)
@@ -180,7 +180,7 @@ def _judged(
 
 
 def _lacks_a_list(task: TaskSpec, instances: list[list[TaskState]]) -> bool:
-    """Return whether a list that a task expands over is not known yet."""
+    """Return whether a list that the task expands over is not known yet."""
     sources = () if task.mapped is None else task.mapped.sources
     lists = [leaf for source in sources for leaf in following.leaves(source)]
     above = [instances[leaf.task_index] for leaf in lists if leaf.task_index >= 0]
@@ -190,7 +190,7 @@ def _lacks_a_list(task: TaskSpec, instances: list[list[TaskState]]) -> bool:
 def _flowing(
     node: Any, run_no: int, task_index: int, instances: list[list[TaskState]]
 ) -> str | None:
-    """Return ``run`` if the rule allows it for an active stream, as if that had succeeded."""
+    """Return ``run`` if the rule would allow it once the active stream succeeded, else ``None``."""
     tables, spec = node.tables, _spec(node, run_no)
     source = streaming.source_of(spec, task_index)
     maker = tables.tasks.get(tables.runs[run_no].first_task_no + source)

@@ -1,7 +1,7 @@
-"""The durable calls of a coroutine, drawn from the seed: the same in each execution.
+"""The durable calls of a coroutine, drawn from the seed: the same ones in each execution.
 
 On a replay, a call is compared by its kind and name, as in the real host. Another *edition* of the
-code keeps some of the first calls and makes others after them.
+code keeps some of the first calls and makes different calls after them.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ __all__ = (
 WAITS = ("wait", "any_of", "all_of")
 SLEEP = "sleep"
 CANARY = b"canary-in-the-mine"
-"""Stands for a secret: user code passes it to its triggers, and it must be encrypted."""
+"""Stands for a secret. User code passes it to its triggers, and it must be encrypted."""
 
 UNSTORABLE = b"unstorable"
-"""A result that the tables of the first level refuse, every time."""
+"""A result that the tables of the first level always refuse."""
 
 _KINDS = (
     *(("step",) * 5 + ("now", "wait", "wait", "any_of", "all_of", "sleep", "stream", "stream")),
@@ -47,10 +47,11 @@ class StreamPlan(msgspec.Struct, frozen=True):
     """The course of a stream.
 
     Attributes:
-        keyed: Each event has a key. Without keys, a later assignment yields the events again.
+        keyed: Whether each event has a key. Without keys, a later assignment yields the events
+            again.
         count: Number of events.
-        ends: ``end``, ``fail`` or ``hang``.
-        window: How far it may run ahead of the store.
+        ends: How the stream ends: ``end``, ``fail`` or ``hang``.
+        window: How many events the stream may be ahead of the store.
     """
 
     keyed: bool
@@ -67,9 +68,9 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
         stream: The ordinal of the call that opened the stream it reads.
         timeout_us: Timeout of the wait.
         is_caught: Whether the coroutine continues if the call fails.
-        topic: Of the event it emits or waits for.
-        dag: Number of the DAG it runs.
-        approvals: How many people must approve a question; 0 for one with a form.
+        topic: The topic of the event that it emits or waits for.
+        dag: The number of the DAG that it runs.
+        approvals: How many people must approve a question; 0 for a question with a form.
         has_default: Whether a question has a default.
     """
 
@@ -87,9 +88,9 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Carried(msgspec.Struct):
-    """The fields of a trigger: a secret, a token of its owner, and the plan if it is a stream.
+    """The fields of a trigger: a secret, a token of its owner, and a plan if it is a stream.
 
-    A trigger of a named event has the topic, and the event after which it waits.
+    The trigger of a named event also has a topic, and the event after which it waits.
     """
 
     password: str
@@ -106,13 +107,13 @@ def carried(
     topic: str = "",
     after: int = -1,
 ) -> bytes:
-    """Return the fields of a trigger. Its events carry the token, so that they are recognized."""
+    """Return the fields of a trigger. Its events carry the token, by which they are recognized."""
     fields = _Carried(CANARY.decode(), list(token), plan, topic, after)
     return msgspec.msgpack.encode(fields)
 
 
 def topic_of(kwargs: bytes) -> tuple[str, int]:
-    """Return the topic a trigger waits for, and the event after which it waits."""
+    """Return the topic that a trigger waits for, and the event after which it waits."""
     fields = msgspec.msgpack.decode(kwargs, type=_Carried)
     return fields.topic, fields.after
 
@@ -189,7 +190,10 @@ def _stream(rng: random.Random, edition: str, *, is_patient: bool) -> Call:
 
 
 def _next(calls: list[Call], stream: int, rng: random.Random) -> Call:
-    """Read an event. A stream that may hang has a timeout; otherwise all would end in it."""
+    """Return a call that reads an event.
+
+    A stream that may hang gets a timeout; otherwise every coroutine would end up waiting in it.
+    """
     plan = calls[stream].plan
     assert plan is not None
     timeout = 20 * SECOND if plan.ends == "hang" else rng.choice((None, None, 2 * SECOND))

@@ -1,7 +1,7 @@
-"""A store whose commits may fail, and that makes attempts a real store must withstand.
+"""A store whose commits may fail, and that attempts writes that a real store must refuse.
 
-After a batch that must be refused, because its node was replaced or a guard does not hold, it
-checks that the database is unchanged.
+A batch must be refused if its node was replaced or a guard does not hold. After such a batch, the
+store checks that the database is unchanged.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.sim.tables import Tables, check_content
 __all__ = ("Crash", "ShakyStore", "with_a_wrong_guard")
 
 _QUIET_COMMITS = 1_100
-"""More commits than a turn that is rolled back needs for its inputs one by one."""
+"""More commits than a rolled-back turn needs to process its inputs one by one."""
 _STATEMENTS = 9  # approximate number of statements of a batch
 _DELAYS_SECONDS = (0.001, 0.3, 0.3, 7.0, 90.0)
 _LOOKS = 0.03
@@ -36,11 +36,11 @@ _NOWHERE = 10**15
 
 
 class Crash(Exception):
-    """The node dies now."""
+    """Raised where the node dies."""
 
 
 class World(Protocol):
-    """The interface of the simulated node that a store uses."""
+    """The part of the simulated node that a store uses."""
 
     rng: random.Random
     points: Counter[str]
@@ -58,7 +58,7 @@ class World(Protocol):
 
 
 class ShakyStore:
-    """Wraps a store. A write may fail, be refused, or its reply may be delayed or lost."""
+    """Wraps a store. A write may fail or be refused, and its reply may be delayed or lost."""
 
     def __init__(self, disk: Disk, world: World) -> None:
         self._disk = disk
@@ -84,7 +84,7 @@ class ShakyStore:
     # ── a new node ──────────────────────────────────────────────────────────────────────
 
     async def claim(self, about: NodeFacts | None = None) -> Claim:
-        """See ``Store``; the reply may be lost."""
+        """See ``Store``. The reply may be lost."""
         claim = await self._disk.store.claim()
         if claim.epoch <= self._epoch or claim.commit_no != self._world.tables.commit_no:
             self._breaks("I3 fence", f"claimed {claim} after epoch {self._epoch}")
@@ -121,7 +121,7 @@ class ShakyStore:
     # ── a commit ────────────────────────────────────────────────────────────────────────
 
     async def commit(self, batch: Batch) -> None:
-        """See ``Store``; after a refusal, some commits are not refused."""
+        """See ``Store``. After a refusal, some commits are certain not to be refused."""
         self._reachable()
         try:
             check_content(batch)
@@ -182,8 +182,8 @@ class ShakyStore:
     async def _lose_to_another(self, batch: Batch) -> None:
         """Let another node take over during this commit.
 
-        Either this node continues at once and must notice; or it is paused and continues long after
-        the other has begun to write.
+        Either this node continues at once and must notice; or it is paused, and continues long
+        after the other node has begun to write.
         """
         store = self._disk.another_store(self._epoch)
         if self._world.rng.random() < 0.5:
@@ -209,7 +209,7 @@ class ShakyStore:
         self._compare("after a fenced commit")
 
     async def _hand_over_wrongly(self, batch: Batch) -> None:
-        """Commit the batch with one wrong guard: all of it must be refused."""
+        """Try to commit the batch with one wrong guard: the whole batch must be refused."""
         wrong = with_a_wrong_guard(batch, self._world.rng, self._world.tables)
         try:
             await self._disk.store.commit(wrong)
@@ -223,7 +223,7 @@ class ShakyStore:
             raise BatchRefused("a guard did not hold")
 
     async def _cut_power(self, batch: Batch) -> None:
-        """Cut the power at one of the statements: the batch must be stored as a whole or not."""
+        """Cut the power at one of the statements. The batch must be stored completely or not."""
         disk, rng = self._disk, self._world.rng
         before = disk.log_bytes()
         allowed = {batch.number}
@@ -246,7 +246,7 @@ class ShakyStore:
         raise Crash
 
     def _compare(self, when: str) -> None:
-        """Compare every row of the database with the tables of dictionaries."""
+        """Compare every row of the database with the tables of the model."""
         disk = self._disk
         odd = differences(disk.raw, self._world.tables, disk.everything)
         if odd:
@@ -259,7 +259,7 @@ class ShakyStore:
 
 
 def _takes_events_of_triggers(batch: Batch) -> bool:
-    """Return whether it stores events of DAG triggers, for which no request is pending."""
+    """Return whether the batch stores events of DAG triggers, for which no request is pending."""
     events = batch.of_dags.events
     return bool(events) and all(event.asset is None for event in events)
 
@@ -283,7 +283,7 @@ def with_a_wrong_guard(batch: Batch, rng: random.Random, tables: Tables) -> Batc
 
 
 def _wrong_calls(batch: Batch) -> list[Batch]:
-    """Add an answer to a call never made, or consume an event that never came."""
+    """Return batches with an answer to a call never made, or a consumed event that never came."""
     replace = msgspec.structs.replace
     wrong = []
     if batch.record_changes:
@@ -295,7 +295,7 @@ def _wrong_calls(batch: Batch) -> list[Batch]:
 
 
 def _wrong(batch: Batch, name: str, key: str, rng: random.Random) -> list[Batch]:
-    """Return the batch with one change that expects another state, start or row."""
+    """Return batches with one change that expects another state, start or row."""
     changes = getattr(batch, name)
     if not changes:
         return []

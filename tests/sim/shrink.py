@@ -1,7 +1,7 @@
-"""Shrinks a broken seed to fewer faults, requests and tasks, and a shorter time.
+"""Shrinking a broken seed to fewer faults, requests and tasks, and to a shorter time.
 
-Delta debugging: the faults are cut into chunks, and chunks that are not needed are left out; then
-smaller chunks, down to single faults. The same invariant must still break.
+This is delta debugging: the faults are cut into chunks, and chunks that are not needed are left
+out; then smaller chunks, down to single faults. The same invariant must still break.
 """
 
 from __future__ import annotations
@@ -26,13 +26,16 @@ __all__ = ("AllBut", "Minimal", "Recipe", "commit", "replay", "shrink")
 
 ROOT = Path(__file__).parents[2]
 STORMS = {1: model.STORMY_TURNS, 2: loop_model.PEOPLE, 3: cluster.PEOPLE}
-"""Length of the time with faults: turns at the first level, requests at the others."""
+"""Length of the period with faults: in turns at the first level, in requests at the others."""
 
 Item = TypeVar("Item")
 
 
 class AllBut(frozenset[Fault]):
-    """Leaves out everything else, including faults that only happen without the others."""
+    """A set of faults to leave out: all except the given ones.
+
+    It includes faults that happen only because others were left out.
+    """
 
     def __contains__(self, fault: object) -> bool:
         return not super().__contains__(fault)
@@ -43,7 +46,7 @@ class Recipe(msgspec.Struct, frozen=True):
 
     Attributes:
         faults: All faults that happen; ``None`` for those the seed draws.
-        dropped: Removed tasks: DAG, and task index at that time.
+        dropped: Removed tasks, each as a DAG and the task's index when it was removed.
         storm: See ``STORMS``.
     """
 
@@ -54,7 +57,7 @@ class Recipe(msgspec.Struct, frozen=True):
     storm: int | None = None
 
     def encoded(self) -> str:
-        """Return it as the argument of ``--replay``."""
+        """Return the recipe as an argument of ``--replay``."""
         return msgspec.json.encode(self).decode()
 
 
@@ -78,14 +81,14 @@ class Minimal(msgspec.Struct):
 
 
 def commit() -> str:
-    """Return the commit of the tree, with a mark if it was changed."""
+    """Return the commit of the tree, with a mark if the tree has uncommitted changes."""
     command = ["git", "describe", "--always", "--dirty=+"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     return done.stdout.strip() or "a tree of no commit"
 
 
 def replay(recipe: Recipe, trace: Callable[[str], None] | None = None) -> Verdict:
-    """Run a seed as a recipe says."""
+    """Run a seed as described by a recipe."""
     left_out = frozenset[Fault]() if recipe.faults is None else AllBut(map(_pair, recipe.faults))
     storm = STORMS[recipe.level] if recipe.storm is None else recipe.storm
     dropped = tuple(map(_pair, recipe.dropped))
@@ -143,7 +146,7 @@ class _Search:
         return self._clock() < self._until
 
     def _still(self, **changed: Any) -> bool:
-        """Return whether it still breaks with this change; if so, adopt the change."""
+        """Return whether the seed still breaks with this change. If so, adopt the change."""
         recipe = msgspec.structs.replace(self.recipe, **changed)
         again = replay(recipe)
         if again.broken is None or again.broken.partition(":")[0] != self._name:
@@ -152,7 +155,7 @@ class _Search:
         return True
 
     def _shorten(self) -> None:
-        """Halve the time with faults as long as it still breaks."""
+        """Halve the period with faults as long as the seed still breaks."""
         storm = self.recipe.storm or STORMS[self.recipe.level]
         while storm > 1 and self._is_time() and self._still(storm=storm // 2):
             storm //= 2
@@ -169,7 +172,7 @@ class _Search:
                 chunks *= 2
 
     def _one_less(self, faults: Sequence[Fault], size: int) -> bool:
-        """Leave out one chunk. The last ones are tried first, as they have the least effect."""
+        """Leave out one chunk. Late faults are tried first, because they have the least effect."""
         for at in reversed(range(0, len(faults), size)):
             retained = (*faults[:at], *faults[at + size :])
             if not self._is_time():
@@ -179,7 +182,7 @@ class _Search:
         return False
 
     def _drop_tasks(self) -> None:
-        """Drop the last tasks of each DAG first, many at once as long as it still breaks."""
+        """Drop tasks: the last ones of each DAG first, many at once while the seed breaks."""
         for number, size in enumerate(_sizes(self.recipe)):
             end, count = size, max(1, size // 2)
             while end > 1 and self._is_time():

@@ -1,6 +1,6 @@
 """Invariants of writes: their owner, the results read, timestamps, and encryption.
 
-They belong to the numbered ones of ``tests.sim.invariants``.
+Their numbers are those of ``tests.sim.invariants``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ COUNTERS = ("start_no", "try_number", "interruptions")
 
 
 def writes_are_of_the_newest_epoch(node: Any) -> None:
-    """I3: check that epochs never decrease, and that accepted writes have the newest."""
+    """I3: check that epochs never decrease, and that accepted writes have the newest epoch."""
     accepted = node.tables.accepted
     if not accepted:
         return
@@ -54,7 +54,7 @@ def writes_are_of_the_newest_epoch(node: Any) -> None:
 
 
 def canaries_stay_in_kwargs(batch: Batch, encoded: bytes) -> None:
-    """I15 above the store: check that a secret is only in the field that will be encrypted."""
+    """I15 above the store: check that a secret appears only in the field that will be encrypted."""
     if CANARY not in encoded:
         return
     bare = [msgspec.structs.replace(row, kwargs=None) for row in batch.new_triggers]
@@ -99,7 +99,7 @@ def starts_read_the_last_success(node: Any, start: StartTask) -> None:
 
 def _reads(node: Any, start: StartTask, task_index: int, row: TaskRow) -> None:
     # An operator that streams may end without a start; it returns nothing but its items. A marked
-    # task returned nothing either: a return of its last start was ignored.
+    # task returned nothing either, because a return of its last start was ignored.
     returned = {} if is_marked(row) else node.ledger.returned
     expected = returned.get((row.task_no, row.start_no), (None,))[0]
     if task_index in start.at_hand:
@@ -117,9 +117,9 @@ def _reads(node: Any, start: StartTask, task_index: int, row: TaskRow) -> None:
 
 
 def instants_follow_each_other(node: Any, batch: Batch, before: dict[int, TaskRow]) -> None:
-    """I18: check that counters never decrease, nor timestamps while the wall clock is steady.
+    """I18: check that counters never decrease, nor timestamps unless the wall clock was stepped.
 
-    Whatever the clock does, nothing ends before it began, and a sensor keeps its deadline.
+    Even if the clock was stepped, nothing ends before it began, and a sensor keeps its deadline.
     """
     is_steady = getattr(node, "wall_is_steady", False)
     for change in changed_tasks(batch):
@@ -159,7 +159,7 @@ def _follows(row: TaskRow, was: TaskRow, counters: Sequence[str], *, is_steady: 
 def labels_are_of_their_starts(node: Any, batch: Batch, before: dict[int, TaskRow]) -> None:
     """Check that a stored label was set by the current start of its own task.
 
-    A turn may begin in one start of a task and end in the next.
+    In a single turn, one start of a task may end and the next may begin.
     """
     for task_no, run_no, label in batch.labels:
         row: TaskRow = node.tables.tasks[task_no]

@@ -1,7 +1,7 @@
-"""Streams of items: drawn into DAGs, and their invariant.
+"""Streams of items: how they are drawn into DAGs, and their invariant.
 
-I19 of ``tests.sim.invariants``: each item is one child, in order, and stored before it is used. An
-operator's events are consumed in the commit that moves its task.
+I19 of ``tests.sim.invariants``: each item becomes one child, in order, and is stored before it is
+used. An operator's events are consumed in the commit that moves its task.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ HANDLER = "handle_trigger_events"
 
 
 def with_streams(spec: DagSpec, rng: random.Random) -> DagSpec:
-    """Return the DAG with some lists as streams, and some operators that handle events."""
+    """Return the DAG with some lists turned into streams, and some operators that handle events."""
     tasks = list(spec.tasks)
     for task_index, task in enumerate(tasks):
         takers = [t for t in tasks if _takes(t, task_index)]
@@ -63,7 +63,7 @@ def with_streams(spec: DagSpec, rng: random.Random) -> DagSpec:
 
 
 def with_generators(spec: DagSpec, rng: random.Random) -> DagSpec:
-    """Return the DAG with some lists as streams of hosted generators."""
+    """Return the DAG with some lists turned into streams of hosted generators."""
     tasks = list(spec.tasks)
     for task_index, task in enumerate(tasks):
         takers = [t for t in tasks if _takes(t, task_index)]
@@ -77,7 +77,7 @@ def with_generators(spec: DagSpec, rng: random.Random) -> DagSpec:
 
 
 def _add_chain(tasks: list[TaskSpec], rng: random.Random, *, has_operators: bool = True) -> None:
-    """Add a task that makes a stream, one or two that expand over it, and one after those."""
+    """Add a task that makes a stream, one or two tasks that expand over it, and a task after."""
     first = len(tasks)
     limit = rng.choice((3, 50_000, 50_000))
     maker = _any_task(first, _some(first, rng), rng, Place.COROUTINE)
@@ -137,18 +137,18 @@ def _events(task: TaskSpec, rng: random.Random) -> EventsSpec:
 
 
 def has_streams(spec: DagSpec) -> bool:
-    """Return whether any of its tasks streams."""
+    """Return whether any task of the DAG streams."""
     return any(task.streams or task.events is not None for task in spec.tasks)
 
 
 def follow(rng: random.Random) -> StreamPlan:
-    """Draw the plan of an operator's trigger; keys tell its events apart."""
+    """Draw the plan of an operator's trigger. Its events are distinguished by keys."""
     ends = rng.choice(("end", "end", "end", "fail"))
     return StreamPlan(keyed=True, count=rng.choice((0, 1, 3, 8)), ends=ends, window=64)
 
 
 def plan_of_start(task_no: int, window: int) -> bytes:
-    """Return the fields of a trigger that is made in its host: always the same."""
+    """Return the fields of a trigger that is made in its host. They are always the same."""
     dag_version = follow(random.Random(f"start {task_no}"))
     return carried((task_no,), msgspec.structs.replace(dag_version, window=window))
 
@@ -157,10 +157,10 @@ def plan_of_start(task_no: int, window: int) -> bytes:
 
 
 def handled(body: Any, stage: Any, times: tuple[int, int, int, int]) -> EventsHandled:
-    """Return an operator's report on its events; check that these are the next ones."""
+    """Return an operator's report on its events, and check that these are the next events."""
     start = body.effect.start
     rows = [r for r in stage.tables.triggers.values() if r.task_no == start.task_no]
-    # A host may still have the trigger from before the task was cleared.
+    # A host may still have the trigger from before the task was cleared. Use the newest one.
     row = max((r for r in rows if r.ordinal < 0), key=lambda r: r.trigger_no, default=None)
     if row is not None and not stage.tables.is_held(start.run_no):
         consumed = stage.tables.consumed[row.trigger_no]
@@ -184,14 +184,14 @@ def end_of_stream(body: Any, stage: Any, times: tuple[int, int, int, int]) -> Ev
 
 
 def hold(node: Any, turn: Any) -> None:
-    """Check everything about streams that a commit may have broken."""
+    """Check all invariants of streams that a commit may have broken."""
     items_are_children(node, turn)
     children_are_given_their_items(node, turn.starts)
     events_are_consumed_with_a_move(node, turn)
 
 
 def source_of(spec: DagSpec, task_index: int) -> int:
-    """Return the task whose stream a task expands over; -1 if none."""
+    """Return the task whose stream this task expands over, or -1 if there is none."""
     mapped = spec.tasks[task_index].mapped
     if mapped is None or len(mapped.sources) != 1:
         return -1
@@ -200,7 +200,7 @@ def source_of(spec: DagSpec, task_index: int) -> int:
 
 
 def marker(node: Any, run_no: int, task_index: int) -> TaskState | None:
-    """Return the state that a fan-out over a stream adds to those of its children, by the rows."""
+    """Return the state that an expansion over a stream adds to the states of its children."""
     tables = node.tables
     row = tables.expansions.get((run_no, task_index))
     source = -1 if row is None else source_of(tables.spec_of_run(run_no), task_index)
@@ -220,7 +220,7 @@ def _state_of(node: Any, run_no: int, task_index: int) -> TaskState:
 
 
 def items_are_children(node: Any, turn: Any) -> None:
-    """I19: check that an expansion has a child per item, and is open while its stream runs."""
+    """I19: check that an expansion has one child per item, and is open while its stream runs."""
     tables = node.tables
     changed = [(row.run_no, row.task_index) for row in turn.batch.new_expansions]
     changed += [(row.run_no, row.task_index) for row in turn.batch.expansion_changes]
@@ -243,10 +243,11 @@ def items_are_children(node: Any, turn: Any) -> None:
 
 
 def _was_cut_short(tables: Any, run_no: int, maker: int) -> bool:
-    """Return whether a stream lost its items to a clear that never reached the children over it.
+    """Return whether a stream lost its items in a clear that never reached the expansion over it.
 
-    A run that is marked or cancelled during a clear ends with the tasks not cleared yet unchanged.
-    A mark of the stream then closes the fan-out; no start of it can have yielded items.
+    A run that is marked or cancelled during a clear ends, and its tasks not yet cleared stay as
+    they are. Marking the stream then closes the expansion, and no start of the stream can have
+    yielded items.
     """
     row, run = tables.tasks[maker], tables.runs[run_no]
     is_marked = row.failure is not None and row.failure.reason == MARKED
@@ -254,7 +255,7 @@ def _was_cut_short(tables: Any, run_no: int, maker: int) -> bool:
 
 
 def _expansions_over(tables: Any, maker: int) -> Iterator[tuple[int, int]]:
-    """Yield run and task index of the expansions over the stream of a task."""
+    """Yield the run and the task index of each expansion over the stream of a task."""
     run_no = tables.tasks[maker].run_no
     spec, first = tables.spec_of_run(run_no), tables.runs[run_no].first_task_no
     for task_index in range(len(spec.tasks)):
@@ -265,7 +266,7 @@ def _expansions_over(tables: Any, maker: int) -> Iterator[tuple[int, int]]:
 
 
 def children_are_given_their_items(node: Any, starts: list[StartTry]) -> None:
-    """I19: check that a child is given its own item, or none and requests it."""
+    """I19: check that a child is given its own item, or is given none and requests it."""
     for effect in starts:
         start: StartTask = effect.start
         source = source_of(node.tables.spec_of_run(start.run_no), start.task_index)

@@ -1,4 +1,4 @@
-"""The tables of ``tests.core.world`` with the fence, the files and the pools in front of them."""
+"""The tables of ``tests.core.world``, behind the fence, and with the files and the pools."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def check_content(batch: Batch) -> None:
     """Check that a batch can be stored.
 
     Raises:
-        BatchRefused: If it cannot; a retry does not help.
+        BatchRefused: If it cannot be stored. A retry does not help.
     """
     if any(row.body == UNSTORABLE for row in batch.results):
         raise BatchRefused("a result nobody can store")
@@ -68,7 +68,7 @@ def _clearings(rows: Iterable[OutboxRow]) -> Iterator[Clearing]:
 
 
 def _owed_of(row: OutboxRow) -> int | None:
-    """Return the run that an outbox row belongs to; ``None`` for alerts."""
+    """Return the run that an outbox row belongs to, or ``None`` for an alert."""
     kinds = {CLEAR: Clearing, DEADLINE: Deadline}
     kind = Callback if is_callback(row.kind) else kinds.get(row.kind)
     return None if kind is None else msgspec.msgpack.decode(row.body, type=kind).run_no
@@ -82,7 +82,7 @@ class Numbers:
         self._ends: list[int] = []
 
     def take(self, first: int, count: int) -> None:
-        """Use a range. An assertion fails if any of it was used before."""
+        """Reserve a range. An assertion fails if any of its numbers was used before."""
         at = bisect.bisect_right(self._firsts, first)
         assert at == 0 or self._ends[at - 1] <= first, f"number {first} is taken twice"
         assert at == len(self._firsts) or first + count <= self._firsts[at], (
@@ -96,30 +96,30 @@ class Tables(Rows):
     """Rows, indexed by run. Applying a batch a second time changes nothing.
 
     Attributes:
-        epoch: Of the node that claimed the tables last.
+        epoch: The epoch of the node that claimed the tables last.
         accepted: Epoch and number of each batch that was applied under an epoch.
-        weights: The weight in each pool that counts deferred tasks, when last counted.
-        weighed: The pools at that time.
+        weights: The usage of each pool when last counted, including deferred tasks.
+        weighed: The pools as they were then.
         fired: How often each trigger fired.
         resumptions: How often each task released its slot itself.
-        widths: Width of each expansion as first committed; an open one grows.
-        specs: Every DAG of every version, also of old runs.
+        widths: Width of each expansion as first committed; an open expansion grows.
+        specs: Every DAG of every version, including those of old runs.
         cut_short: How often each task was queued again while it was running.
         recorders: Tasks that have ever recorded a durable call.
         record_counts: Number of records of each task.
         consumed: Number of consumed events of each stream.
         just_consumed: Task and payload of each event that the last batch consumed for a coroutine.
-        opened: Number of fan-outs that began with a stream.
+        opened: Number of expansions that began with a stream.
         handled: Number of events that operators have consumed.
-        fenced: Number of batches that came again after they had been applied.
-        called: Runs that a task has started, by the wait of its call.
-        cleared_runs: Runs of which tasks were cleared.
-        marked_runs: Runs of which tasks were marked.
+        fenced: Number of batches that arrived again after they had been applied.
+        called: Runs that tasks have started, by the wait of the call.
+        cleared_runs: Runs in which tasks were cleared.
+        marked_runs: Runs in which tasks were marked.
         just_marked: Marks that the last batch has completed.
         said: The final states that runs were marked with.
         ends: The states in which each run has ever ended.
-        run_ids: The id of each run, also of deleted ones.
-        deleted: Deleted runs, also those whose rows are erased.
+        run_ids: The id of each run, including deleted runs.
+        deleted: Deleted runs, including those whose rows are erased.
         filled: Number of runs each backfill has created for each fire time.
     """
 
@@ -161,15 +161,15 @@ class Tables(Rows):
         self._task_nos: defaultdict[int, list[int]] = defaultdict(list)
 
     def claim(self) -> int:
-        """Return a new epoch. Writes under an earlier one are fenced from now on."""
+        """Return a new epoch. From now on, writes under an earlier epoch are fenced."""
         self.epoch += 1
         return self.epoch
 
     def commit(self, batch: Batch, epoch: int | None = None) -> None:
-        """Apply a batch unless it was applied before.
+        """Apply a batch, unless it was applied before.
 
         Args:
-            epoch: The epoch of the writer; ``None`` if a fence is in front of these tables.
+            epoch: The epoch of the writer, or ``None`` if the caller fences these tables itself.
 
         Raises:
             Fenced: If the node was claimed under another epoch since.
@@ -254,7 +254,11 @@ class Tables(Rows):
                 self.just_consumed.append((taken_from.task_no, row.payload))
 
     def _count_named(self, batch: Batch) -> None:
-        """Check that events come after all existing numbers, runs after events, and none twice."""
+        """Check the numbers of named events and runs, and that no event or call is stored twice.
+
+        A new event has a higher number than all existing events and runs, a new run a higher one
+        than all existing events.
+        """
         for event in batch.named_events:
             what = event.data if event.request is None else (event.name, event.request)
             is_once = event.run_no is not None and not event.name.startswith(ASSET)
@@ -278,7 +282,7 @@ class Tables(Rows):
         self._newest_run = max((run.run_no for run in batch.new_runs), default=self._newest_run)
 
     def _ranges(self, batch: Batch) -> Iterator[tuple[int, int]]:
-        """Yield the numbers that a batch uses."""
+        """Yield the number ranges that a batch uses."""
         for run in batch.new_runs:
             yield run.run_no, 1
             yield run.first_task_no, len(self.specs[run.version, run.dag_id].tasks)
@@ -301,7 +305,7 @@ class Tables(Rows):
             yield owed.outbox_no, 1
 
     def _reserved(self, expansion: ExpansionRow, batch: Batch) -> int:
-        """Return how many numbers a fan-out uses; an open one its highest possible number."""
+        """Return how many numbers an expansion uses. An open one reserves up to its limit."""
         if not expansion.is_open:
             return expansion.width
         runs = {row.run_no: row for row in batch.new_runs}
@@ -338,7 +342,7 @@ class Tables(Rows):
             self.deleted.add(deletion.run_no)
 
     def erase(self, table: str, gone: Collection[tuple[Any, ...]]) -> None:
-        """See ``Rows``; check that only rows of deleted runs are erased."""
+        """See ``Rows``. Check that only rows of deleted runs are erased."""
         odd = {key for key in gone if self.run_of(table, key) - self.deletions.keys()}
         assert not odd, f"{odd} of {table} are erased"
         if table == "task":
@@ -391,9 +395,9 @@ class Tables(Rows):
         return names + (["outbox"] if run_no in map(_owed_of, self.outbox.values()) else [])
 
     def lose_children(self, begun: Iterable[tuple[int, int]]) -> None:
-        """Simulate the death of the node and its children: unreported tries begin again, uncharged.
+        """Account for the death of the node and its children: unreported tries restart uncharged.
 
-        A claimed try begins in its worker before the engine learns of it; a crash in between leaves
+        A claimed try begins in its worker before the engine learns of it. A crash in between leaves
         its row queued. Starts are at-least-once.
         """
         for task_no, start_no in begun:
@@ -458,11 +462,11 @@ class Tables(Rows):
         )
 
     def pending_events(self, trigger_no: int) -> int:
-        """Return how many of its events are not consumed."""
+        """Return how many events of the trigger are not consumed."""
         return sum(row.payload is not None for row in self.events_of(trigger_no))
 
     def stream_events(self, task_no: int, ordinal: int) -> list[EventRow] | None:
-        """Return the events of the stream that a call opened, or ``None`` if it is deleted."""
+        """Return the events of the stream that a call opened, or ``None`` if it was deleted."""
         for row in self.triggers.values():
             opened = (row.task_no, row.ordinal) == (task_no, ordinal)
             if opened and row.window and row.state is not TriggerState.ENDING:
@@ -470,7 +474,7 @@ class Tables(Rows):
         return None
 
     def is_held(self, run_no: int) -> bool:
-        """Return whether a run is quarantined because a report on it was refused."""
+        """Return whether a run is quarantined."""
         run = self.runs.get(run_no)
         return run is not None and run.quarantine is not None
 
@@ -481,24 +485,24 @@ class Tables(Rows):
         return is_of_dag or any(row.key == key for row in self.events_of(trigger_no))
 
     def running(self, run_no: int) -> list[TaskRow]:
-        """Return the task rows of a run in state running."""
+        """Return the task rows of a run that are in state running."""
         return [row for row in self.tasks_of(run_no) if row.state is TaskState.RUNNING]
 
     def spec_of_run(self, run_no: int) -> DagSpec:
-        """Return the DAG of a run in the run's version, also of a deleted run."""
+        """Return the DAG of a run in the run's version, even if the run was deleted."""
         return self.specs[self._plans[run_no]]
 
     def is_clearing(self, run_no: int) -> bool:
-        """Return whether a clear or a mark of a run is not completed."""
+        """Return whether a clear or mark of the run is incomplete."""
         return any(owed.run_no == run_no for owed in _clearings(self.outbox.values()))
 
     def clearing_of(self, run_no: int) -> set[int]:
-        """Return the tasks of a run whose clear or mark is not completed."""
+        """Return the tasks of a run whose clear or mark is incomplete."""
         found = (owed for owed in _clearings(self.outbox.values()) if owed.run_no == run_no)
         return {task_index for owed in found for task_index in owed.task_indexes}
 
     def present(self, run_no: int) -> list[TaskRow]:
-        """Return the task rows of a run that were not replaced by others."""
+        """Return the task rows of a run that were neither removed nor replaced."""
         return [row for row in self.tasks_of(run_no) if self._is_present(row)]
 
     def _is_present(self, row: TaskRow) -> bool:
@@ -510,5 +514,5 @@ class Tables(Rows):
         return row.task_no == expansion.first_task_no + row.map_index
 
     def live_run_nos(self) -> list[int]:
-        """Return the running runs."""
+        """Return the numbers of the runs in state running."""
         return [no for no in self.unfinished() if self.runs[no].state is RunState.RUNNING]

@@ -34,7 +34,7 @@ from tests.sim.cluster.server import Request, Server, Session
 from tests.sim.disk import Disk
 
 SAMPLE = (1, 5)
-"""Short seeds: one of honest observers with takeovers, and one whose standbys claim at any time."""
+"""Short seeds: an honest one with takeovers, and one whose standbys may claim at any time."""
 
 LEAST = {
     "claim": 100,
@@ -57,7 +57,7 @@ LEAST = {
     "acknowledgement late": 20,
     "run ended": 100,
 }
-"""The least number of each event in all seeds of the night."""
+"""Minimum number of each event in all nightly seeds together."""
 
 
 @pytest.mark.parametrize("seed", SAMPLE)
@@ -124,7 +124,7 @@ def test_time_is_measured_outside_of_outages(spans, left):
 
 STEPS = 150
 LOCK_LIMIT = "SET LOCAL lock_timeout = '10ms'"
-"""Counts only the time in which a statement waits for a lock, however slow the machine is."""
+"""The limit applies only while a statement waits for a lock, however slow the machine is."""
 
 COLUMNS = {
     "node": "node_no, epoch, commit_no, seen_at, steady_at, home, name, state, heartbeat",
@@ -137,7 +137,7 @@ Statement = tuple[str, tuple[Any, ...]]
 
 
 def drawn(rng: random.Random) -> list[Statement]:
-    """Return the statements of a transaction that the program could send."""
+    """Return the statements of a random transaction that the program could send."""
 
     def ready(statement: Any, **values: Any) -> Statement:
         made = compiled(statement, POSTGRES)
@@ -177,7 +177,7 @@ def drawn(rng: random.Random) -> list[Statement]:
 
 
 class IgnoringWatcher:
-    """Checks nothing, and raises what is found."""
+    """Checks nothing, and raises the violations it is notified of."""
 
     def changed(self, session: Session, before: Any, after: Any) -> None:
         """See ``server.Watcher``."""
@@ -191,7 +191,7 @@ class IgnoringWatcher:
 
 
 class Pair:
-    """A session of the simulated server, and one of PostgreSQL."""
+    """A session of the simulated server, and a session of PostgreSQL."""
 
     def __init__(self, server: Server, real: asyncpg.Connection) -> None:
         self._session = server.open_session(None, {})
@@ -200,7 +200,7 @@ class Pair:
         self.is_open = False
 
     async def ask(self, sql: str, values: Sequence[Any] = ()) -> Any:
-        """Execute a statement on both; return the results, or the types of the errors."""
+        """Execute a statement in both sessions. Return the results, or the types of the errors."""
         answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._session.receive(Request(sql, values, answered.set_result))
         simulated = await answered
@@ -215,7 +215,7 @@ class Pair:
         return simulated, real
 
     async def execute_next(self, rng: random.Random) -> tuple[Any, Any]:
-        """Execute the next statement, of the open transaction or of a new one."""
+        """Execute the next statement of the open transaction, or begin another transaction."""
         if not self.is_open:
             self.left, self.is_open = [(LOCK_LIMIT, ()), *drawn(rng)], True
             return await self.ask("BEGIN")
@@ -236,7 +236,7 @@ class Pair:
 async def test_statements_do_in_the_simulation_what_they_do_on_postgresql(
     seed, migrated_postgres_url, tmp_path
 ):
-    """Transactions of three sessions interleave, see each other's commits, and wait for locks."""
+    """Interleave transactions of three sessions that see each other's commits and locks."""
     rng = random.Random(seed)
     url = make_url(migrated_postgres_url).set(drivername="postgresql")
     dsn = url.render_as_string(hide_password=False)

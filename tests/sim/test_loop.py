@@ -47,10 +47,10 @@ LEAST = {
 }
 
 _STARTS_RUNS = 1
-"""The number of a DAG trigger."""
+"""The number of a DAG trigger, whose events start runs."""
 
 FEW_PEOPLE = 15
-"""Each makes one request; the campaigns have more of them."""
+"""Number of clients, each of which makes one request. The campaigns use more of them."""
 
 
 @pytest.mark.nightly
@@ -101,7 +101,7 @@ def test_a_deadline_that_is_forgotten_is_found_and_shrunk_to_what_it_takes(monke
 
 
 def _arms_no_second_due(timers, due: TimerFired, *, at=None):
-    """Like the real one, but ignores timers due after the first one."""
+    """Arm a timer as the real method does, but ignore further timers while one is armed."""
     if not len(timers):
         timers._armed += 1
         timers._by_wall.append((due.at if at is None else at, timers._armed, due))
@@ -134,7 +134,7 @@ def test_one_change_of_a_wrong_batch_expects_what_is_not_so():
 
 
 class _Wall:
-    """A clock whose two times are set explicitly."""
+    """A clock whose wall time and monotonic time are set explicitly."""
 
     def __init__(self) -> None:
         self.wall = self.mono = 0
@@ -197,7 +197,10 @@ def test_only_a_trigger_with_a_timeout_waits_for_ever():
 
 
 async def test_any_exit_that_a_trigger_raises_is_attributed_to_the_trigger():
-    """The second level reports these as a broken fence, and lets others pass."""
+    """Recognize an exit raised by a trigger by its arguments.
+
+    The second level would report any other exit as a broken fence.
+    """
     with pytest.raises(SystemExit) as of_its_class:
         Refuses({}, "cancelled", 0.0, "exit", "")
     with pytest.raises(SystemExit) as of_its_cleanup:

@@ -1,4 +1,4 @@
-"""A sample of both levels in every test run, more of them each night.
+"""A sample of seeds of both levels for every test run, and more of them each night.
 
 Long campaigns over many seeds are in ``tests/campaigns``.
 """
@@ -114,14 +114,14 @@ def _well(verdict: Verdict) -> None:
 
 
 def _enough(points: Counter[str], least: dict[str, int]) -> None:
-    """A campaign in which nothing happens proves nothing."""
+    """Check that each point was covered often enough; otherwise the campaign proves nothing."""
     short = {name: points[name] for name, count in least.items() if points[name] < count}
     assert not short
 
 
 MODEL_SAMPLE = (4, 12, 16, 51)
 LOOP_SAMPLE = (5, 6, 36)
-"""Short seeds that together cover each point that the nightly ones must cover."""
+"""Short seeds that together cover every point that the nightly seeds must cover."""
 
 
 @pytest.mark.parametrize("seed", MODEL_SAMPLE)
@@ -174,7 +174,10 @@ def test_the_sample_of_every_day_meets_each_point(play, sample, least):
     ],
 )
 def test_a_seed_that_once_broke_a_promise_keeps_it(seed):
-    """The history tells what each found. Changes of the drawing may have made them harmless."""
+    """Play seeds that once broke a promise.
+
+    The history tells what each of them found. Later changes to drawing may have made them harmless.
+    """
     _well(model.play(seed))
 
 
@@ -232,7 +235,7 @@ def test_a_seed_is_the_same_life_whatever_the_hashes_of_the_process():
 
 
 def test_a_broken_promise_is_found_and_shrunk(monkeypatch):
-    """A planted bug: only a crash shows that a queued task was forgotten."""
+    """Plant a bug that only a crash can reveal: a queued task is forgotten."""
     monkeypatch.setattr("aioflow.core.runs.run_queue.remember", lambda run, memory: None)
 
     broken = next(v for v in map(model.play, range(50)) if v.broken is not None)
@@ -285,12 +288,12 @@ def test_a_time_that_nothing_reacted_to_is_noticed():
 
 
 def _reader(at_hand: dict[int, Any]) -> StartTask:
-    """Return the start of a task that reads the result of the one before it."""
+    """Return the start of a task that reads the result of its parent."""
     return StartTask(1, 3, 1, 1, -1, 1, results=at_hand, at_hand=tuple(at_hand))
 
 
 def _after_a_mark(stored: list[ResultRow]) -> SimpleNamespace:
-    """Return a node where start 1 of a task returned without effect, then was marked successful."""
+    """Return a node in which a result was ignored, because the task was then marked successful."""
     tables, ledger = Tables(), Ledger()
     tables.runs[1] = RunRow(
         run_no=1,
@@ -519,7 +522,7 @@ def test_another_edition_of_the_code_keeps_some_of_the_calls_at_its_beginning():
 
 
 def test_a_lost_stream_event_is_found(monkeypatch):
-    """A planted bug: a repeated event with the same key replaces the next one."""
+    """Plant a bug: a repeated event with the same key replaces the next event."""
     monkeypatch.setattr(event_stream, "_is_known", lambda stream, key: False)
 
     said = (verdict.broken or "" for verdict in map(model.play, range(40)))
@@ -528,7 +531,7 @@ def test_a_lost_stream_event_is_found(monkeypatch):
 
 
 def test_a_replay_without_its_record_is_found(monkeypatch):
-    """A planted bug: a coroutine that lost its host begins as if it had made no call."""
+    """Plant a bug: a coroutine that lost its host begins as if it had made no call."""
     monkeypatch.setattr("aioflow.core.tasks.tries.order", _forgets_its_record)
 
     broken = next(v.broken for v in map(model.play, range(40)) if v.broken is not None)

@@ -1,8 +1,8 @@
-"""Themes of seeds: most seeds have one or two, each of which makes rare faults frequent.
+"""Themes: most seeds have one or two. Each theme makes some rare faults frequent.
 
 A seed draws a little of every fault, so that a combination of three is very rare. If all
-probabilities were raised, nothing would get far. A theme raises those of a few kinds, and the DAGs
-of its seeds are drawn for it.
+probabilities were raised, no run would get far. A theme raises the probabilities of a few kinds of
+faults, and the DAGs of its seeds are drawn to match.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import msgspec
 __all__ = ("ALL", "BACKFILLS", "CLOCK", "EVENTS", "HOSTS", "is_brief", "louder", "themes_of")
 
 EVENTS, BACKFILLS, CLOCK, HOSTS = "events", "backfills", "clock", "hosts"
-"""DAGs started by events; backfills; a wall clock that is set; triggers that move."""
+"""The themes: DAGs started by events, backfills, wall clocks that step, and triggers that move."""
 
 
 class _Loud(msgspec.Struct, frozen=True):
-    """The least probabilities of faults in the seeds of a theme, by level."""
+    """The minimum probabilities of faults in the seeds of a theme, by level."""
 
     first: Mapping[str, float] = {}
     second: Mapping[str, float] = {}
@@ -55,14 +55,14 @@ def themes_of(seed: int) -> frozenset[str]:
 def is_brief(seed: int) -> bool:
     """Return whether the functions of a seed are brief, so that tries are claimed.
 
-    Those of small seeds are not: tests and planted bugs have chosen these seeds for the cases that
-    occur in them.
+    In low seeds they never are: those seeds were chosen by tests and planted bugs for the cases
+    that occur in them.
     """
     return seed >= _FIRST_BRIEF and random.Random(f"brief {seed}").random() < 0.25
 
 
 def louder(seed: int, level: int) -> dict[str, float]:
-    """Return the least probabilities of faults for the themes of a seed."""
+    """Return the minimum probabilities of faults for the themes of a seed."""
     odds: dict[str, float] = {}
     louds = [_THEMES[theme] for theme in sorted(themes_of(seed))]
     for loud in (*louds, _BRIEF) if is_brief(seed) else louds:

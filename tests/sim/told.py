@@ -1,6 +1,6 @@
 """Records of the answers that coroutines received, independent of the database.
 
-Within one try an answer never changes. The next try keeps the answers before the first failed call.
+Within a try, an answer never changes. The next try keeps the answers before the first failed call.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Story:
 
 
 class Told:
-    """The stories of all tasks.
+    """The answers that all tasks received.
 
     Attributes:
         calls: Number of answers received for the first time.
@@ -62,19 +62,19 @@ class Told:
         return self._of(task_no).edition
 
     def rewrite(self, task_no: int) -> None:
-        """Note that its code has changed."""
+        """Record that the code of a task has changed."""
         self._of(task_no).edition += 1
 
     def forget(self, task_no: int, first: int = 0) -> None:
-        """Forget its calls from ``first`` on."""
+        """Forget the answers of a task from call ``first`` on."""
         self._of(task_no).forget(first)
 
     def clear(self, task_no: int) -> None:
-        """Forget everything: the task was cleared."""
+        """Forget everything about a task, because it was cleared."""
         self._stories.pop(task_no, None)
 
     def begin(self, task_no: int, method: str, try_number: int) -> None:
-        """Note that a coroutine begins at the top."""
+        """Record that a coroutine begins at the top."""
         story = self._of(task_no)
         if story.method != method:
             story.method = method
@@ -82,14 +82,14 @@ class Told:
         if story.try_number != try_number:
             story.try_number = try_number
             failed = (at for at, told in enumerate(story.answers) if told.failure is not None)
-            # A method starts over, with another event.
+            # A method starts over, because it is called with another event.
             story.forget(0 if method else next(failed, len(story.answers)))
 
     def replays(self, task_no: int, count: int, records: Sequence[RecordRow]) -> None:
         """Check the records that a coroutine will replay.
 
         Raises:
-            Broken: If answers it had received are missing, or the records have a gap.
+            Broken: If an answer that the task had received is missing, or the records have a gap.
         """
         story = self._of(task_no)
         if count != len(records) or count < len(story.answers):
@@ -112,13 +112,14 @@ class Told:
         *,
         may_lack: bool = False,
     ) -> None:
-        """Note an answer that a coroutine receives, for the first time or again.
+        """Record an answer that a coroutine receives, for the first time or again.
 
         Args:
             may_lack: Whether an earlier event may have been lost.
 
         Raises:
-            Broken: If it is not the answer to this call, or differs from the first one.
+            Broken: If it is not the answer to this call, or differs from the answer received
+                earlier.
         """
         task_no, start_no = key
         story = self._of(task_no)
@@ -183,7 +184,7 @@ def _is_its_own(
 
 
 def names_itself(payload: bytes | None) -> bool:
-    """Return whether the payload is that of an expected event, not of a stale or repeated one."""
+    """Return whether the payload belongs to an expected event, not to a stale or repeated one."""
     match None if payload is None else msgspec.msgpack.decode(payload):
         case [str() as what, *_]:
             return what.startswith("event")
@@ -200,5 +201,5 @@ def _is_event(event: Any, *token: int) -> bool:
 
 
 def _flat(value: list[Any]) -> tuple[int, ...]:
-    """Return an event of a stream as a key: its owner and its number."""
+    """Return a stream event as a key: its owner and its number."""
     return (*value[1], *value[2:])

@@ -1,6 +1,6 @@
-"""The trigger host on virtual time: triggers that fire once, streams, and those of a start.
+"""The trigger host on virtual time: one-shot triggers, streams, and start triggers.
 
-It keeps the guarantees of the real one: a stream is never further ahead of the store than its
+It keeps the guarantees of the real host: a stream is never further ahead of the store than its
 window; an assignment starts from the beginning or after the last stored event; ``StopTrigger`` is
 confirmed.
 """
@@ -48,7 +48,7 @@ class _Hosted(Protocol):
 class TriggerHost:
     """One process with the triggers of a role.
 
-    That of the role ``quarantine`` starts once it is assigned a trigger.
+    The process of the role ``quarantine`` starts when it is first assigned a trigger.
     """
 
     def __init__(self, stage: Stage, role: str) -> None:
@@ -61,21 +61,22 @@ class TriggerHost:
         self._given: set[tuple[int, int]] = set()
 
     def come_up(self) -> None:
-        """Start the first process, or the next one."""
+        """Start the process, or another one after it has died."""
         self._is_up = self._is_wanted = True
         self._given.clear()
         self.line.say(HostUp(self.role))
 
     def was_given(self, trigger_no: int, assignment_id: int) -> bool:
-        """Return whether this process got an assignment; true while the engine may not know it.
+        """Return whether this process was given the assignment.
 
-        The engine may not while the process is not up, or has reports in flight.
+        Return ``True`` as well while the engine cannot know it: the process is not up, or reports
+        of it are in flight.
         """
         is_known = self._is_up and not self.line.is_waiting
         return not is_known or (trigger_no, assignment_id) in self._given
 
     def leave(self) -> bool:
-        """Stop for good if nothing is hosted; return whether it stopped."""
+        """Stop for good if nothing is hosted. Return whether the host has stopped."""
         if not self._is_up or self._hosted:
             return False
         self._is_up = False
@@ -87,7 +88,7 @@ class TriggerHost:
     # ── commands ────────────────────────────────────────────────────────────────────────
 
     def host(self, effect: AssignTrigger) -> None:
-        """Start a trigger, or start a hosted one again; possibly not at once."""
+        """Start a trigger, or start it again if it is hosted; now and then not at once."""
         if not self._is_up:
             if self.role == QUARANTINE and not self._is_wanted:
                 self._is_wanted = True
@@ -117,7 +118,7 @@ class TriggerHost:
             self.after(hosted, self.stage.rng.choice(_DELAYS_US), lambda: self._stall(hosted))
 
     def _stall(self, hosted: _Hosted) -> None:
-        """Report that a step of the trigger blocks the loop, once during it and once after it."""
+        """Report that a step of the trigger blocks the loop: once during it and once after it."""
         self._incidents += 1
         for milliseconds, is_over in ((300, False), (self.stage.rng.choice((400, 9_000)), True)):
             self.line.say(
@@ -141,7 +142,10 @@ class TriggerHost:
         hosted.begin()
 
     def end(self, end: StopTrigger) -> None:
-        """Stop a trigger and confirm that, possibly after a while; also if it is not hosted."""
+        """Stop a trigger and confirm the stop, now and then after a while.
+
+        The stop is confirmed even if the trigger is not hosted.
+        """
         hosted = self._hosted.get(end.trigger_no)
         at = (end.trigger_no, end.assignment_id)
         if not self._is_up or hosted is None or hosted.host.assignment_id != end.assignment_id:
@@ -165,7 +169,7 @@ class TriggerHost:
     # ── for the hosted ones ─────────────────────────────────────────────────────────────
 
     def after(self, hosted: _Hosted, delay_us: int, function: Callable[[], None]) -> None:
-        """Call ``function`` after the delay, if it is still hosted."""
+        """Call ``function`` after the delay if the trigger is still hosted then."""
         life = self._life
 
         def unless_gone() -> None:
@@ -179,7 +183,7 @@ class TriggerHost:
         del self._hosted[hosted.host.trigger_no]
 
     def over(self, hosted: _Hosted, failure: Failure | None = None) -> None:
-        """Remove a trigger that has ended, and report that."""
+        """Remove a trigger that has ended, and report its end."""
         host = hosted.host
         self.forget(hosted)
         self.line.say(TriggerEnded(host.trigger_no, host.assignment_id, self.stage.wall(), failure))
@@ -197,7 +201,7 @@ class TriggerHost:
 
 
 class _Once:
-    """A trigger that ends with its first event, or without one."""
+    """A trigger that ends with its first event, or without any event."""
 
     def __init__(self, process: TriggerHost, host: StartTrigger) -> None:
         self.host = host
@@ -254,7 +258,7 @@ class _Once:
 
 
 class _OfStart(_Once):
-    """The trigger of a task deferred from its start: without a method it ends the task."""
+    """The trigger of a task deferred from its start. Ends the task if there is no method."""
 
     def _event(self, at: int) -> TriggerFired:
         host = self.host
@@ -267,7 +271,7 @@ class _OfStart(_Once):
 
 
 class _Named(_Once):
-    """A trigger that waits for a named event: it fires with the first one after its position."""
+    """A trigger for a named event. It fires with the first event after its position."""
 
     def begin(self) -> None:
         self._process.after(self, self._stage.rng.choice(_BETWEEN_US), self._look)
@@ -290,7 +294,7 @@ class _Named(_Once):
 
 
 class _Stream:
-    """A stream: it yields its numbers in order, and again in another assignment."""
+    """A stream. It yields its numbers in order, and may yield them again in another assignment."""
 
     def __init__(self, process: TriggerHost, host: StartTrigger) -> None:
         self.host = host
@@ -311,7 +315,7 @@ class _Stream:
         self._process.after(self, self._stage.rng.choice(_BETWEEN_US), self._go_on)
 
     def _knows(self, payload: bytes, key: str | None) -> None:
-        """Check that the last event an assignment is given is its own, and stored."""
+        """Check that the last event given to an assignment belongs to its stream and is stored."""
         _, token, *numbers = msgspec.msgpack.decode(payload)
         right = token == token_of(self.host.kwargs)
         if self._plan.keyed:
@@ -321,7 +325,7 @@ class _Stream:
             raise Broken("I6 streams", f"{self.host} received an event that does not exist")
 
     def take(self, upto: int) -> None:
-        """Continue after backpressure; check that the confirmed events are stored."""
+        """Continue after backpressure, and check that the confirmed events are stored."""
         number, sent = self.host.trigger_no, len(self._keys)
         if not self._taken < upto <= sent:
             raise Broken("I6 streams", f"{upto} of {sent} are taken after {self._taken}: {number}")
@@ -347,7 +351,7 @@ class _Stream:
             self._process.over(self, _broken() if dag_version.ends == "fail" else None)
 
     def _rests(self) -> bool:
-        """Return whether a DAG trigger stays in the end: if it ended, it would be hosted again."""
+        """Return whether to stay: in the end, a DAG trigger would only be hosted again."""
         return self.host.task_no < 0 and self._stage.faults.healed
 
     def _yield(self, number: int) -> None:

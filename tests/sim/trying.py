@@ -1,4 +1,4 @@
-"""Invariants of the search for a trigger that kills the daemon, and of its remains in the end."""
+"""Invariants of the search for a trigger that kills the daemon, and of what remains of it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = ("goes_by_itself", "suspects_are_hosted_in_turn")
 def suspects_are_hosted_in_turn(
     node: Any, trials: Sequence[Trial | None], effects: Iterable[Effect]
 ) -> None:
-    """Check that of the suspected triggers only the group on trial is hosted.
+    """Check that only the group on trial is hosted of all suspected triggers.
 
     Args:
-        trials: The trial at the beginning of the turn and that at its end; ``None`` is none.
+        trials: The trial at the beginning of the turn and the trial at its end; ``None`` for none.
     """
     for effect in effects:
         if isinstance(effect, AssignTrigger):
@@ -35,7 +35,7 @@ def suspects_are_hosted_in_turn(
 
 
 def _lets_host(trial: Trial | None, number: int) -> bool:
-    """Return whether a trial allows a trigger to be hosted, according to its row."""
+    """Return whether a trial, according to its row, allows a trigger to be hosted."""
     if trial is None or trial.process != DAEMON or not trial.groups or not trial.spans:
         return True
     on_trial = trial.spans[0]
@@ -45,9 +45,10 @@ def _lets_host(trial: Trial | None, number: int) -> bool:
 
 
 def goes_by_itself(row: OutboxRow) -> bool:
-    """Return whether an outbox row is deleted in the end without further input.
+    """Return whether an outbox row will be deleted in the end without further input.
 
-    A trial without suspects remains for the DAG triggers that it bars until their files change.
+    A trial without suspects is not deleted while it bars DAG triggers: it waits until their files
+    change.
     """
     if row.kind != TRIAL:
         return True

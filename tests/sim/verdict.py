@@ -1,4 +1,4 @@
-"""The result of a seed, and the points it has covered."""
+"""The result of a seed, and the points that it has covered."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Verdict(msgspec.Struct, kw_only=True):
 
 
 def met(tables: Tables, ledger: Ledger) -> Counter[str]:
-    """Count the covered points, by the rows and by the ledger."""
+    """Count the covered points, from the rows and the ledger."""
     told = ledger.told
     return Counter(
         {

@@ -1,4 +1,4 @@
-"""Tasks with a ``max_wait``: drawn, and a check that their time is counted while they wait."""
+"""Tasks with a ``max_wait``: how they are drawn, and a check that their wait has a deadline."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tests.sim.workload import SECOND
 __all__ = ("FROM", "hold", "is_overdue", "with_max_wait")
 
 FROM = 3_000
-"""The first seed that draws it: tests and planted bugs have chosen smaller ones for their cases."""
+"""The first seed that may draw it: lower seeds were chosen by tests and planted bugs."""
 
 _decode = msgspec.msgpack.Decoder(Deadline).decode
 
 
 def with_max_wait(dags: list[DagSpec], seed: int) -> list[DagSpec]:
-    """Limit the wait of some tasks in half of the seeds."""
+    """Limit the wait of some tasks, in half of the seeds."""
     rng = random.Random(f"max wait {seed}")
     if seed < FROM or rng.random() < 0.5:
         return dags
@@ -40,13 +40,13 @@ def _limited(task: TaskSpec, rng: random.Random) -> TaskSpec:
 
 
 def is_overdue(row: TaskRow) -> bool:
-    """Return whether a task failed because it had not begun, whatever its rule says."""
+    """Return whether a task failed because it had not begun in time, whatever its rule says."""
     failure = row.failure if row.state is TaskState.FAILED else None
     return failure is not None and failure.reason == "max_wait"
 
 
 def hold(node: Any, run_no: int) -> None:
-    """I26: check that the time of each task that has not begun is still counted."""
+    """I26: check that the wait of each task that has not begun still has a deadline."""
     tables = node.tables
     row, spec = tables.runs[run_no], tables.spec_of_run(run_no)
     if all(task.max_wait_us is None for task in spec.tasks):
@@ -64,7 +64,10 @@ def hold(node: Any, run_no: int) -> None:
 
 
 def _is_pending(tables: Any, spec: DagSpec, run_no: int, task_index: int) -> bool:
-    """Return whether a task, or a child of it that existed in time, is pending."""
+    """Return whether a task is pending or, if it has expanded, any of its children is.
+
+    Loops and expansions over a stream are excepted: their children are created later.
+    """
     rows = [row for row in tables.present(run_no) if row.task_index == task_index]
     width = tables.widths.get((run_no, task_index))
     if width is None:

@@ -1,6 +1,6 @@
-"""Armed timers, as in ``aioflow.engine.timers``, and a check that each was handled.
+"""Armed timers, as in ``aioflow.engine.timers``, and a check that each timer was handled.
 
-Schedules follow the wall clock; a duration is armed once and follows the monotonic clock. ``Watch``
+Schedules follow the wall clock. A duration is armed once and follows the monotonic clock. ``Watch``
 derives the timers from the rows alone.
 """
 
@@ -26,7 +26,7 @@ __all__ = ("Watch", "Wheel", "resumed")
 
 
 class _Clock:
-    """The clocks of a node; its wall clock may step."""
+    """The clocks of a node. Its wall clock may step."""
 
     def __init__(self, node: Any) -> None:
         self._node = node
@@ -44,7 +44,7 @@ class _Clock:
 
 
 def resumed(node: Any) -> SteadyClock:
-    """Return the steady time of a node that starts."""
+    """Return the steady clock of a node that starts."""
     steady = SteadyClock(_Clock(node))
     if node.seen_at is not None:
         wall, was = node.seen_at
@@ -61,14 +61,14 @@ class Wheel:
         self._order = itertools.count()
 
     def arm(self, due: TimerFired, *, at: int, steady: SteadyClock) -> None:
-        """Arm a timer; it fires at once if its time has passed."""
+        """Arm a timer. It fires at once if its time has passed."""
         if due.dag_id:
             heapq.heappush(self._by_wall, (at, next(self._order), due))
         else:
             heapq.heappush(self._by_length, (steady.monotonic_at(at), next(self._order), due))
 
     def next_at(self, *, mono: int, wall: int) -> int | None:
-        """Return when the next timer fires, in monotonic time; ``None`` if there is none."""
+        """Return the monotonic time at which the next timer fires, or ``None`` if there is none."""
         found = [heap[0][0] - now + mono for heap, now in self._heaps(mono, wall) if heap]
         return max(min(found), mono) if found else None
 
@@ -85,7 +85,7 @@ class Wheel:
 
 
 class Watch:
-    """The second liveness invariant: every time that a row names is handled when it has come."""
+    """The second liveness invariant: every time stored in a row is handled once it is reached."""
 
     def __init__(self, tables: Tables, steady: SteadyClock) -> None:
         self._tables = tables
@@ -100,7 +100,7 @@ class Watch:
             self._note_run(run_no)
 
     def note(self, batch: Batch) -> None:
-        """Note the times in a batch that was just committed."""
+        """Record the times in a batch that was just committed."""
         self._note(changed_tasks(batch))
         self._note_waits(batch.new_triggers)
         self._note_deadlines(batch.new_outbox)
@@ -129,7 +129,7 @@ class Watch:
                 self._push("word", row.outbox_no, at)
 
     def _is_unhindered(self, owed: OutboxRow) -> bool:
-        """Return whether its run is not quarantined."""
+        """Return whether the run of the row is not quarantined."""
         run_no = msgspec.msgpack.decode(owed.body, type=Deadline).run_no
         return not self._tables.is_held(run_no)
 
@@ -142,10 +142,10 @@ class Watch:
             self._push("time", run_no, began + length, over)
 
     def _push(self, kind: str, number: int, at: int, over: int | None = None) -> None:
-        """Note each time once: a wall clock that is set afterwards does not change it.
+        """Record each time once, so that a later step of the wall clock does not change it.
 
         Args:
-            over: When it comes in steady time, if ``at`` is not that.
+            over: The steady time at which it is reached, if that is not ``at``.
         """
         if (kind, number, at) not in self._noted:
             self._noted.add((kind, number, at))
@@ -153,7 +153,7 @@ class Watch:
             heapq.heappush(self._heap, (comes, kind, number, at))
 
     def look(self, mono: int) -> None:
-        """Check the times that have come; to be called with an empty inbox.
+        """Check the times that have been reached. Must be called with an empty inbox.
 
         Raises:
             Broken: If a row still waits for a time that has passed.

@@ -1,4 +1,4 @@
-"""Unusual DAGs, drawn from the seed: every rule, retry, limit, fan-out and kind of body."""
+"""Unusual DAGs, drawn from the seed, with every rule, retry, limit, expansion and kind of body."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ WIDEST = 20
 
 
 def make_dags(rng: random.Random) -> list[DagSpec]:
-    """Return up to three DAGs."""
+    """Return one to three DAGs."""
     return [make_dag(f"dag{number}", rng) for number in range(rng.randint(1, 3))]
 
 
 def without(spec: DagSpec, task_index: int) -> DagSpec:
-    """Return the DAG without one task; its children do without its result."""
+    """Return the DAG without one task. The tasks after it run without its result."""
 
     def moved(parents: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(p - (p > task_index) for p in parents if p != task_index)
@@ -81,7 +81,7 @@ def _without(sources: tuple[MapSource, ...], task_index: int) -> tuple[MapSource
 
 
 def make_dag(dag_id: str, rng: random.Random) -> DagSpec:
-    """Return one DAG of up to 30 tasks."""
+    """Return a DAG of up to 30 tasks."""
     size = rng.choice((1, 2, 3, 5, 8, 12, 30))
     tasks: list[TaskSpec] = []
     for task_index in range(size):
@@ -108,7 +108,7 @@ def make_dag(dag_id: str, rng: random.Random) -> DagSpec:
 
 
 def _schedule(length_us: int, *, kind: int) -> ScheduleSpec:
-    """Return one kind of schedule, with about this length between fire times."""
+    """Return a schedule of the given kind, with about this much time between fire times."""
     every = ScheduleSpec(every_us=length_us)
     match kind:
         case 2:
@@ -184,7 +184,7 @@ def _task(
 
 
 def _groups(parents: tuple[int, ...], rng: random.Random) -> tuple[EdgeGroup, ...]:
-    """Draw edge groups for some of the parents, for some of them twice."""
+    """Draw edge groups for some of the parents. Some parents are in two groups."""
     groups = []
     for _ in range(rng.choice((1, 1, 2))):
         named = tuple(p for p in parents if rng.random() < 0.5)
@@ -196,7 +196,7 @@ def _groups(parents: tuple[int, ...], rng: random.Random) -> tuple[EdgeGroup, ..
 def _expansion(
     parents: tuple[int, ...], taken: tuple[int, ...], tasks: list[TaskSpec], rng: random.Random
 ) -> tuple[MapSpec | None, int, tuple[int, ...]]:
-    """Expand over a literal, a parent's list, or a product; sometimes beyond the limit."""
+    """Draw an expansion over a literal, a parent's list or a product, possibly beyond limits."""
     map_limit = rng.choice((3, WIDEST, 50_000))
     lists = [p for p in parents if tasks[p].mapped is None and tasks[p].sensor is None]
     sources = []

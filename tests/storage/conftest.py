@@ -1,4 +1,4 @@
-"""An object store that speaks S3, behind a proxy that fails on command."""
+"""An object store that speaks S3, behind a proxy that fails on demand."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ SECRET = "canary-of-the-object-store"
 
 @pytest.fixture
 def proxy(moto: str) -> Iterator[FaultProxy]:
-    """What stands between the driver and the server."""
+    """Run the proxy between the driver and the server."""
     with FaultProxy(moto) as proxy:
         yield proxy
 
 
 @pytest.fixture
 def s3_environment(proxy: FaultProxy) -> dict[str, str]:
-    """The variables from which the driver takes its options."""
+    """Return the environment variables from which the driver takes its options."""
     return {
         "AWS_ENDPOINT_URL": proxy.url,
         "AWS_REGION": "us-east-1",
@@ -34,7 +34,7 @@ def s3_environment(proxy: FaultProxy) -> dict[str, str]:
 
 @pytest.fixture
 def bucket(moto: str, s3_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> str:
-    """Create a bucket, and return its URL."""
+    """Create a bucket. Return its URL."""
     name = f"b{uuid.uuid4().hex}"
     httpx2.put(f"{moto}/{name}", timeout=60).raise_for_status()
     for variable, value in s3_environment.items():

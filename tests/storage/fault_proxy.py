@@ -1,4 +1,4 @@
-"""An HTTP proxy in front of an object store that fails on command."""
+"""An HTTP proxy in front of an object store that fails on demand."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ class Fault(NamedTuple):
     """What happens to one request.
 
     Attributes:
-        status: Answered instead of the store; 0 to ask the store.
-        cut_after: The connection is closed after so many bytes of the store's answer; -1 for none.
-        stall_seconds: Delay of the answer.
+        status: The status that is returned instead of asking the store; 0 to ask the store.
+        cut_after: After how many bytes of the store's response the connection is closed; -1 for
+            never.
+        stall_seconds: Delay of the response.
     """
 
     status: int = 0
@@ -35,17 +36,18 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, *_: object) -> None:
-        """Say nothing: a client that was killed leaves its connections."""
+        """Ignore the error: a client that was killed leaves its connections behind."""
 
 
 class FaultProxy:
-    """Forwards requests to a store, one thread per connection.
+    """Forwards requests to a store, with one thread per connection.
 
     Attributes:
         faults: The faults of the next requests, in order.
-        choose: Called for each request without one, with its method; returns a fault or ``None``.
-        watch: Called with the method of a request and the moment: ``asked`` before the store is
-            asked, ``stored`` before its answer is passed on, and ``answered`` after that.
+        choose: Called with the method of each request for which ``faults`` has none. Returns a
+            fault or ``None``.
+        watch: Called with the method of a request and a moment: ``asked`` before the store is
+            asked, ``stored`` before its response is passed on, and ``answered`` after that.
         seen: Number of requests by method.
     """
 
@@ -62,7 +64,7 @@ class FaultProxy:
             protocol_version = "HTTP/1.1"
 
             def log_message(self, *_: object) -> None:
-                """Say nothing."""
+                """Log nothing."""
 
             def handle_any(self) -> None:
                 with contextlib.suppress(OSError):  # the client, or the store, is no longer there

@@ -65,7 +65,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def node(folder: Path, name: str, url: str, environment, *flags: str) -> DaemonProcess:
-    """A daemon with a home of its own."""
+    """Return a daemon with a separate home."""
     home = folder / name
     home.mkdir()
     (home / "aioflow.toml").write_text(
@@ -82,7 +82,7 @@ def results(daemon: DaemonProcess, run_id: str) -> dict[str, object]:
 
 
 def holds_secret(process: psutil.Process) -> bool:
-    """Whether the environment or the memory of a process contains the credentials."""
+    """Return whether the environment or the memory of a process contains the credentials."""
     root = Path(f"/proc/{process.pid}")
     if SECRET.encode() in (root / "environ").read_bytes():
         return True

@@ -1,4 +1,4 @@
-"""What a process is answered that asks for copies of stored results, and its other queries."""
+"""Replies to a process that requests copies of stored results, and to its other queries."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WANTED = msgspec.msgpack.encode(FilesWanted(((5, 1), (6, 2))))
 
 
 def asked(error: AioflowError | None) -> FilesCopied:
-    """The answer of a daemon that has copied the results, or could not."""
+    """Return the reply of a daemon that has copied the results, or failed to."""
     child, requests = Child(), []
 
     def copy(run_no, keys, reply):

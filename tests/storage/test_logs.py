@@ -1,4 +1,4 @@
-"""Output is read on any machine, whichever homes have written it."""
+"""Task output can be read on any machine, whichever homes have written it."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Home:
         return found.decode()
 
     async def reads(self, text: str, **options) -> None:
-        """Wait until this is read."""
+        """Wait until reading returns this text."""
         with anyio.fail_after(60):
             while (found := await self.read(**options)) != text:
                 assert len(found) <= len(text), found
@@ -241,7 +241,7 @@ async def test_a_copy_that_is_deleted_while_it_is_extended_has_no_gap(
 
 
 async def test_old_files_leave_the_home_once_they_are_stored(home):
-    """With their indexes."""
+    """Their indexes are deleted with them."""
     async with running(home("a")) as a:
         a.print("old\n")
         await a.is_stored()

@@ -22,7 +22,7 @@ DAY = 86_400
 
 
 class Rows:
-    """The rows of tasks and results."""
+    """A store with rows of tasks and results."""
 
     def __init__(self) -> None:
         self.tasks: dict[int, TaskState] = {}

@@ -34,7 +34,7 @@ CONTENT = b"x" * 100
 
 @pytest.fixture(autouse=True)
 def no_threads(monkeypatch):
-    """Run blocking work in the loop, whose clock would jump while a thread works."""
+    """Run blocking work in the loop: the virtual clock would jump while a thread works."""
 
     async def inline(function, *arguments, limiter=None):
         return function(*arguments)
@@ -44,7 +44,7 @@ def no_threads(monkeypatch):
 
 
 class Shaky(DatabaseResults):
-    """A storage in memory that fails until a test mends it, and is slow."""
+    """A slow in-memory storage that fails until the test repairs it."""
 
     def __init__(self) -> None:  # it has no database
         self.kept: dict[ResultKey, bytes] = {}
@@ -74,7 +74,7 @@ class Shaky(DatabaseResults):
 
 
 class Node:
-    """An uploader and a fetcher, with what they report."""
+    """An uploader and a fetcher, and what they report."""
 
     def __init__(self, home: Path, copies_bytes: int = 10**9) -> None:
         self.spool = home / "results"
@@ -110,7 +110,7 @@ class Node:
         self.uploader.report([Succeeded(task_no, 1, 1_000, 2_000, **fields)])
 
     def stored(self, task_no: int, content: bytes = CONTENT, **fields) -> None:
-        """What a try has stored elsewhere."""
+        """Put the result of a try into the storage, as another node would have."""
         self.storage.kept[task_no, 1] = bytes(pack_result((task_no, 1), bytearray(content)))
         fields = {"size": len(content)} | fields
         self.rows[task_no] = ResultRow(task_no=task_no, run_no=7, start_no=1, body=None, **fields)
@@ -146,7 +146,7 @@ def grants(granted: list[int], number: int, is_wanted: bool = True) -> bool:
 
 
 def fires_once_it_may(n: Node, number: int, written: list[int], content: bytes = CONTENT) -> None:
-    """Let a trigger write its result, and report it, once it is allowed to."""
+    """Let a trigger write and report its result once that is granted."""
 
     def grant() -> bool:
         written.append(number)

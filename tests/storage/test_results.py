@@ -1,4 +1,4 @@
-"""The contract of everything that stores results."""
+"""The contract that everything storing results has to meet."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ def test_urls_that_cannot_be_used_are_refused_without_their_secrets(url):
 
 
 class TestSpool:
-    """What the process of a try has left for the daemon, which may be anything."""
+    """The files that the process of a try leaves for the daemon, which may contain anything."""
 
     def test_a_result_is_read(self, tmp_path):
         write_value(tmp_path / "0" / "1.1", LARGE)

@@ -14,7 +14,7 @@ from tests.store.samples import VAULT
 
 @pytest.fixture(params=DATABASES)
 def empty_store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Return the URL of a database that was never opened, once for each kind of database."""
+    """Return the URL of a database that was never opened, for each kind of database in turn."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/aioflow.db"
     url: str = request.getfixturevalue("postgres_url")
@@ -23,7 +23,7 @@ def empty_store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture(params=DATABASES)
 def store_url(request: pytest.FixtureRequest) -> str:
-    """Return the URL of a database without a row of ours, once for each kind."""
+    """Return the URL of a database without any row of ours, for each kind of database in turn."""
     url: str = request.getfixturevalue(f"migrated_{request.param}_url")
     return url
 

@@ -2,11 +2,11 @@
 
     LD_PRELOAD=disk.so python -m tests.store.failing_syncs FOLDER full [held] FILE:NTH ...
 
-A run is two lives of a store: the first has the sync that fails, the second continues. Each commit
-writes pages all over the file; the log is copied back all the time, and again and again a reader
-keeps a pass from reaching its end. Before each sync the power is cut, on paper: what the disk has
-then must be a whole database with all that was acknowledged, whether or not the pages that wait
-for the sync were written of the database's own accord.
+A run consists of two lives of a store: a sync fails in the first, and the second continues. Each
+commit writes pages all over the file. The log is checkpointed continuously, and now and then a
+reader prevents a checkpoint from completing. Before each sync, a power cut is simulated: what the
+disk has at that moment must be a whole database with everything that was acknowledged, whether or
+not the system has already written the pages of the database that wait for the sync.
 
 ``held``: another program has the database open all the time, so that the index of the log outlives
 the first life.
@@ -56,7 +56,7 @@ _CALL = ctypes.CFUNCTYPE(None)
 
 
 class Trial:
-    """One run on a folder of its own, one sync of which fails."""
+    """One run in a separate folder. One of its syncs fails."""
 
     def __init__(self, folder: Path, durability: Durability) -> None:
         folder.mkdir()
@@ -70,7 +70,7 @@ class Trial:
         self.ended = False
 
     def begin(self, file: str, nth: int) -> None:
-        """Follow the files from here on; have one sync of one of them fail."""
+        """Follow the files from now on, and let the ``nth`` sync of this file fail."""
         for number, name in enumerate(FILES):
             disk.disk_follow(number, os.fsencode(self._folder / name))
         disk.disk_fail(FILES.index(file), ctypes.c_long(nth))
@@ -78,7 +78,10 @@ class Trial:
         disk.disk_before_sync(self._call)
 
     async def live(self, commits: int) -> None:
-        """Open, commit, be cut at each moment; end where the store says so, as a daemon does."""
+        """Open the store and commit. Simulate a power cut before each sync.
+
+        If the store reports a failed sync, the life ends, as that of a daemon would.
+        """
         try:
             async with open_store(
                 f"sqlite:///{self._path}", VAULT, durability=self._durability
@@ -98,7 +101,7 @@ class Trial:
             store.verify()
 
     async def _commit(self, store: Store, number: int) -> None:
-        """Commit, patiently as the engine does."""
+        """Commit with retries, as the engine does."""
         numbers = [1000 * at + number * 919 % 1000 for at in range(TASKS)]
         tasks = [replace(TASK, task_no=task_no, map_index=task_no) for task_no in numbers]
         body = number.to_bytes(2, "big") * 2_000
@@ -115,7 +118,7 @@ class Trial:
 
     @contextmanager
     def holding(self) -> Iterator[None]:
-        """Keep the database open in another process that does nothing with it."""
+        """Hold the database open in another process that does nothing with it."""
         environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
         with subprocess.Popen(
             [sys.executable, "-c", _HOLDER, self._path],
@@ -130,7 +133,7 @@ class Trial:
 
     @contextmanager
     def _reading(self, *, often: int) -> Iterator[None]:
-        """Most of the time keep a reader open, so that a pass ends before the log does."""
+        """Usually hold a reader open, so that checkpoints cannot complete."""
         uri = f"{self._path.as_uri()}?mode=ro"
         with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as raw:
             if often:
@@ -178,7 +181,7 @@ class Trial:
 
 
 async def made(folder: Path) -> Path:
-    """Return a database with its first batch, that all trials begin with."""
+    """Return a database with the first batch, with which all trials begin."""
     path = folder / FILES[0]
     async with open_store(f"sqlite:///{path}", VAULT) as store:
         await store.claim()
@@ -206,10 +209,10 @@ async def try_one(
 
 
 async def main(folder: Path, durability: Durability, wanted: list[str]) -> None:
-    """Try the named syncs; for a file without a number, try each until none is left to fail.
+    """Try the named syncs. If a file has no number, try every sync until none is left to fail.
 
-    On a slow machine the sync with a number may happen at the end of a life, or not at all. Then
-    the one before it is tried, until one ends a life.
+    On a slow machine, the sync with the given number may happen at the end of a life or not at all.
+    In that case, the previous ones are tried until one ends a life.
     """
     checkpointer.WAL_GOAL_BYTES = LOG_BYTES
     database_file._WAL_LIMIT_BYTES = LOG_BYTES

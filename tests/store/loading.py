@@ -1,4 +1,4 @@
-"""Everything unfinished of a small database at once."""
+"""Loading everything that is unfinished in a small database at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ("load",)
 
 
 async def load(store: Store) -> RecoverySnapshot:
-    """Return the joined pieces of ``store.unfinished``."""
+    """Return the pieces of ``store.unfinished``, joined."""
     snapshot: RecoverySnapshot | None = None
     async with store.unfinished() as parts:
         async for part in parts:

@@ -1,4 +1,4 @@
-"""Rows and batches to store, and access to the database without the store."""
+"""Rows and batches to store, and access to the database that bypasses the store."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ OUTBOX = OutboxRow(outbox_no=3, kind="alert", body=msgspec.msgpack.encode(ALERT)
 
 
 def first_batch(number: int = 1) -> Batch:
-    """Return one of everything."""
+    """Return a batch with one row of each kind."""
     return Batch(
         number=number,
         at=NOON,
@@ -181,7 +181,7 @@ def change(old: TaskRow, new: TaskRow) -> TaskChange:
 
 
 def execute(url: str, statement: str) -> None:
-    """Run a statement on a connection that the store does not know."""
+    """Run a statement on a connection that is unknown to the store."""
     parsed = make_url(url)
     if parsed.get_backend_name() == "sqlite":
         with closing(sqlite3.connect(str(parsed.database), isolation_level=None)) as raw:

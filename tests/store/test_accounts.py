@@ -1,4 +1,4 @@
-"""Accounts, tokens, sessions and the audit: read as they were stored, and deleted by number."""
+"""Accounts, tokens, sessions and the audit are read as they were stored, and deleted by number."""
 
 from __future__ import annotations
 

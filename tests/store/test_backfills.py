@@ -1,4 +1,4 @@
-"""Backfills are stored whole, found by number, DAG and state; their runs are counted by state."""
+"""Backfills are stored completely, found by number, DAG and state; runs are counted by state."""
 
 from __future__ import annotations
 

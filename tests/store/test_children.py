@@ -1,4 +1,4 @@
-"""The children of a mapped task are counted, drawn and listed by the database."""
+"""The database counts, draws and lists the children of a mapped task."""
 
 from __future__ import annotations
 

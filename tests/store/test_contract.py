@@ -499,7 +499,7 @@ async def test_values_that_no_row_can_have_are_not_found(store, name):
 
 
 async def _runs(store):
-    """Store runs 1 to 6 of two DAGs, numbers 1 and 4 alive."""
+    """Store runs 1 to 6 of two DAGs. Runs 1 and 4 are active."""
     await store.commit(first_batch())
     states = {2: R.SUCCESS, 3: R.FAILED, 4: R.QUEUED, 5: R.SUCCESS, 6: R.SUCCESS}
     runs = [
@@ -659,7 +659,7 @@ async def test_the_size_is_reported(store):
     await store.checkpoint()
 
     assert before > 0
-    # PostgreSQL compresses it.
+    # PostgreSQL compresses the value.
     assert await store.size_bytes() > before
 
 

@@ -38,7 +38,7 @@ async def rows_of(url):
 
 @pytest.fixture(params=["from-it", "to-it"])
 def urls(request, store_url, tmp_path):
-    """Source and target: a file, and each database in turn."""
+    """Return a source and a target: a SQLite file, and each kind of database in turn."""
     other = f"sqlite:///{tmp_path}/other.db"
     return (store_url, other) if request.param == "from-it" else (other, store_url)
 

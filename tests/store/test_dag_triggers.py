@@ -1,4 +1,4 @@
-"""Triggers that start runs, and their events, on both databases: encrypted, unique, found again."""
+"""Triggers that start runs, and their events: encrypted, unique, and found again."""
 
 from __future__ import annotations
 

@@ -57,20 +57,20 @@ async def commit(store, *numbers: int) -> None:
 
 
 async def commit_more(home: Path, *numbers: int) -> None:
-    """Live once with these commits, and close."""
+    """Open the store, commit these batches, and close it."""
     async with opened(home) as store:
         await store.claim()
         await commit(store, *numbers)
 
 
 def image(home: Path, to: Path) -> Path:
-    """Copy the files that a kill would leave now: all but the index."""
+    """Copy the files that a kill would leave at this moment: all but the index."""
     shutil.copytree(home, to, ignore=shutil.ignore_patterns("*-shm"))
     return to
 
 
 async def killed(home: Path, to: Path, *numbers: int) -> Path:
-    """Commit these batches and be killed; return the files that are left."""
+    """Commit these batches, then simulate a kill. Return the files that it leaves."""
     async with opened(home) as store:
         await store.claim()
         await commit(store, *numbers)
@@ -367,7 +367,7 @@ _WRONG = ("null", "a text", "negative", "garbage")
 
 
 async def _hold_wrong_values(left: Path) -> set[str]:
-    """Put a value that is not allowed into every column that has a row; return the columns."""
+    """Put a forbidden value into each column of the tables with rows. Return the columns."""
     with closing(sqlite3.connect(left / "aioflow.db")) as raw:
         columns = [
             column

@@ -1,4 +1,4 @@
-"""Decisions are stored with their votes, and found while they are open and once they ended."""
+"""Decisions are stored with their votes, and found both while they are open and afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The history in the database: added up, merged, checked, and deleted with its DAG."""
+"""The history in the database is added up, merged, checked, and deleted with its DAG."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ async def test_runs_of_a_period_are_the_live_ones_and_those_that_ended_in_it(sto
 
 
 async def test_a_period_has_the_runs_that_began_before_its_end_and_ended_later(store):
-    """Whether few runs were created before the period, or few have ended after it."""
+    """Holds whether few runs were created before the period, or few have ended after it."""
     await store.commit(first_batch())
     runs = [
         replace(

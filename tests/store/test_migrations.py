@@ -1,4 +1,4 @@
-"""An older database is migrated to the newest revision and keeps its rows."""
+"""An older database is migrated to the newest revision, and its rows are retained."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def rows(url: str, statement: str) -> Sequence[Sequence[Any]]:
 
 @pytest.fixture
 async def older_url(empty_store_url, tmp_path, monkeypatch):
-    """Return a database of the newest revision with one pool; the program knows a later one."""
+    """Return a database with one pool, at the newest revision. The program expects a later one."""
     async with open_store(empty_store_url, VAULT):
         pass
     execute(empty_store_url, "INSERT INTO pool VALUES ('gpu', 2, 0)")

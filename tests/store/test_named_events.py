@@ -1,4 +1,4 @@
-"""Named events on both databases: found by name and by request, in order, once per request."""
+"""Named events are found by name and by request, in order, and stored once per request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Secrets, connections and variables on both databases: replaced, deleted, never in clear."""
+"""Secrets, connections and variables are replaced and deleted, and never stored in plain text."""
 
 from __future__ import annotations
 

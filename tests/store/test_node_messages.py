@@ -20,7 +20,7 @@ def query(number: int, *, is_answer: bool = False) -> NodeMessage:
 
 @pytest.fixture
 async def messages(postgres_url):
-    """Return the messages of two nodes."""
+    """Return the message stores of two nodes."""
     async with (
         open_store(postgres_url, VAULT, lease_seconds=3.0) as first,
         open_store(postgres_url, VAULT, lease_seconds=3.0) as second,

@@ -1,4 +1,4 @@
-"""Several nodes share one database: numbers, terms, and one journal of all of them."""
+"""Several nodes share one database: their numbers, their terms, and their common journal."""
 
 from __future__ import annotations
 
@@ -181,11 +181,11 @@ async def test_a_stale_read_of_who_owns_claims_nothing(migrated_postgres_url):
 
 
 class Rivals:
-    """Nodes that take over from each other at arbitrary moments, and commit as long as they may.
+    """Nodes that take over from each other at arbitrary moments, and commit while they can.
 
     Attributes:
         epochs: The term under which each batch was acknowledged, by node and commit number.
-        fenced: How often a node found that another had taken over.
+        fenced: How often a node found that another node had taken over.
         claims: How often a node became active.
     """
 
@@ -225,7 +225,7 @@ class Rivals:
             await anyio.sleep(self.chance.choice((0.0, 0.0, 0.002)))
 
     async def faults(self) -> list[str]:
-        """Return what no takeover may lead to."""
+        """Return the violations of what must hold across all takeovers."""
         async with open_store(self.url, VAULT, exclusive=False) as store:
             rows = await store.read_journal(limit=100_000)
             found = await compare_with_replay(store)

@@ -1,4 +1,4 @@
-"""Notes are stored with their run, found with it and by their text, and deleted with it."""
+"""Notes are stored with their run, found by run and by text, and deleted with the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Samples of pools are stored by minute, read by pool, and deleted by age."""
+"""Samples of pool usage are stored by minute, read by pool, and deleted by age."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cases of a database server only: it becomes unavailable, and its last reply may be lost."""
+"""Cases that only a database server has: it becomes unavailable, or its last reply is lost."""
 
 from __future__ import annotations
 
@@ -147,9 +147,9 @@ async def test_no_session_may_hold_up_the_server_without_end(store):
 
 @asynccontextmanager
 async def _proxy(folder: Path, server: Path, *, lose: list[bytes]) -> AsyncIterator[None]:
-    """Relay both directions. Instead of relaying a reply in ``lose``, cut the connection.
+    """Relay both directions. Cut the connection instead of relaying a reply in ``lose``.
 
-    A lost reply was sent by the server, so its statement has taken effect.
+    The server has sent a lost reply, so its statement has taken effect.
     """
 
     async def serve(client):
@@ -199,6 +199,6 @@ async def test_a_commit_whose_reply_was_lost_is_not_applied_again(postgres_url, 
 
 @pytest.fixture
 def short_folder():
-    """Return a folder whose path is short enough to add the name of a socket."""
+    """Return a folder whose path is short enough for a socket below it."""
     with tempfile.TemporaryDirectory(prefix="af-", dir="/tmp") as folder:
         yield Path(folder)

@@ -1,4 +1,4 @@
-"""Lookup of the run directly before another one of the same DAG."""
+"""Lookup of the run directly before another run of the same DAG."""
 
 from __future__ import annotations
 

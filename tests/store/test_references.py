@@ -97,7 +97,7 @@ _ROWS = {
         "VALUES (1, 71, 1, 0, 0)"
     ),
 }
-"""Rows that the sample batch does not have."""
+"""Rows that are missing in the sample batch."""
 
 
 def _fill(url, table):
@@ -106,6 +106,6 @@ def _fill(url, table):
 
 
 def _execute(url, statement):
-    """Run a statement without foreign keys, as a manual repair may."""
+    """Run a statement without foreign key checks, as a manual repair may do."""
     is_sqlite = make_url(url).get_backend_name() == "sqlite"  # there it is the default
     execute(url, statement if is_sqlite else f"SET session_replication_role = replica; {statement}")

@@ -1,4 +1,4 @@
-"""The journal contains every change, and its replay finds rows that differ."""
+"""The journal contains every change, and replaying it detects rows that differ."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ async def test_steps_that_lead_elsewhere_are_noticed(store):
 
 
 def end(state, at, *, task_id="a", times=1):
-    """Return the row of the history that counts the end of a task, or of its run."""
+    """Return the history row that counts the end of a task or, without a task id, of its run."""
     return HistoryRow(RUN.dag_id, task_id, int(Measure.STATE), hour_of(at), int(state), times, 0)
 
 
@@ -184,7 +184,7 @@ _numbers = itertools.count(1000, 1000)
 )
 @given(width=st.integers(1, 12), rounds=st.lists(SEEDS, max_size=8))
 async def test_a_restart_reads_what_was_written(store, width, rounds):
-    """One run an example, all in one database: each is a story of legal moves."""
+    """Each example is one run with random legal moves. All examples share one database."""
     base = next(_numbers)
     number = (await _last_commit(store)) + 1
     run = replace(RUN, run_no=base, run_id=f"r{base}", key=None, first_task_no=base)
@@ -218,7 +218,7 @@ async def _last_commit(store):
 
 
 def _round(number, seeds, base, tasks, expected):
-    """Return a batch in which some tasks proceed, wait, fail and return; record its changes."""
+    """Return a batch in which some tasks proceed, wait, fail or return. Update ``expected``."""
     made, ended = Batch(number=number, at=NOON + number), Counter()
     for task_no in {base + seed % len(tasks) for seed in seeds}:
         old = tasks[task_no]

@@ -1,4 +1,4 @@
-"""Old rows are found by an index, page by page; a journal without its beginning can be checked."""
+"""Old rows are found page by page by an index, and a journal without its beginning is checked."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def test_numbers_come_with_their_instants(store):
 
 
 async def shortened(store):
-    """A store whose journal no longer has the first two commits."""
+    """Return a store whose journal no longer has the first two commits."""
     await store.commit(first_batch())
     await store.commit(batch(2, new_tasks=[SECOND_TASK]))
     await store.commit(

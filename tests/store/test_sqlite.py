@@ -1,4 +1,4 @@
-"""Cases of a database file only: its lock, its identity, and its state after a crash."""
+"""Cases that only a database file has: its lock, its identity, and its state after a crash."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _child(code, *arguments, **options):
 
 @pytest.fixture
 def holder(path):
-    """Return another process that has locked the file."""
+    """Return another process that holds the lock of the file."""
     process = _child(HOLDER, path)
     assert process.stdout.readline() == b"locked\n"
     yield process
@@ -142,7 +142,7 @@ async def test_a_second_store_of_the_same_process_is_refused_without_harm(store,
         async with open_store(url, VAULT):
             pass
 
-    # SQLite's own lock is still there: another process sees a database in use.
+    # SQLite's own lock is still held: another process finds the database in use.
     code = (
         "import sqlite3, sys; c = sqlite3.connect(sys.argv[1], timeout=0);"
         "c.execute('PRAGMA locking_mode = EXCLUSIVE'); c.execute('BEGIN EXCLUSIVE')"
@@ -240,7 +240,8 @@ async def test_an_empty_file_becomes_a_database(path, url):
 async def test_a_file_whose_signing_was_cut_short_becomes_a_database(path, url):
     with closing(sqlite3.connect(path)) as raw:
         raw.execute(f"PRAGMA application_id = {database_file.APPLICATION_ID}")
-    # What a kill leaves before that is synced: a journal that says "it was empty before".
+    # What a kill leaves before the new database is synced: a journal that states that the file was
+    # empty.
     magic, no_pages, sector_size = bytes.fromhex("d9d505f920a163d7"), bytes(12), 512
     head = magic + no_pages + sector_size.to_bytes(4, "big") + (4096).to_bytes(4, "big")
     Path(f"{path}-journal").write_bytes(head.ljust(sector_size, b"\0"))
@@ -600,7 +601,7 @@ def test_a_file_that_grows_while_two_threads_verify_it_was_not_cut(path):
     lock = FileLock.take(path)
 
     class Overtaken(PosixPath):
-        """Measures the file; before it answers, another thread sees the file larger."""
+        """A path whose file grows, in another thread, right after its size was read."""
 
         def stat(self, *, follow_symlinks=True):
             measured = super().stat(follow_symlinks=follow_symlinks)
@@ -620,7 +621,7 @@ def test_a_file_that_grows_while_two_threads_verify_it_was_not_cut(path):
 
 
 async def test_tasks_of_live_runs_are_found_without_reading_all(store):
-    """The plan, because the price shows only after months of history."""
+    """Check the query plan, because the cost of a scan shows only after months of history."""
     from aioflow.store import selects
     from aioflow.store.changes import SQLITE, compiled
 

@@ -1,4 +1,4 @@
-"""Each sync of a run fails once, and the power is cut at every later one: see ``failing_syncs``."""
+"""Each sync of a run fails once, and the power is cut at each later one; see ``failing_syncs``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FOLDER = Path(__file__).parent
 
 @pytest.fixture(scope="module")
 def disk(tmp_path_factory):
-    """Return the library that fails syncs."""
+    """Return the library that makes syncs fail."""
     needs("gcc")
     library = tmp_path_factory.mktemp("disk") / "disk.so"
     words = [

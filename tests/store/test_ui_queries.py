@@ -282,7 +282,7 @@ ENDLESS = {
 
 
 class LimitClock:
-    """A clock by which SQLite's time limit for a query is exceeded once the test says so."""
+    """A clock that exceeds SQLite's time limit for queries once the test sets ``is_over``."""
 
     is_over = False
 

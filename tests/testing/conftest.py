@@ -1,4 +1,4 @@
-"""The fixture of ``aioflow.testing``, as its users get it."""
+"""The fixture of ``aioflow.testing``, exactly as its users get it."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ ONCE = Retry(tries=1)
 
 @pytest.fixture(autouse=True)
 def _no_dags_of_others():
-    """DAGs that tests make are all of this file, and would be known to each other."""
+    """Forget the DAGs of earlier tests, since all DAGs of a file know each other."""
     forget_registered()
 
 

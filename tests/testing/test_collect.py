@@ -25,7 +25,7 @@ ended: list[str] = []
 
 @dataclass(frozen=True)
 class Ticks(Trigger[int]):
-    """Yields a number each hour, starting after the last stored one."""
+    """Yields a number each hour, beginning after the last stored number."""
 
     count: int = 1_000_000
 
@@ -41,7 +41,7 @@ class Ticks(Trigger[int]):
 
 @dataclass(frozen=True)
 class Clock(Trigger[list[Any]]):
-    """Yields its view of the time, after an hour in a thread."""
+    """Yields the time as it sees it, after an hour in a thread."""
 
     async def run(self) -> AsyncIterator[TriggerEvent[list[Any]]]:
         await asyncio.to_thread(time.sleep, 3600)
@@ -92,7 +92,7 @@ class Lost(Trigger[int]):
 
 
 class FakeQueue:
-    """A queue of messages, each with its body as id."""
+    """A queue of messages. The id of each message is its body."""
 
     def __init__(self, bodies: list[str]) -> None:
         self.acknowledged: list[str] = []
@@ -113,7 +113,7 @@ queues: dict[str, FakeQueue] = {}
 
 @dataclass(frozen=True)
 class Messages(Trigger[str]):
-    """The example of the page on testing."""
+    """The example from the documentation on testing."""
 
     queue: str
 

@@ -1,4 +1,4 @@
-"""A crash at any point changes nothing, unless the DAG depends on something that it must not."""
+"""A crash at any point changes nothing, unless the DAG depends on something forbidden."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ async def test_a_fan_out_that_is_killed_at_any_commit_has_each_child_and_one_agg
     )
 
     plays = 1 + 2 * commits
-    # A crash before the commit of its end has it begin again; no other crash does.
+    # The task begins again only if the node crashes before the commit of its end.
     assert next(begun) == plays + 1
 
 
@@ -223,8 +223,8 @@ async def test_tasks_skipped_by_a_branch_in_a_mapped_group_are_skipped_wherever_
     assert run["told"].result == ["0 is even", "1 is odd", "2 is even", "3 is odd"]
     assert [child.state for child in run["each.even"].children] == ["success", "skipped"] * 2
 
-    # Five stages wait for each other, and the run for its request: on a slow machine, reports of
-    # the children of a stage arrive together, and share a commit.
+    # Five stages wait for each other, and the run for its request. On a slow machine, the reports
+    # of a stage's children arrive together and share a commit.
     assert await Sim.crash_everywhere(parities) > 5
 
 

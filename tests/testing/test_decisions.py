@@ -1,4 +1,4 @@
-"""Decisions of people in the simulator, from the question of a task to the restored answer."""
+"""Decisions in the simulator, from the question of a task to the restored answer."""
 
 from __future__ import annotations
 

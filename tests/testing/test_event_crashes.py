@@ -1,4 +1,4 @@
-"""A crash at any commit loses no event, and doubles none."""
+"""A crash at any commit neither loses nor duplicates an event."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def after(triggering_events: dict[str, list[dict[str, Any]]]) -> None:
 
 
 async def life(crash: Callable[[int, bool], bool]) -> dict[str, list[object]]:
-    """Emit events while the node dies where ``crash`` says. Return the runs that were started."""
+    """Emit events while the node crashes where ``crash`` says. Return the started runs."""
     with Sim() as sim:
         sim._world.crash_where(crash)
         for one in (after, orders, numbers):

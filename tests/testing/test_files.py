@@ -1,4 +1,4 @@
-"""Waits for files in a simulation: found at once, and free while nothing changes."""
+"""Waits for files in a simulation: files are found at once, and waiting costs nothing."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def arrivals(pattern: Path, count: int) -> list[str]:
 
 
 def _check_that_no_time_is_real(sim: Sim) -> None:
-    """Check that no descriptor is open of which each step of time would wait for word."""
+    """Check that no open descriptor makes each step of time wait for real notifications."""
     assert sim._world._loop.watched() == []
 
 
@@ -152,7 +152,7 @@ async def test_files_that_a_body_writes_while_time_passes_are_found_then(sim: Si
 async def test_several_waits_in_one_folder_each_see_the_change_that_others_asked_for(
     sim: Sim, tmp_path: Path
 ):
-    """A poll caused by one of them through a change does not count as a poll for the others."""
+    """A poll that a change causes for one of the waits does not count as a poll for the others."""
 
     @dag
     def several() -> None:

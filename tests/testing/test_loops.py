@@ -1,4 +1,4 @@
-"""Loops as their authors write them: played in the test kit, with user code in real hosts."""
+"""Loops as authors write them, played in the test kit with user code in real hosts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from aioflow.testing import Sim
 
 @pytest.fixture(autouse=True)
 def _no_dags_of_others():
-    """DAGs that tests make are all of this file, and would be known to each other."""
+    """Forget the DAGs of earlier tests, since all DAGs of a file know each other."""
     forget_registered()
 
 

@@ -1,4 +1,4 @@
-"""Repeated work in a simulation: cleared tasks and backfilled fire times, as with a daemon."""
+"""Repeated work in a simulation: tasks are cleared and fire times backfilled as by a daemon."""
 
 from __future__ import annotations
 

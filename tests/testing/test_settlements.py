@@ -1,4 +1,4 @@
-"""The pipeline of the documentation, and the test that it shows."""
+"""The pipeline from the documentation, and the test shown there."""
 
 from __future__ import annotations
 

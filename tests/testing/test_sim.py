@@ -1,4 +1,4 @@
-"""The simulator as tests of DAGs use it, and the clean-up after it."""
+"""The simulator as tests of DAGs use it, and its clean-up."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ HOUR = timedelta(hours=1)
 
 @pytest.fixture(autouse=True)
 def _no_dags_of_others():
-    """DAGs that tests make are all of this file, and would be known to each other."""
+    """Forget the DAGs of earlier tests, since all DAGs of a file know each other."""
     forget_registered()
 
 
@@ -94,7 +94,7 @@ async def test_thirteen_hours_of_waiting_need_few_turns_of_the_loop(sim: Sim):
 
 
 def _turns_of(sim: Sim) -> list[float]:
-    """Return a list of the loop's iterations. Counting does not depend on the machine's load."""
+    """Return a list of the loop's iterations, whose number does not depend on the load."""
     turns: list[float] = []
     loop: Any = sim._world._loop
     once = loop._run_once
@@ -143,7 +143,7 @@ async def test_every_clock_of_user_code_goes_along(sim: Sim):
 
 
 SAVED: dict[str, Any] = {"time": time.time, "time_ns": time.time_ns, "gmtime": time.gmtime}
-"""Functions that were saved before the simulation started."""
+"""Functions saved before the simulation has started."""
 
 
 async def test_functions_saved_earlier_follow_virtual_time_to_the_microsecond(sim: Sim):

@@ -1,4 +1,4 @@
-"""Reports of a simulation that takes real time, and none otherwise."""
+"""Reports of a simulation that takes real time, and no report otherwise."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ async def test_a_silent_socket_that_slows_down_time_is_named():
 
 
 class _Loop:
-    """A loop as a report finds it: its time, and the real seconds it has waited in vain."""
+    """A loop as a report sees it: its time, and the real seconds it has waited in vain."""
 
     ident, is_selecting = threading.get_ident(), False
     working: frozenset[int] = frozenset()

@@ -19,14 +19,14 @@ NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 def stream(
     trigger: Trigger[Any], since: datetime = NOON, last: TriggerEvent[Any] | None = None
 ) -> Any:
-    """Return the events of a trigger as if it were hosted, to be closed by ``async with``."""
+    """Return the events of a trigger as if it were hosted. Close them with ``async with``."""
     return aclosing(as_hosted(trigger, since, last).run())
 
 
 def as_hosted(
     trigger: Trigger[Any], since: datetime = NOON, last: TriggerEvent[Any] | None = None
 ) -> Any:
-    """Return a trigger that believes it is hosted; it is ``NOON`` now."""
+    """Return a trigger that believes it is hosted, at the time ``NOON``."""
     try:
         noon = asyncio.get_running_loop().time()
     except RuntimeError:
@@ -37,16 +37,16 @@ def as_hosted(
 
 @pytest.fixture
 def hosted():
-    """Return a function that makes a trigger believe it is hosted, since ``NOON``."""
+    """Return a function that makes a trigger believe it has been hosted since ``NOON``."""
 
     return as_hosted
 
 
 @pytest.fixture
 def wall_clock(monkeypatch):
-    """Set the wall clock of time triggers: ``NOON`` now, and going with the loop's clock.
+    """Let the wall clock of time triggers begin at ``NOON`` and follow the loop's clock.
 
-    Returns a list of corrections: adding to it sets the clock.
+    Returns a list of corrections. Adding a correction steps the clock.
     """
     corrections: list[timedelta] = []
     began: list[float] = []
@@ -62,7 +62,7 @@ def wall_clock(monkeypatch):
 
 @pytest.fixture
 def pauses(monkeypatch):
-    """Let no trigger of the web sleep; return the seconds it would have slept."""
+    """Let web triggers return from sleeps at once. Return the seconds they would have slept."""
     pauses: list[float] = []
 
     async def pause(seconds: float) -> None:

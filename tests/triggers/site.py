@@ -1,4 +1,4 @@
-"""A web server for tests: real sockets, answers written down beforehand."""
+"""A web server for tests, with real sockets and prepared responses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Asked:
-    """A request as it was received."""
+    """A request as it was received by the server."""
 
     method: str
     path: str
@@ -19,7 +19,7 @@ class Asked:
 
 @dataclass
 class Reply:
-    """A response. ``stall`` sends the head and then nothing, until the client disconnects."""
+    """A response. ``stall`` sends only the head, and then waits until the client disconnects."""
 
     status: int = 200
     body: str = ""
@@ -28,7 +28,7 @@ class Reply:
 
 
 class Site:
-    """Gives the answers of ``replies`` one after the other, the last again and again."""
+    """A server that gives the responses of ``replies`` in order, and repeats the last one."""
 
     def __init__(self) -> None:
         self.replies: list[Reply] = []
@@ -38,7 +38,7 @@ class Site:
         self.url = ""
 
     def reply(self, status=200, body="", **headers):
-        """Add a response; ``_`` in the names of headers means ``-``."""
+        """Add a response. In the names of headers, ``_`` stands for ``-``."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         self.replies.append(Reply(status, body, named))
 

@@ -1,4 +1,4 @@
-"""The package of the catalogue offers what its modules define, and registers each trigger once."""
+"""The catalogue package exports what its modules define, and registers each trigger once."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def defined() -> Iterator[type]:
 
 
 def triggers() -> list[type[Trigger[Any]]]:
-    """Return the triggers among them."""
+    """Return the triggers of the catalogue."""
     return [cls for cls in defined() if issubclass(cls, Trigger)]
 
 

@@ -1,4 +1,4 @@
-"""Connections are divided fairly: no server and no DAG uses up those of the others."""
+"""Connections are divided fairly: no server and no DAG uses up the connections of others."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PATIENCE = 60.0
 
 
 class Of:
-    """Returns the DAG for which a request is made, as a host does."""
+    """Returns the DAG on whose behalf a request is made, as a host does."""
 
     def __init__(self, dag_id: str) -> None:
         self._dag_id = dag_id
@@ -40,7 +40,7 @@ class Of:
 
 
 async def asked_for(dag_id: str, trigger: HttpTrigger) -> Any:
-    """Return the event of a trigger of a DAG."""
+    """Return the events of a trigger that runs on behalf of a DAG."""
     host: Any = Of(dag_id)
     query_sender.set(host)
     return [event async for event in trigger.run()]
@@ -48,7 +48,7 @@ async def asked_for(dag_id: str, trigger: HttpTrigger) -> Any:
 
 @asynccontextmanager
 async def serving(handle: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]):
-    """Serve on a free port until every client has disconnected; yields the URL."""
+    """Serve on a free port until every client has disconnected. Yields the URL."""
     handled: list[asyncio.Task[None]] = []
 
     async def each(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -66,9 +66,9 @@ async def serving(handle: Callable[[asyncio.StreamReader, asyncio.StreamWriter],
 
 @asynccontextmanager
 async def tarpit():
-    """A server that accepts every connection and never sends anything.
+    """Serve, but accept connections without ever sending anything.
 
-    Yields its URL, and a list that grows with each connection.
+    Yields the URL, and a list that grows with each connection.
     """
     taken: list[object] = []
 
@@ -83,7 +83,7 @@ async def tarpit():
 
 @asynccontextmanager
 async def waiting(*urls: str, count: int, dag: str = "bad"):
-    """Let ``count`` triggers of a DAG wait for each of these, within the block."""
+    """Let ``count`` triggers of a DAG wait for each URL within the block."""
     tasks = [
         asyncio.ensure_future(asked_for(dag, HttpTrigger(url, timeout="1h")))
         for url in urls

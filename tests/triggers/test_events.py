@@ -41,7 +41,7 @@ def test_the_longest_name_and_key_are_waited_for():
 
 
 class Daemon:
-    """Has three events of each name, and returns those after a number."""
+    """A daemon with three events of each name. It returns those after a given number."""
 
     def __init__(self) -> None:
         self.asked: list[dict[str, object]] = []

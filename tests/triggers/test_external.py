@@ -14,7 +14,7 @@ from tests.triggers.conftest import NOON
 
 
 class Daemon:
-    """Answers like a daemon that knows one run, ``partial`` or with tasks in these states."""
+    """A daemon that knows one run, which is ``partial`` or has tasks in the given states."""
 
     def __init__(self) -> None:
         self.asked: list[dict[str, object]] = []
@@ -35,7 +35,7 @@ class Daemon:
 
 
 class Follower:
-    """Asks that daemon in a task each."""
+    """Follows runs by asking the daemon in one asyncio task per request."""
 
     def __init__(self, daemon, tell):
         self.daemon, self.tell = daemon, tell

@@ -120,7 +120,7 @@ async def test_folders_that_hang_delay_no_other_folder_and_take_one_thread_each(
 
 
 class Scripted:
-    """A subscription with scripted polls: seconds and size, ``None`` for no file."""
+    """A subscription with scripted polls, each a time and a file size; ``None`` for no file."""
 
     def __init__(self, *looks: tuple[float, int | None]) -> None:
         self.looks = [
@@ -205,7 +205,7 @@ async def test_all_waits_on_a_folder_share_one_look_per_period(tmp_path, monkeyp
 async def test_thousands_who_have_one_look_are_woken_without_holding_up_the_loop(
     tmp_path, monkeypatch, how
 ):
-    """Counted in the CPU time of this thread: the machine may be busy with others."""
+    """Measured in CPU time of this thread, because the machine may be busy with other work."""
     gate, real = threading.Event(), os.scandir
     longest, woken = 0.0, 0
 

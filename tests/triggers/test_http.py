@@ -411,7 +411,7 @@ def test_meanings_of_expectations(wish, holds):
 
 
 class Values:
-    """Stands for the daemon: it has one connection, which may change."""
+    """A daemon with a single connection, which may change."""
 
     def __init__(self, found):
         self.found = found

@@ -1,4 +1,4 @@
-"""Streams of files, patterns, deleted files; with notifications of the kernel and without."""
+"""Streams of files, patterns and deleted files, with kernel notifications and without."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def too_many(*_, **__):
 
 @pytest.fixture(params=["told-by-the-kernel", "no-inotify-left", "no-watch-left"])
 def kernel(request, monkeypatch):
-    """Run a test with notifications of the kernel, and without, as if its limit was reached."""
+    """Run a test with kernel notifications, and without them as if their limit were reached."""
     if request.param == "no-inotify-left":
         monkeypatch.setattr(asyncinotify, "Inotify", too_many)
     if request.param == "no-watch-left":
@@ -135,7 +135,7 @@ async def test_with_kernel_notifications_a_change_is_reported_before_the_next_pe
             (tmp_path / "next").write_text("x")
             (tmp_path / "next").rename(folder / "next")
         else:
-            # The watched folder is deleted, and another one gets its name.
+            # The watched folder is moved away, and another folder gets its name.
             task = asyncio.ensure_future(anext(events))
             folder.rename(tmp_path / "old")
             folder.mkdir()
@@ -190,7 +190,7 @@ async def test_two_paths_to_one_folder_get_the_same_changes(tmp_path):
             await one.poll()
             with watching(str(link), "a", NEVER) as two:
                 await two.poll()
-            # The watch of the kernel must outlive the one of the two that leaves.
+            # The kernel watch must outlive the subscription that ends first.
             (real / "a").touch()
             while not (await one.next_poll()).files:
                 pass

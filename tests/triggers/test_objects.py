@@ -1,4 +1,4 @@
-"""Objects, on a real server that speaks S3."""
+"""Waiting for objects, with a real server that speaks S3."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def options(moto):
 
 @pytest.fixture
 def bucket(moto):
-    """Make a bucket and return its URL."""
+    """Create a bucket. Return its URL."""
     name = f"b{uuid.uuid4().hex}"
     httpx2.put(f"{moto}/{name}", timeout=60).raise_for_status()
     return f"s3://{name}"

@@ -1,4 +1,4 @@
-"""Ready operators, run as a worker runs them."""
+"""Ready-made operators, run as a worker runs them."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_it_runs_where_it_should(tmp_path):
 
 
 def dies(pid):
-    """Wait until a process is dead, for at most ten seconds; return whether it is."""
+    """Wait up to ten seconds for a process to die. Return whether it is dead."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -115,7 +115,7 @@ def dies(pid):
 
 
 def test_the_rest_of_the_process_group_dies_with_bash(tmp_path):
-    # It keeps the output open, which must not delay the end of ``bash``.
+    # The process holds the output open, which must not delay the end of ``bash``.
     pid = int(bash("sleep 3600 & echo $!"))
 
     assert dies(pid)
@@ -126,7 +126,7 @@ def test_a_process_that_writes_for_ever_delays_no_end(capsys):
 
 
 class CutShort:
-    """A log that raises once it has received enough, as when a try is interrupted."""
+    """A log that raises after the first full line, as when a try is interrupted."""
 
     def __init__(self):
         self.text = ""

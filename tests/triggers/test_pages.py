@@ -15,7 +15,7 @@ from tests.triggers.site import Reply, site
 
 
 def page(*numbers, **more):
-    """Return a page with items of these numbers."""
+    """Return a page with items of the given numbers."""
     return Reply(body=json.dumps({"data": {"items": [{"id": n} for n in numbers]}, **more}))
 
 
@@ -37,7 +37,7 @@ def by_link(url, **more):
 
 
 async def events_of(trigger, limit=100):
-    """Return the events until the stream ends, or the first ``count``."""
+    """Return the events until the stream ends, or the first ``limit`` events."""
     events = []
     async with stream(trigger) as all_of_it:
         async for event in all_of_it:
@@ -148,7 +148,7 @@ async def test_the_last_page_of_a_count_may_get_more_items(three_pages, pauses):
 async def test_items_added_to_a_page_while_the_next_one_starts_are_not_lost(three_pages, pauses):
     async with stream(by_number(three_pages.url, interval=9)) as told:
         before = [await anext(told) for _ in range(5)]
-        # The third page has been read, and had fewer items than others.
+        # The third page has been read. It had fewer items than the other pages.
         three_pages.pages["/list?page=3"] = page(5, 6)
         three_pages.pages["/list?page=4"] = page(7)
         after = [await anext(told) for _ in range(2)]

@@ -1,4 +1,4 @@
-"""Ready-made sensors, poked as their host does."""
+"""Ready-made sensors, poked as their host pokes them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def trigger_of(sensor):
 
 
 async def seen_by(sensor) -> Any:
-    """Return the result of a look that is the last one."""
+    """Return the result of a poke that must be successful."""
     seen = await sensor.poke(CONTEXT)
     assert seen
     return seen.xcom_value
@@ -228,7 +228,7 @@ def test_every_ready_sensor_is_among_them():
 
 
 async def both_ways(make):
-    """Return the outcome of a sensor, which is the same deferred and in its process."""
+    """Return the outcome of a sensor. Check that it is the same deferred and in a slot."""
     polled = await seen_by(make(deferrable=False))
     sensor = make(deferrable=True)
     async with stream(await trigger_of(sensor)) as events:
@@ -285,7 +285,7 @@ async def test_an_instant_is_the_same_both_ways(wall_clock):
 
 
 class Daemon:
-    """Knows one run, whose tasks, or itself under ``None``, ended in these states."""
+    """A daemon that knows one run. The states are those of its tasks, or its own under ``None``."""
 
     def __init__(self, **states):
         self.states = {name or None: state for name, state in states.items()}
@@ -313,7 +313,7 @@ def external(**options):
 
 
 async def judged(state, **options):
-    """Return the outcome for a state, which is the same in both modes."""
+    """Return the outcome for a state. Check that it is the same in both modes."""
     verdicts = []
     with asking(Daemon(a=state)):
         for deferrable in (False, True):

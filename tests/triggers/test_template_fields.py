@@ -1,6 +1,6 @@
-"""Ready operators and sensors render the fields that Airflow renders, and name braces they leave.
+"""Ready-made operators and sensors render the fields that Airflow renders, and report other braces.
 
-The classes are found in the catalogue: a new one is tried without being listed here.
+The classes are found in the catalogue, so that a new class is tested without being listed here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from tests.worker.peer import run_info, start
 
 CLASSES = [cls for cls in defined() if issubclass(cls, Operator)]
 
-# What providers-standard 1.21.0, http 6.3.0 and amazon say, by the names of arguments here.
+# The template fields in providers-standard 1.21.0, http 6.3.0 and amazon, by their argument names
+# here.
 AIRFLOW: dict[str, set[str]] = {
     "BashOperator": {"bash_command", "env", "cwd"},
     "DateTimeSensor": {"target_time"},
@@ -39,7 +40,7 @@ TEXT = "of {{ run_id }}"
 
 
 def parameters(cls: type[Operator]) -> dict[str, inspect.Parameter]:
-    """Return the arguments of a class that are its own."""
+    """Return the arguments of a class, except those of every operator."""
     signature = inspect.signature(cls.__init__)
     kinds = {inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
     found = {name: one for name, one in signature.parameters.items() if one.kind in kinds}
@@ -51,12 +52,12 @@ def takes_text(parameter: inspect.Parameter) -> bool:
 
 
 def no_results(*asked: Any) -> Any:
-    """Replaces the fetching of results: no task here has any."""
+    """Stand in for fetching results: no task here has results."""
     raise AssertionError(asked)
 
 
 def given(cls: type[Operator], name: str) -> tuple[Any, list[str]]:
-    """Return the argument of a try for ``TEXT`` in the file, and the output of ``dags check``."""
+    """Return the argument that a try gets for ``TEXT`` in the file, and the lint warnings."""
     is_dict = str(parameters(cls)[name].annotation).startswith("Mapping")
     required = (
         one.name for one in parameters(cls).values() if one.default is inspect.Parameter.empty
@@ -121,7 +122,7 @@ def test_a_file_named_by_the_day_is_looked_for(tmp_path):
 
 
 def operator(made: DAG, task_index: int) -> Any:
-    """Return the instance that a try runs."""
+    """Return the operator instance that a try runs."""
     run = KnownRun(run_info(run_id="r-1"), made)
     files = ResultFiles(Path())
     return body_of_try(run, made.nodes[task_index], start(task_index), no_results, files).operator

@@ -69,7 +69,7 @@ async def test_a_length_of_time_counts_from_when_the_task_began_to_wait(hosted, 
     loop = asyncio.get_running_loop()
     began = loop.time()
 
-    # Hosted again 50 minutes after that: ten are left.
+    # The trigger is hosted again after 50 minutes, so ten minutes are left.
     trigger = hosted(TimeDeltaTrigger("1h"), since=NOON - timedelta(minutes=50))
     (event,) = await events_of(trigger)
 
@@ -153,7 +153,7 @@ async def test_hosted_again_a_cron_continues_after_its_last_tick(hosted, wall_cl
 
     events = await ticks_of(trigger, 4)
 
-    # Two were missed, one is due now, one is in the future.
+    # Two fire times were missed, one is due now, and one is in the future.
     assert [(event.payload - NOON) / timedelta(minutes=15) for event in events] == [-2, -1, 0, 1]
     assert loop.time() - began == pytest.approx(900)
 
@@ -164,7 +164,7 @@ async def test_a_cron_changes_clocks_as_schedules_do(hosted, wall_clock):
 
     events = await ticks_of(hosted(CronTrigger("30 2 * * *", "America/New_York"), since=since), 2)
 
-    # 02:30 does not exist on the 8th: the first valid instant is 03:00 -04:00.
+    # 02:30 does not exist on the 8th: the first valid time is 03:00 -04:00.
     assert [event.payload.isoformat() for event in events] == [
         "2026-03-08T07:00:00+00:00",
         "2026-03-09T06:30:00+00:00",
@@ -197,7 +197,7 @@ def test_a_cron_survives_storing():
 
 
 class Seated:
-    """A watch of points in time, as in a host, and what it has yielded."""
+    """A shared poller of points in time, as in a host, and the times it has yielded."""
 
     def __init__(self):
         self.wants = {}
@@ -216,7 +216,7 @@ class Seated:
             self.watch.left(wanted)
 
     async def poll(self, count):
-        """Take so many; return after how many seconds of the loop's clock each came."""
+        """Take ``count`` events. Return after how many seconds of the loop each came."""
         loop = asyncio.get_running_loop()
         began, came = loop.time(), []
         run: Any = self.watch.run()

@@ -1,4 +1,4 @@
-"""The public part of a URL, and how the trigger that requests it gets the whole one back."""
+"""The public part of a URL, and how the trigger that requests the URL gets it back complete."""
 
 from __future__ import annotations
 

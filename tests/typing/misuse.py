@@ -1,4 +1,4 @@
-"""Mistakes that type checkers find before anything runs. Every ignore must be needed."""
+"""Mistakes that type checkers find before anything runs. Every ``ignore`` must be needed."""
 
 # pyright: strict, reportUnnecessaryTypeIgnoreComment=true, reportUnusedExpression=false
 

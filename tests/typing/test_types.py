@@ -1,4 +1,4 @@
-"""Both type checkers accept a realistic file, and find the mistakes in the other one."""
+"""Both type checkers accept a realistic file, and find the mistakes in a file of misuse."""
 
 from __future__ import annotations
 

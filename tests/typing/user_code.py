@@ -1,4 +1,4 @@
-"""A file as users write it, over the whole surface. Type checkers read it; a test runs it."""
+"""A file as users write it that uses the whole API. Type checkers read it, and a test runs it."""
 
 from __future__ import annotations
 

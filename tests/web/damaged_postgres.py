@@ -1,4 +1,4 @@
-"""Hostile values in single columns of a PostgreSQL database, as far as their types hold them."""
+"""Hostile values in single columns of a PostgreSQL database, as far as the column types allow."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _NOTHING = object()
 
 
 class WholePostgres:
-    """A home with a row in every table of its database; both are copied for each case."""
+    """A home with a row in every table of its database. Both are copied for each case."""
 
     def __init__(self, home: Path, server: str, migrated: URL) -> None:
         self._home = home
@@ -64,14 +64,14 @@ class WholePostgres:
 
     @contextmanager
     def copied(self, home: Path) -> Iterator[PostgresHome]:
-        """Give a copy for as long as the block lasts."""
+        """Provide a copy of the home and the database within the block."""
         shutil.copytree(self._home, home)
         with temporary_database(self._server, self._url) as url:
             yield PostgresHome(home, _dsn(url))
 
 
 class PostgresHome:
-    """A home whose database may be damaged while nothing runs on it."""
+    """A home whose database can be damaged while no node uses it."""
 
     def __init__(self, path: Path, url: str) -> None:
         self.path = path
@@ -81,10 +81,11 @@ class PostgresHome:
         """Write a value into one row.
 
         Args:
-            where: The condition of that row; by default one that the healthy run does not need.
+            where: The condition of the row; by default a row that the healthy runs do not need.
 
         Returns:
-            ``None`` if PostgreSQL cannot hold it there, or holds the same as before.
+            The written value; ``None`` if PostgreSQL cannot store it there, or if nothing has
+            changed.
         """
         table = tables.metadata.tables[case.table]
         column = table.columns[case.column]
@@ -100,7 +101,7 @@ class PostgresHome:
             return Written(key_of(table, row), _complaint(table, column, value))
 
     async def set_state(self, table: str, state: int, where: str) -> None:
-        """Give rows a state, which may be one that does not exist."""
+        """Set the state of rows, possibly to a state that does not exist."""
         async with self._loosened(table) as raw:
             await raw.execute(f"UPDATE {table} SET state = {state} WHERE {where}")
 
@@ -108,7 +109,7 @@ class PostgresHome:
     async def _loosened(
         self, table: str, needed: str | None = None
     ) -> AsyncIterator[asyncpg.Connection]:
-        """Let a table accept any value of its types, within the block.
+        """Let a table accept any value of its column types within the block.
 
         Args:
             needed: The column that may be ``NULL`` within the block.
@@ -140,7 +141,7 @@ def _dsn(url: URL) -> str:
 
 
 def _fitting(column: Column[Any], value: object) -> object:
-    """Return a value as the driver accepts it for a column, if the column's type can hold it."""
+    """Return a value in the form that the driver accepts for a column, if the type can hold it."""
     match column.type, value:
         case _, None:
             return None
@@ -177,7 +178,7 @@ async def _victim(
 async def _write(
     raw: asyncpg.Connection, table: Table, column: Column[Any], value: object, row: Sequence[Any]
 ) -> bool:
-    """Write a value; ``False`` if the column cannot hold it, or already had it."""
+    """Write a value. Return ``False`` if the column cannot hold it, or already had it."""
     wanted = "$1::bytea::text" if isinstance(column.type, Text) else "$1"
     keys = [f'"{key.name}" = ${at}' for at, key in enumerate(table.primary_key, 2)]
     sql = (

@@ -32,7 +32,7 @@ _NO_TEXT = "CAST(x'ff41' AS TEXT)"
 
 
 class WholeSqlite:
-    """A home with a row in every table of its file; it is copied for each case."""
+    """A home with a row in every table of its database file. It is copied for each case."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -42,13 +42,13 @@ class WholeSqlite:
 
     @contextmanager
     def copied(self, home: Path) -> Iterator[SqliteHome]:
-        """Give a copy for as long as the block lasts."""
+        """Provide a copy of the home within the block."""
         shutil.copytree(self._home, home)
         yield SqliteHome(home)
 
 
 class SqliteHome:
-    """A home whose database may be damaged while nothing runs on it."""
+    """A home whose database can be damaged while no node uses it."""
 
     url = None
 
@@ -59,10 +59,10 @@ class SqliteHome:
         """Write a value into one row.
 
         Args:
-            where: The condition of that row; by default one that the healthy run does not need.
+            where: The condition of the row; by default a row that the healthy runs do not need.
 
         Returns:
-            ``None`` if SQLite cannot hold it there, or holds the same as before.
+            The written value; ``None`` if SQLite cannot store it there, or if nothing has changed.
         """
         with closing(sqlite3.connect(self.path / "aioflow.db", isolation_level=None)) as raw:
             raw.execute("PRAGMA foreign_keys = OFF")
@@ -71,13 +71,13 @@ class SqliteHome:
         return None if key is None else Written(key, self._complaint(case))
 
     async def set_state(self, table: str, state: int, where: str) -> None:
-        """Give rows a state, which may be one that does not exist."""
+        """Set the state of rows, possibly to a state that does not exist."""
         with closing(sqlite3.connect(self.path / "aioflow.db")) as raw, raw:
             raw.execute("PRAGMA ignore_check_constraints = ON")
             raw.execute(f"UPDATE {table} SET state = {state} WHERE {where}")
 
     def _complaint(self, case: Case) -> str | None:
-        """Return the finding of SQLite's own check on a column, if there is one."""
+        """Return the finding of SQLite's own check about a column, if any."""
         with closing(sqlite3.connect(self.path / "aioflow.db")) as raw:
             found = [str(line) for (line,) in raw.execute("PRAGMA integrity_check")]
         of_value = re.compile(rf"(non-\w+|NULL|TEXT|NUMERIC) value in {case.table}.{case.column}$")
@@ -121,7 +121,7 @@ def _victim(raw: sqlite3.Connection, case: Case) -> str:
 
 
 class _Loosened:
-    """Let a table accept any value, within the block."""
+    """A context manager within which a table accepts any value."""
 
     def __init__(self, raw: sqlite3.Connection, table: str) -> None:
         self._raw = raw

@@ -1,4 +1,4 @@
-"""A home with a row in every table, and hostile values for single columns of it."""
+"""A home with a row in every table, and hostile values for single columns."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ TABLES: tuple[Table, ...] = tuple(tables.metadata.sorted_tables)
 assert tables.audit in TABLES
 
 NO_TEXT = object()
-"""Represents the bytes ff 41 instead of a text."""
+"""Represents the bytes ff 41, which are not valid UTF-8, in place of a text."""
 
 HOSTILE: dict[str, object] = {
     "null": None,
@@ -77,7 +77,7 @@ HOSTILE: dict[str, object] = {
     "a fraction": 1.5,
     "infinite": float("inf"),
 }
-"""The values to write. Each database converts them to the column's type."""
+"""The values to write. Each kind of database converts them to the column's type."""
 
 WAITS = DagSpec(
     dag_id="waits", file="waits.py", tasks=(TaskSpec(task_id="coroutine", body=Body.COROUTINE),)
@@ -122,7 +122,7 @@ class Written(NamedTuple):
 
     Attributes:
         key: The key of the row before the change.
-        complaint: The database's own error about the value, if there is one.
+        complaint: The database's own error about the value, if any.
     """
 
     key: str
@@ -130,7 +130,7 @@ class Written(NamedTuple):
 
 
 class Case(NamedTuple):
-    """A value in a column of one row."""
+    """A hostile value for one column of one table."""
 
     table: str
     column: str
@@ -142,7 +142,7 @@ class Case(NamedTuple):
 
 
 def cases() -> list[Case]:
-    """Return every column of every table with every hostile value."""
+    """Return a case for each column of each table with each hostile value."""
     return [
         Case(table.name, column.name, value)
         for table in TABLES
@@ -152,7 +152,7 @@ def cases() -> list[Case]:
 
 
 async def make_home(home: Path, url: str | None = None) -> None:
-    """Create a home with active runs of several kinds, and a row in every table but ``drained``."""
+    """Create a home with active runs of several kinds, and a row in each table but ``drained``."""
     async with node(home, url=url, cpu_slots=8) as n:
         n.define(*DEFINED)
         for spec in DEFINED:
@@ -175,7 +175,7 @@ async def make_home(home: Path, url: str | None = None) -> None:
 
 
 DRAINED = "INSERT INTO drained VALUES (7, 1700000000000000)"
-"""The statement that gives the table its row."""
+"""The statement that creates a row in the table ``drained``."""
 
 
 async def _let_in(n: Node) -> None:
@@ -186,7 +186,7 @@ async def _let_in(n: Node) -> None:
 
 
 async def _end_some(n: Node) -> None:
-    """One run that has ended and was cleared with a key, and one that is being deleted."""
+    """Create an ended run that was cleared with a key, and a run that is being deleted."""
     for run_id in ("cleared", "deleted"):
         await n.api.trigger("deferred", run_id=run_id)
         await n.succeed("x")
@@ -219,7 +219,7 @@ async def _begin_some(n: Node) -> None:
 
 
 async def _ask_people(n: Node) -> None:
-    """One decision that was answered, and one that has a vote and needs another."""
+    """Create a decision that was answered, and one that has a vote and needs another."""
     await n.api.trigger("asks", run_id="asks-1")
     _, kwargs = PersonTrigger("Release the payment?").serialize()
     await n.defer(PERSON, kwargs)
@@ -231,14 +231,14 @@ async def _ask_people(n: Node) -> None:
 
 
 async def _vote(n: Node) -> None:
-    """Answer the open decision, as soon as there is one."""
+    """Answer the open decision as soon as there is one."""
     await until(n.engine, lambda: n.store.list_decisions(is_open=True))
     (found,) = await n.store.list_decisions(is_open=True)
     await n.api.by(ADMIN).decisions.answer(found.decision_no, True)
 
 
 def add_remote_worker(n: Node) -> None:
-    """Give the node a worker of another executor."""
+    """Add a worker of another executor to the node."""
     n.engine.slots.remote = RemoteWorkers({"dask": 1})
     n.engine.report([WorkerUp(100, WorkerSpec("dask"), WorkerLocation("node-7", "process 4711"))])
 
@@ -295,20 +295,20 @@ _OF_OTHERS = f"run_no IN (SELECT run_no FROM run WHERE {_OTHERS})"
 
 
 def spared(table: Table) -> str:
-    """Return the condition of rows that the healthy runs do not need."""
+    """Return a condition for rows that the healthy runs do not need."""
     if "run_no" in table.columns and table.name not in {"run", "deletion", "named_event"}:
         return _OF_OTHERS
     return _SPARED.get(table.name, "1 = 1")
 
 
 def ordered(table: Table, case: Case, found: int) -> str:
-    """Choose one of the rows that were found, another for each case."""
+    """Return the clause that chooses one of the ``found`` rows, varying from case to case."""
     order = ", ".join(f'"{key.name}"' for key in table.primary_key)
     return f"ORDER BY {order} LIMIT 1 OFFSET {crc32(case.name.encode()) % found}"
 
 
 def key_of(table: Table, row: Any) -> str:
-    """Return the key of a row as a damage names it."""
+    """Return the key of a row in the form used in damage reports."""
     return ", ".join(
         f"{key.name}={value!r}" for key, value in zip(table.primary_key, row, strict=True)
     )

@@ -1,6 +1,7 @@
-"""Sends valid and invalid requests to every route, and checks the responses.
+"""Valid and invalid requests to every route, and checks of the responses.
 
-Schemathesis generates the requests from the OpenAPI document; they are passed to the application.
+Schemathesis generates the requests from the OpenAPI document; they are passed directly to the
+application.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ _KNOWN = {
 
 
 def ask_everything(web: Any, described: dict[str, Any], count: int) -> Counter[str]:
-    """Send requests in a thread beside the loop; return the counts of outcomes.
+    """Send requests in a thread beside the loop. Return the counts of outcomes.
 
     Args:
-        count: Approximate number; at least one for each operation.
+        count: Approximate number of requests; there is at least one for each operation.
 
     Raises:
         AssertionError: If a response is a defect, or does not match its schema.

@@ -1,4 +1,4 @@
-"""A node without processes: a real engine on a real database, the test is the executor."""
+"""A node without processes: a real engine on a real database, with the test as the executor."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ STREAM = DagSpec(
 
 
 class EffectRecorder:
-    """Records the effects of an engine; the test is the executor."""
+    """Records the effects of an engine. The test acts as the executor."""
 
     def __init__(self, dispatcher: EffectDispatcher) -> None:
         dispatcher.register(
@@ -89,7 +89,7 @@ class EffectRecorder:
         self._arrived = anyio.Event()
 
     def _ignore(self, *effect: object) -> None:
-        """No trigger is hosted here."""
+        """Do nothing: no trigger is hosted here."""
 
     def _deliver(self, effect: DeliverOutbox) -> None:
         self.delivered.append(effect)
@@ -159,7 +159,7 @@ async def nothing_is_old(dry_run: bool) -> CleanedView:
 
 @cache
 def _migrated() -> bytes:
-    """Return a database that has its schema and nothing else."""
+    """Return a database with the schema and no rows."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "aioflow.db"
         lock = FileLock.take(path)
@@ -176,7 +176,7 @@ async def node(
     cpu_slots: int = 2,
     passwords: Passwords | None = None,
 ) -> AsyncIterator[Node]:
-    """Run a node. It computes fast password hashes, unless a slow function is passed.
+    """Run a node. It computes fast password hashes, unless other passwords are passed.
 
     Args:
         url: A database with the schema; by default a file in the home.
@@ -241,7 +241,7 @@ async def ask(
     pieces: list[bytes] | None = None,
     meanwhile: Callable[[], Awaitable[object]] | None = None,
 ) -> Answer:
-    """Call an ASGI application as a server would. ``pieces`` are sent without a length.
+    """Call an ASGI application as a server would. ``pieces`` are sent without a content length.
 
     ``meanwhile`` runs before the last piece is sent.
     """

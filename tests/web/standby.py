@@ -1,4 +1,4 @@
-"""An active node and a standby in one process: messages between them go through a list."""
+"""An active node and a standby in one process, with messages in memory."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from tests.web.node import QUICK, Answer, Node, ask, node
 __all__ = ("ACTIVE", "STANDBY", "SUCCESSOR", "Messages", "Pair", "pair")
 
 ACTIVE, STANDBY, SUCCESSOR = 11, 12, 13
-"""Terms."""
+"""Terms of the nodes."""
 
 
 class Messages:
-    """Messages in memory, as ``NodeMessages``."""
+    """An in-memory replacement for ``NodeMessages``."""
 
     def __init__(self) -> None:
         self.sent: defaultdict[int, list[NodeMessage]] = defaultdict(list)
@@ -53,11 +53,11 @@ class Messages:
 
 
 class Pair:
-    """The two nodes.
+    """An active node and its standby.
 
     Attributes:
         active_epoch: The term that the standby believes to be active.
-        status: What the standby says about itself, and about the active node.
+        status: The status of the standby, including what it knows about the active node.
     """
 
     def __init__(self, active: Node, home: Path) -> None:
@@ -95,12 +95,12 @@ class Pair:
         )
 
     def lose_active(self, state: ActiveState = ActiveState.MISSING) -> None:
-        """The standby learns that no node is active, or that it is silent."""
+        """Tell the standby that no node is active, or that the active node is silent."""
         self.active_epoch = ACTIVE if state is ActiveState.SILENT else None
         self.status = replace(self.status, active=state)
 
     def succeed(self) -> None:
-        """The active node becomes active again, under another term."""
+        """Let the active node become active again, under another term."""
         self.active_epoch = SUCCESSOR
         self.queries_of_active._own_epoch = lambda: SUCCESSOR
         self.queries_of_active.renew_term()
@@ -111,11 +111,11 @@ class Pair:
         return self.api.follower
 
     async def ask(self, method: str, path: str, **more: Any) -> Answer:
-        """Ask the standby, as the owner of its home."""
+        """Send a request to the standby, as the owner of its home."""
         return await ask(Trusted(self.app), method, f"/api/v1{path}", **more)
 
     async def ask_active(self, method: str, path: str, **more: Any) -> Answer:
-        """Ask the active node, as the owner of its home."""
+        """Send a request to the active node, as the owner of its home."""
         return await ask(Trusted(self.active_app), method, f"/api/v1{path}", **more)
 
 

@@ -590,7 +590,7 @@ async def test_thousands_of_wrong_logins_hash_little_and_do_not_hold_up_the_daem
         async def watch():
             nonlocal longest, waited
             while not is_over.is_set():
-                # Processor time of this process only: others may occupy the processors.
+                # CPU time of this process only, since other processes may occupy the processors.
                 began, asked = time.process_time(), time.monotonic()
                 assert (await ask(web, "GET", "/api/v1/me", headers=HOME_BEARER)).status == 200
                 longest = max(longest, time.process_time() - began)

@@ -1,4 +1,4 @@
-"""Assets in the API: who updates them, who waits for them, and what is missing."""
+"""Assets in the API: which tasks update them, which DAGs wait for them, and what is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stored value that is damaged is shown as that, with the reason; all else is shown as ever."""
+"""A damaged stored value is shown as damaged, with the reason; all other values are unaffected."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_one_place_alone_reads_what_authors_have_stored():
         or "msgpack.decode" in text
     }  # fmt: skip
 
-    # Values of secrets are read to be hidden, and nothing is shown of them. A schedule is read of
-    # assets, whose condition the daemon has written itself.
+    # Values of secrets are read only to be hidden. Of a schedule, only an asset condition is
+    # decoded, which the daemon itself has written.
     assert readers == {"schemas.py", "values.py", "schedule_texts.py"}
     assert sys.modules["aioflow.api.schemas"].plain_bytes is plain_bytes

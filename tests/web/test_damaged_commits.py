@@ -1,4 +1,4 @@
-"""A journal beyond the last commit refuses the start, and the error says how to repair it."""
+"""A journal beyond the last commit prevents the start, and the error states how to repair it."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _with(text: str, last: int) -> str:
 
 @pytest.fixture(scope="module")
 def whole_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give a home with runs of several kinds; it is copied for each case."""
+    """Return a home with runs of several kinds. It is copied for each case."""
     home = tmp_path_factory.mktemp("commits")
     anyio.run(make_home, home)
     return home
@@ -109,7 +109,7 @@ def _above(number: int, journal: Sequence[int]) -> CommitsAbove:
 
 
 async def test_wherever_one_number_is_damaged_that_one_is_named():
-    """Try every shortened journal, with any one number of it or of the node changed."""
+    """Try every shortened journal with a single wrong number, in it or in the node's row."""
     wrong = []
     for first in range(1, 6):
         for last in range(first + 1, 9):

@@ -36,21 +36,21 @@ pytestmark = pytest.mark.asyncio(loop_factories=["uvloop"])
 
 _SECONDS = 30
 _OF_THE_DAEMON = frozenset({"meta", "node", "number_lease"})
-"""Tables in which a damaged row prevents any commit, and may refuse a start."""
+"""Tables in which a damaged row prevents every commit, and may prevent a start."""
 
 _NUMBER_OF_COMMIT = ("journal", "commit_no")
-"""If this number exceeds the node's, a start is refused too, and says how to repair it."""
+"""If this number exceeds the node's, the start is refused as well, with repair instructions."""
 
 _READ_BY_START = frozenset(
     {"dag", "dag_file", "pool", "dag_trigger", "account", "api_token", "session", "task_trigger"}
 )
 _READ_OF_RUNS = frozenset({"run", "task", "expansion", "event"})
 _NOT_FOUND = frozenset({"run_no", "ended_at"})
-"""By these the rows of runs are found: one that holds something else there is of no run."""
+"""Columns by which the rows of runs are found: with a wrong value, a row belongs to no run."""
 
 _ENDLESS = frozenset({"/api/v1/stream", "/api/v1/dags/recent"})
 _WITHOUT_ROWS = frozenset({"/api/v1/connection-types"})
-"""Requests that start a process, which takes longer than the rest of a case, and read no row."""
+"""Requests that read no row, and start a process, which takes longer than the rest of a case."""
 
 _TASKS = {
     "chain-1": ("chain", "first"),
@@ -104,7 +104,7 @@ Whole = WholeSqlite | WholePostgres
 
 @pytest.fixture(scope="module")
 def whole(request: pytest.FixtureRequest) -> Iterator[Whole]:
-    """Give a home with a row in every table; it is copied for each case."""
+    """Provide a home with a row in every table. It is copied for each case."""
     home = request.getfixturevalue("tmp_path_factory").mktemp("whole")
     if request.param == "sqlite":
         yield WholeSqlite(home)
@@ -174,10 +174,10 @@ async def test_no_value_in_any_column_hurts_more_than_its_row(whole, tmp_path, t
 
 
 async def hurts_only_itself(whole: Whole, home: Path, case: Case) -> bool:
-    """Start on a home with that value in it, and check that everything else works.
+    """Start on a home with the damaged value, and check that everything else works.
 
     Returns:
-        Whether the database can hold it there.
+        Whether the database can store the value in that column.
     """
     with whole.copied(home) as place:
         written = await place.write(case)
@@ -200,8 +200,8 @@ async def hurts_only_itself(whole: Whole, home: Path, case: Case) -> bool:
 async def _healthy_runs_end(n: Node) -> None:
     """Let the undamaged runs continue to their end, including those that need an event.
 
-    Every task can start: while tasks that may have killed the daemon start in groups, one that
-    cannot start delays all others for up to ten minutes.
+    Every task must be able to start: while tasks that may have killed the daemon are started in
+    groups, one that cannot start delays all others for up to ten minutes.
     """
     n.engine.report([HostUp("async"), HostUp("triggers")])
     add_remote_worker(n)
@@ -257,7 +257,7 @@ async def _stored_results_can_be_listed(n: Node) -> None:
 
 
 def _views(paths: list[str]) -> Iterator[str]:
-    """Yield the pages of single runs, tasks and so on."""
+    """Yield the addresses of the pages of single runs, tasks and so on."""
     for path in paths:
         if "{" not in path or path.endswith(("/follow", "/stream")):
             continue
@@ -274,7 +274,7 @@ class _Named(dict[str, str]):
 
 
 async def _is_found(n: Node, case: Case, written: Written) -> None:
-    """Check that an error of the database itself is found, with table, row and column."""
+    """Check that a search finds an error known to the database, with table, row and column."""
     key, says = written
     if says is not None and case.table not in _OF_THE_DAEMON:  # a start overwrites those
         found = await n.store.find_damage()
@@ -282,7 +282,7 @@ async def _is_found(n: Node, case: Case, written: Written) -> None:
 
 
 async def _is_named(n: Node, case: Case, written: Written) -> None:
-    """Check that damage met while reading is named in the same way, without a search."""
+    """Check that damage found while reading is reported in the same way, without a search."""
     key, says = written
     if says is None or case.table in _OF_THE_DAEMON:
         return

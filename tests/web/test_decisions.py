@@ -1,4 +1,4 @@
-"""Decisions over HTTP: who may answer, what is refused, and what a signed link can do."""
+"""Decisions over HTTP: who may answer, what is refused, and what a signed link permits."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Asked:
     """A node whose run ``r`` asks a question, with its application.
 
     Attributes:
-        number: The decision.
+        number: The number of the decision.
     """
 
     def __init__(self, n: Any, guard: Any, number: int) -> None:
@@ -44,7 +44,7 @@ class Asked:
         self.number = number
 
     async def user(self, name: str, role: str, *groups: str) -> dict[str, str]:
-        """Create a user; return the headers of a token that the user has made."""
+        """Create a user. Return the headers with a token that the user has created."""
         await self.n.api.access.create_user(BY, name, "a long password", role, groups)
         actor = Actor(name=name, role=Role.ADMIN)
         wanted = "operator" if role == "viewer" else role
@@ -128,7 +128,7 @@ async def test_link_shows_the_question_and_only_a_post_of_an_answer_decides(tmp_
     async with asking(tmp_path, assignees="finance", details="Invoice 4711") as asked:
         token = await asked.link()
         page = await ask(asked.guard, "GET", "/decide", headers=JSON)
-        # A scanner of links opens them, perhaps with scripts, and more than once.
+        # A link scanner opens the links, perhaps running scripts, and perhaps more than once.
         await asked.post("/decisions/link", {"token": token})
         shown = await asked.post("/decisions/link", {"token": token})
         before = await asked.shown()

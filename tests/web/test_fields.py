@@ -1,4 +1,4 @@
-"""Fields of triggers that are not declared public are in no response, whatever the route."""
+"""Trigger fields that are not declared public are in no response, whatever the route."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def fields(cls: Any) -> dict[str, Any]:
 
 
 def started_by(number: int, cls: Any) -> DagSpec:
-    """Return a DAG with runs started by events of a trigger."""
+    """Return a DAG whose runs are started by the events of a trigger."""
     kwargs = encode(fields(cls), "the fields")
     name, path = f"d{number}", class_path(cls)
     trigger = DagTriggerSpec(class_path=path, kwargs=kwargs, name=cls.__name__)
@@ -53,7 +53,7 @@ def started_by(number: int, cls: Any) -> DagSpec:
 
 
 def addresses(app: Any, dags: list[str], trigger_id: int) -> Iterator[str]:
-    """Yield an address of each route that reads, for each task and DAG it may be about."""
+    """Yield the addresses of each read route, for each task and DAG that it can name."""
     for route in cast("Iterator[APIRoute]", each_route(app._app.routes)):
         if "GET" not in (route.methods or ()) or route.name in ENDLESS:
             continue

@@ -1,4 +1,4 @@
-"""Limits on the number of connections, and on the time that a head or a body may take."""
+"""Limits on the number of connections, and on the time for a request head or body."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def served(home, monkeypatch, **limits):
 
 
 def talk(port, *pieces, seconds=60.0):
-    """Send pieces, and return what is received until the other end closes."""
+    """Send pieces. Return everything that is received until the other end closes."""
     with socket.create_connection(("127.0.0.1", port), timeout=seconds) as connection:
         for piece in pieces:
             connection.sendall(piece)
@@ -102,7 +102,7 @@ async def test_a_head_is_so_large_at_most(tmp_path, monkeypatch):
 
 
 def head_of(size, *, close=True):
-    """Return the head of a request with this many bytes, including its empty line."""
+    """Return a request head of exactly this many bytes, including its empty line."""
     end = b"\r\nconnection: close\r\n\r\n" if close else b"\r\n\r\n"
     begin = b"GET /health/live HTTP/1.1\r\nhost: 127.0.0.1\r\nx: "
     return begin + b"y" * (size - len(begin) - len(end)) + end

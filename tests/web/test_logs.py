@@ -1,4 +1,4 @@
-"""Logs over HTTP: as lines, by range, searched, downloaded, and of a whole run."""
+"""Logs over HTTP: as lines, by range, searched, downloaded, and for a whole run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RUN_LOG = "/api/v1/runs/r/logs"
 
 @asynccontextmanager
 async def printed(tmp_path, *texts: bytes, spec=CHAIN):
-    """A task that has printed texts, and a function that requests JSON."""
+    """Run a task that has printed texts. Yield the node, a request function, and the log."""
     async with node(tmp_path) as n:
         n.define(spec)
         await n.api.set_paused(spec.dag_id, paused=False)

@@ -1,4 +1,4 @@
-"""Names and numbers that often break software: every route refuses them, or finds nothing."""
+"""Names and numbers that often break software: every route refuses them or finds nothing."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def test_no_route_that_reads_breaks_over(text, tmp_path):
 
 
 def targets(described, text):
-    """Yield each route with the text for its names, and for each parameter of its query."""
+    """Yield each route with the text in place of its names, and for each query parameter."""
     known = {"dag_id": "chain", "run_id": "r", "task_id": "first"}
     for path, methods in described["paths"].items():
         if "get" not in methods or path in ENDLESS:
@@ -81,7 +81,7 @@ def targets(described, text):
 
 
 async def printed(n: Node, text: bytes) -> None:
-    """Let the first task of the run print something, and wait until it can be read."""
+    """Let the first task of the run print a text, and wait until it can be read."""
     start = (await n.effects.next_start()).start
     log = n.api._tasklog.open(log_key(start))
     await log.write(text)

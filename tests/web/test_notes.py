@@ -1,4 +1,4 @@
-"""Notes on runs and tasks over HTTP: written, shown where the run is shown, and masked."""
+"""Notes on runs and tasks over HTTP: written, shown with the run, and masked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The routes that the page reads, through the application: shapes, paging, refusals."""
+"""The routes that the page uses, through the application: fields, paging, refusals."""
 
 from __future__ import annotations
 

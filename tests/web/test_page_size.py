@@ -1,4 +1,4 @@
-"""How much a browser loads before it shows the page."""
+"""How much data a browser loads before it shows the page."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import aioflow.web
 
 STATIC = Path(aioflow.web.__file__).parent / "static"
 MOST = 120_000
-"""Bytes of script and style, compressed, before the first view. The rest is loaded by its views."""
+"""Compressed bytes of scripts and styles before the first view. Views load the rest when shown."""
 
 
 def test_the_first_load_is_small():

@@ -1,4 +1,4 @@
-"""Every list has one form: items, and an opaque cursor of the next page."""
+"""Every list has the same form: items, and an opaque cursor for the next page."""
 
 from __future__ import annotations
 

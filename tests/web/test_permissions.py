@@ -1,4 +1,4 @@
-"""Permissions of every route for every kind of caller; the routes are taken from the router."""
+"""Permissions of every route for every kind of caller. The routes are taken from the router."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def token(n, name, role, **more):
 
 
 async def statuses(web, found, headers):
-    """Request every route, those that delete last."""
+    """Request every route, those that delete last. Return the statuses."""
     order = sorted(found, key=lambda place: place.method == "DELETE")
     answers = {}
     for place in order:

@@ -1,4 +1,4 @@
-"""The limit on the depth of JSON, checked before anything parses it."""
+"""The limit on the nesting of JSON, which is checked before anything parses the body."""
 
 from __future__ import annotations
 

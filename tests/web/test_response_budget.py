@@ -1,4 +1,4 @@
-"""Limits on the memory for logs that clients request and do not read."""
+"""Limits on the memory for logs that clients request but do not read."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BY = Actor(name=HOME, role=Role.ADMIN)
 LOG = "/api/v1/runs/r/tasks/first/logs"
 MIB = 1024 * 1024
 OTHERS_MIB = 12
-"""Memory for the rest of the daemon: a piece per connection, requests, tasks."""
+"""Memory that the rest of the daemon may use: a piece per connection, requests, tasks."""
 
 
 # ── counting ────────────────────────────────────────────────────────────────────────────
@@ -95,7 +95,7 @@ async def viewer(n, name):
 
 
 class Idle:
-    """Clients that request a log and read nothing of it; records which got a response."""
+    """Clients that request a log and read nothing. It records which of them got a response."""
 
     def __init__(self, web):
         self._web = web

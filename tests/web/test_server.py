@@ -1,4 +1,4 @@
-"""The server on real sockets, inside our task group."""
+"""The web server on real sockets, inside our task group."""
 
 from __future__ import annotations
 

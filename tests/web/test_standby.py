@@ -1,4 +1,4 @@
-"""A standby: changes and questions are answered by the active node, everything else by rows."""
+"""A standby: the active node answers changes and engine queries; rows answer all other requests."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from tests.web.test_stream import Client
 
 
 async def a_token(both: Pair, role: str) -> dict[str, Any]:
-    """Make a token at the active node."""
+    """Create a token at the active node."""
     body = json.dumps({"name": f"of-{role}", "role": role}).encode()
     answer = await both.ask_active("POST", "/tokens", body=body, headers=JSON)
     return answer.json
 
 
 async def ask_with(both: Pair, token: str, method: str, path: str, **more: Any) -> Answer:
-    """Ask the standby with a token."""
+    """Send a request to the standby with a token."""
     headers = {"authorization": f"Bearer {token}", **more.pop("headers", {})}
     return await ask(both.app, method, f"/api/v1{path}", headers=headers, **more)
 

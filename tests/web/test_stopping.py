@@ -1,4 +1,4 @@
-"""Responses to requests that are in flight when the daemon ends."""
+"""Responses to requests that are in flight when the daemon stops."""
 
 from __future__ import annotations
 
@@ -122,7 +122,8 @@ async def test_a_client_that_hangs_when_the_daemon_ends_gets_a_response_and_one_
     caplog.set_level(logging.DEBUG)
     with structlog.testing.capture_logs() as lines:
         async with served(tmp_path) as (_, url, stop):
-            # The head of a change without its body, which is awaited for half a minute.
+            # The head of a change without its body. The server waits for the body for half a
+            # minute.
             head = request_of(
                 url,
                 "POST /api/v1/dags/chain/runs HTTP/1.1",
@@ -149,7 +150,7 @@ async def test_a_client_that_hangs_when_the_daemon_ends_gets_a_response_and_one_
 
 
 def _is_heard(url):
-    """Return when another connection is answered: earlier data has been processed."""
+    """Wait until another connection gets a response: by then, earlier data has been processed."""
     with socket.create_connection((url.hostname, url.port), timeout=10) as other:
         other.sendall(b"GET /health/live HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n")
         _all_of(other)

@@ -285,7 +285,7 @@ async def test_nothing_is_collected_without_a_client():
 
 
 class Turn:
-    """A fake batch and transaction: this many tasks of each run have changed."""
+    """A fake batch and transaction in which this many tasks of each run have changed."""
 
     run_changes = new_runs = dags = gone_dags = new_triggers = trigger_changes = ()
     at = 0

@@ -31,7 +31,7 @@ MAKES = {
     ("PUT", "/api/v1/variables/{name:path}"),
     ("POST", "/api/v1/events/{name:path}"),
 }
-"""There need be no such thing yet."""
+"""Routes for which the named object need not exist yet."""
 
 ANY_POOL = {
     ("DELETE", "/api/v1/pools/{name}"),
@@ -39,7 +39,7 @@ ANY_POOL = {
     ("GET", "/api/v1/pools/{name}/usage"),
     ("GET", "/api/v1/pools/{name}/waiters"),
 }
-"""Routes of pools: a pool without a limit is a pool, too, and need not be created first."""
+"""Pool routes: a pool without a limit exists as well, and need not be created first."""
 
 BODIES = {
     ("POST", "/api/v1/dags/{dag_id}/backfills"): b'{"from": "2026-01-01", "to": "2026-01-02"}',
@@ -51,7 +51,7 @@ BODIES = {
 
 
 def routes(app: Any) -> list[tuple[str, str]]:
-    """Return the method and path of each that names something in its path."""
+    """Return the method and path of each route with a name in its path."""
     found = cast("Iterator[APIRoute]", each_route(app._app.routes))
     return sorted(
         (method, route.path)
@@ -62,7 +62,7 @@ def routes(app: Any) -> list[tuple[str, str]]:
 
 
 def filled(path: str, number: str, name: str) -> str:
-    """Return an address of a route."""
+    """Return the address of a route with these values in its path."""
     return re.sub(r"{(\w+)(:path)?}", lambda part: number if part[1] in NUMBERS else name, path)
 
 

@@ -32,7 +32,7 @@ async def app(tmp_path, **options):
 
 
 async def session(web):
-    """Return the headers of a session that the banner's link has begun."""
+    """Return the headers of a session started with the banner's link."""
     visit = await ask(web, "GET", f"/?token={TOKEN.secret}")
     return {"cookie": visit.headers["set-cookie"].partition(";")[0]}
 

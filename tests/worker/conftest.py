@@ -21,6 +21,6 @@ def home(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def spawn(home: Path) -> Iterator[Callable[..., Child]]:
-    """Return a function that starts a child of a role. All of them end with the test."""
+    """Return a function that starts a child of a role. All children end with the test."""
     with ExitStack() as children:
         yield lambda role, **options: children.enter_context(Child(role, home, **options))

@@ -1,12 +1,13 @@
-"""A process that has imported the program of children and forks one for each order.
+"""A process that has imported the program of children, and forks one child per order.
 
-``python -m tests.worker.fork_server FD`` spares each child of a test 0.14 s of CPU: the time that
-the interpreter and the imports of ``aioflow.worker.__main__`` take. A forked child then executes
-that module as its ``__main__``, so from there on it does what a started child does. The modules of
-the roles are imported in the child, as in the product.
+``python -m tests.worker.fork_server FD`` saves each child of a test 0.14 s of CPU time: the time to
+start the interpreter and to import ``aioflow.worker.__main__``. A forked child then executes that
+module as its ``__main__``, so from there on it behaves like a started child. The modules of the
+roles are imported in the child, as in the product.
 
-The server holds no thread, no signal handler and no descriptor of a child. It ends when the socket
-closes, and its children are killed with it, because ``die_with_parent`` names it as their parent.
+The server has no threads, no signal handlers and no descriptors of its children. It ends when the
+socket closes. Its children are then killed, because ``die_with_parent`` sees the server as their
+parent.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ _PASSED = ("AIOFLOW_LINK_FD", "AIOFLOW_BLACKBOX_FD")
 
 
 class Fork(msgspec.Struct, frozen=True, tag=True):
-    """Fork a child. The answer is its process id.
+    """Fork a child. The reply is its process id.
 
-    The descriptors are sent along: of its output, of its link, and of a crash recorder if the
+    The descriptors are sent along: for its output, for its link, and for a crash recorder if the
     environment names one. The server replaces their numbers in the environment.
     """
 
@@ -40,9 +41,9 @@ class Fork(msgspec.Struct, frozen=True, tag=True):
 
 
 class Reap(msgspec.Struct, frozen=True, tag=True):
-    """Wait for a child. The answer is its exit status, negative for a signal.
+    """Wait for a child. The reply is its exit status, negative for a signal.
 
-    Until then an ended child remains a zombie, so that its process id is not used again.
+    Until then, an ended child remains a zombie, so that its process id is not reused.
     """
 
     pid: int
@@ -52,8 +53,9 @@ Order = Fork | Reap
 
 
 def main() -> None:
-    """Execute orders until the socket closes; in a forked child, become a child of a daemon."""
-    # A started interpreter adds these to its environment: LC_CTYPE, if the locale is C.
+    """Execute orders until the socket closes. In a forked child, become a child of a daemon."""
+    # Variables that an interpreter adds to its environment when it starts, such as LC_CTYPE in the
+    # C locale.
     added = {name: os.environ[name] for name in os.environ.keys() - {"PATH", "PYTHONPATH"}}
     code, names = _import_program()
     found = _serve(socket.socket(fileno=int(sys.argv[1])))
@@ -68,9 +70,9 @@ def main() -> None:
 
 
 def _import_program() -> tuple[CodeType, dict[str, object]]:
-    """Import the program; return its code, and the names that ``python -m`` puts in it.
+    """Import the program. Return its code, and the names that ``python -m`` puts into it.
 
-    Afterwards only modules are loaded that a started child has loaded, too.
+    Afterwards, the loaded modules are exactly those that a started child has loaded.
     """
     spec = find_spec(f"{PROGRAM}.__main__")
     assert spec is not None
@@ -94,7 +96,7 @@ def _import_program() -> tuple[CodeType, dict[str, object]]:
 
 
 def _serve(connection: socket.socket) -> tuple[Fork, list[int]] | None:
-    """Execute orders. Return in a forked child with its order, in the server with ``None``."""
+    """Execute orders. Return the order in a forked child, and ``None`` in the server at its end."""
     decoder = msgspec.msgpack.Decoder(Order)
     _answer(connection, 0)
     while True:
@@ -120,7 +122,7 @@ def _answer(connection: socket.socket, number: int) -> None:
 
 
 def _become(order: Fork, descriptors: list[int], added: dict[str, str]) -> None:
-    """Give this process what a started child gets from ``exec``."""
+    """Set up everything that a started child gets from ``exec``."""
     os.setsid()
     output, *passed = descriptors
     for number in (1, 2):

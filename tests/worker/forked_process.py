@@ -27,12 +27,12 @@ PATIENCE = 60.0
 
 
 class ForkServer:
-    """The server process, and the socket on which it takes orders.
+    """The server process, and the socket on which it accepts orders.
 
-    Each case is charged for the children that it lets the server reap, and for none of the imports.
+    Each case is charged for the children that it lets the server reap, but not for the imports.
 
     Args:
-        environment: Environment of the server itself. Its children have the same locale.
+        environment: The environment of the server itself. Its children have the same locale.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
@@ -55,7 +55,7 @@ class ForkServer:
             self._answer()
 
     def execute(self, order: Order, descriptors: Sequence[int] = ()) -> int:
-        """Return the answer to an order. Descriptors are sent along."""
+        """Send an order, with these descriptors. Return the reply."""
         with self._lock:
             try:
                 socket.send_fds(self._sock, [msgspec.msgpack.encode(order)], descriptors)
@@ -72,7 +72,7 @@ class ForkServer:
         return msgspec.msgpack.decode(data, type=int)
 
     def close(self) -> int:
-        """End the server and all of its children; return its status."""
+        """End the server and all of its children. Return its status."""
         self._sock.close()
         status = self.process.wait(PATIENCE)
         assert self.process.stdout is not None
@@ -84,8 +84,8 @@ class ForkedProcess:
     """A child of the server.
 
     Attributes:
-        stdout: What it writes to its stdout and stderr.
-        returncode: ``None`` until ``poll`` or ``wait`` finds that it has ended.
+        stdout: The stdout and stderr of the child.
+        returncode: ``None`` until ``poll`` or ``wait`` finds that the child has ended.
     """
 
     def __init__(
@@ -103,12 +103,16 @@ class ForkedProcess:
         self._end = os.pidfd_open(self.pid)
 
     def poll(self) -> int | None:
-        """Return its status if it has ended."""
+        """Return the status of the child if it has ended, otherwise ``None``."""
         self._wait(0)
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Return its status once it has ended; raise ``TimeoutExpired`` if that takes longer."""
+        """Wait for the end of the child. Return its status.
+
+        Raises:
+            TimeoutExpired: If that takes longer.
+        """
         self._wait(None if timeout is None else round(timeout * 1000))
         if self.returncode is None:
             raise subprocess.TimeoutExpired(fork_server.PROGRAM, timeout or 0.0)
@@ -127,16 +131,16 @@ class ForkedProcess:
                 os.close(self._end)
 
     def kill(self) -> None:
-        """Kill it, unless it has ended."""
+        """Kill the child unless it has ended."""
         if self.poll() is None:
             os.kill(self.pid, signal.SIGKILL)
 
 
 def fork(environment: dict[str, str], passed: Sequence[int]) -> ForkedProcess:
-    """Fork a child of the server of this process, which the first call starts.
+    """Fork a child from the server of this process, which the first call starts.
 
     Args:
-        environment: Its whole environment.
+        environment: The complete environment of the child.
         passed: Descriptors of its link and, if it has one, of its crash recorder.
     """
     path = environment.get("PYTHONPATH")

@@ -1,4 +1,4 @@
-"""The daemon's end of a link, in a test: a real child process, spoken to frame by frame."""
+"""The daemon's end of a link in a test, which talks frame by frame to a real child process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Kind = TypeVar("Kind")
 
 
 class Guest(UserCoroutine):
-    """A supervised coroutine with a number of its own."""
+    """A supervised coroutine with a given number."""
 
     def __init__(self, number: int = 7) -> None:
         super().__init__()
@@ -43,14 +43,14 @@ class Guest(UserCoroutine):
 
 
 class Child:
-    """A process of one role. Everything waits at most ``PATIENCE`` seconds, then the test fails.
+    """A process of one role. A wait of more than ``PATIENCE`` seconds fails the test.
 
-    It is forked by a server that has imported its program, see ``fork_server``, which takes a fifth
-    of the CPU time of a start. It is started all the same if it has variables that may change how
-    an interpreter or a library starts.
+    It is forked by a server that has imported its program (see ``fork_server``), which takes a
+    fifth of the CPU time of a start. A child is started instead if it has variables that may change
+    how an interpreter or a library starts.
 
     Args:
-        started: Start it in any case, because the test is about the start.
+        started: Start the child in any case, because the test is about the start.
     """
 
     PATIENCE = 60.0
@@ -101,7 +101,8 @@ class Child:
         self._later: list[Any] = []
         self._output = bytearray()
         self._printed = threading.Condition()
-        # The pipe must not fill up while the test reads from the link.
+        # The output is read all the time, so that the pipe does not fill up while the test uses the
+        # link.
         self._reader = threading.Thread(target=self._read_output)
         self._reader.start()
         code, results = str(home / "code"), str(home / "results")
@@ -133,7 +134,7 @@ class Child:
                 self._printed.notify_all()
 
     def send(self, *commands: object) -> None:
-        """Send orders in one frame."""
+        """Send commands in one frame."""
         body = msgspec.msgpack.encode(commands)
         self.sock.sendall(len(body).to_bytes(4, "little") + body)
 
@@ -153,7 +154,7 @@ class Child:
         return bytes(data)
 
     def expect(self, kind: type[Kind], where: Callable[[Kind], bool] = lambda _: True) -> Kind:
-        """Return the next report of a kind; others stay for later calls."""
+        """Return the next report of a kind. Other reports remain for later calls."""
         while True:
             for report in self._later:
                 if isinstance(report, kind) and where(report):
@@ -162,7 +163,7 @@ class Child:
             self._later += self.receive()
 
     def printed(self, found: Callable[[bytes], Kind | None]) -> Kind:
-        """Return the match in the output, as soon as there is one."""
+        """Return the match in the output as soon as there is one."""
 
         def look() -> Kind | None:
             return found(bytes(self._output))
@@ -173,24 +174,24 @@ class Child:
         return result
 
     def output(self) -> bytes:
-        """Return what was printed, once the child has ended."""
+        """Return the whole output, once the child has ended."""
         self.process.wait(self.PATIENCE)
         self._reader.join(self.PATIENCE)
         return bytes(self._output)
 
     def close(self) -> int:
-        """Close the link as a daemon does that needs the child no more; return its status."""
+        """Close the link, as a daemon does with a child it no longer needs. Return the status."""
         self.sock.shutdown(socket.SHUT_RDWR)
         return self.process.wait(self.PATIENCE)
 
 
 def may_change_start(variables: Iterable[str]) -> bool:
-    """Return whether an interpreter, or a library, may read one of them before the role begins."""
+    """Return whether a variable may affect an interpreter or library before the role begins."""
     return not all(name.startswith("AIOFLOW_") for name in variables)
 
 
 def write_version(home: Path, version: str = VERSION, **files: str) -> Path:
-    """Write a snapshot; ``helper`` becomes ``helper.py``, ``a__b`` becomes ``a/b.py``."""
+    """Write a snapshot. ``helper`` is written to ``helper.py``, ``a__b`` to ``a/b.py``."""
     folder = home / "code" / version
     for name, source in files.items():
         path = folder / f"{name.replace('__', '/')}.py"
@@ -219,7 +220,7 @@ def run_info(run_no: int = 1, **changes: Any) -> RunInfo:
 
 
 def start(task_index: int, *, task_no: int = 0, start_no: int = 1, **changes: Any) -> StartTask:
-    """Return the command to run the task at an index."""
+    """Return the command that runs the task with this index."""
     return msgspec.structs.replace(
         StartTask(
             run_no=1,
@@ -234,10 +235,10 @@ def start(task_index: int, *, task_no: int = 0, start_no: int = 1, **changes: An
 
 
 def result_of(report: Any) -> Any:
-    """Return the value a ``Succeeded`` carries in its row."""
+    """Return the value in a ``Succeeded`` report."""
     return None if report.body is None else decode(report.body)
 
 
 def kinds(reports: Iterable[object]) -> Sequence[str]:
-    """Return the names of reports."""
+    """Return the names of the reports' types."""
     return [type(report).__name__ for report in reports]

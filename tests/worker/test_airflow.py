@@ -1,4 +1,4 @@
-"""Triggers written for Airflow, in children where it is not installed."""
+"""Triggers written for Airflow, in children without an installed Airflow."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def test_an_instant_of_airflow_is_waited_for(home, spawn, kind, kwargs, ends):
 
 @pytest.fixture
 def path(tmp_path, monkeypatch):
-    """A folder on the path of this process, in which the finder is at work for the test alone."""
+    """Return a folder on this process's path. The import finder is active for this test only."""
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     monkeypatch.setattr(sys, "modules", dict(sys.modules))
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -275,7 +275,7 @@ def test_instants_are_in_utc_unless_something_else_is_said(path):
         timezone.make_naive(naive)
 
 
-# As the tests of Airflow's own provider check what a trigger yields.
+# The tests of Airflow's own provider check the events of a trigger in this way.
 @pytest.mark.parametrize(
     ("kind", "state"),
     [

@@ -1,4 +1,4 @@
-"""Imports from Airflow that do not exist here: the error says what to write instead."""
+"""Imports from Airflow of names that do not exist here: the error says what to write instead."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ IMPORTS = {
     "airflow.providers.amazon.aws.hooks.s3, nor anything in its place",
 }
 
-# Of task-sdk 1.3.2, which is Airflow 3.3.2.
+# Names in task-sdk 1.3.2, which is part of Airflow 3.3.2.
 SDK = re.findall(
     r"\w+",
     """
@@ -73,7 +73,7 @@ templates_dict test_mode ti triggering_asset_events try_number ts ts_nodash ts_n
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A folder on the path of this process, in which the finder is at work for the test alone."""
+    """Return a folder on this process's path. The import finder is active for this test only."""
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     monkeypatch.syspath_prepend(str(tmp_path))
     finder.install()

@@ -36,7 +36,7 @@ from aioflow import *
 
 @pytest.fixture
 def host(home, spawn):
-    """Return a function that starts an async host for a DAG file and tells it of a run."""
+    """Return a function that starts an async host for a DAG file and announces a run to it."""
 
     def host(source: str, **options: object) -> Child:
         write_version(home, flow=HEAD + source)
@@ -58,7 +58,7 @@ def tasks(*bodies: str, options: str = "") -> str:
 
 
 def test_coroutines_run_side_by_side_and_report_in_one_frame(host):
-    # The first waits for the second: one after the other they would never end.
+    # The first waits for the second, so if they ran one after the other, they would never end.
     child = host(
         "gate = asyncio.Event()" + tasks("await gate.wait()\nreturn 1", "gate.set()\nreturn 2")
     )
@@ -99,7 +99,7 @@ ENDS = {
     "object": ("return object()", "Unserializable", "unserializable"),
     "not-ready": ("raise NotReady()", "NotASensor", "not_ready"),
 }
-"""The body of a coroutine, and its failure."""
+"""The body of a coroutine, and the failure that it causes."""
 
 
 def test_any_error_of_a_coroutine_fails_only_its_try(host):

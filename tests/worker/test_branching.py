@@ -35,12 +35,12 @@ def work() -> None: ...
 
 
 def skips(made: DAG, value: object) -> set[str]:
-    """Return the tasks that the first task of a DAG skips if it returns this value."""
+    """Return the tasks that the first task of a DAG skips if it returns ``value``."""
     return {made.nodes[task_index].task_id for task_index in skipped_by(made.nodes[0], value)}
 
 
 def branching() -> DAG:
-    """``pick`` leads to a, b and c; both a and b lead to join."""
+    """Return a DAG in which ``pick`` leads to a, b and c, and both a and b lead to join."""
     with DAG("d") as made:
         first = pick()
         a, b, c = (work.override(task_id=name)() for name in "abc")
@@ -112,7 +112,10 @@ def test_a_task_that_chooses_cannot_be_mapped(chooses: Any):
 
 
 def mapped(first: Any) -> DAG:
-    """The task chooses between a and b; one task follows b, and another one joins both."""
+    """Return a DAG with a mapped group in which ``first`` chooses between a and b.
+
+    Task ``last`` follows b, and a task outside the group joins the whole group.
+    """
 
     @task_group
     def inside(x: int) -> Any:

@@ -1,9 +1,9 @@
-"""How many calls aioflow makes in a child for one task that does nothing.
+"""The number of calls aioflow makes in a child for one task that does nothing.
 
-The time of a task varies with the machine; the number of its calls does not. It grows by a call
-here and there, each with a reason, and a fan-out pays for all of them. If one of these tests fails,
-make the new code run only for the tasks that need it: test a flag, create an object lazily. The
-first try installs a counter in the thread that runs user code, and the last try returns the counts.
+The time of a task depends on the machine; the number of its calls does not. It grows by a call here
+and there, each with a reason, but a fan-out pays for all of them. If one of these tests fails, let
+the new code run only for the tasks that need it: test a flag, or create an object lazily. The first
+try installs a counter in the thread that runs user code, and the last try returns the counts.
 """
 
 from __future__ import annotations

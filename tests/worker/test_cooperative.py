@@ -26,7 +26,7 @@ def steps(count: int) -> Steps[int]:
 
 
 async def busiest_turn(work: asyncio.Future) -> float:
-    """Return how much a turn of the loop took at most until the work is done."""
+    """Return the longest time that one iteration of the loop took until the work was done."""
     most = 0.0
     while not work.done():
         began = time.thread_time()

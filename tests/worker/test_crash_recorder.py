@@ -1,4 +1,4 @@
-"""The crash recorder's mark, with which the watchdog sees whether a step has run."""
+"""The crash recorder's mark, by which the watchdog sees whether a step has run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dicts that changed are found without reading their content."""
+"""Changed dicts are detected without reading their content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Durable calls in the async host: made, recorded, waited for, answered from the record."""
+"""Durable calls in the async host: made, recorded, waited for, and answered from the record."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def encode(value: object) -> bytes:
 
 
 class Talker:
-    """An async host with one DAG of tasks ``work0``, ``work1`` ... and a daemon that records."""
+    """An async host with one DAG of tasks ``work0``, ``work1`` ..., and a recording daemon."""
 
     def __init__(self, child: Child) -> None:
         self.child = child
@@ -99,7 +99,7 @@ class Talker:
         return order
 
     def replay(self, *items: RecordItem, task_index: int = 0, start_no: int = 2) -> StartTask:
-        """Begin a start of a task that has made these calls before."""
+        """Begin a start of a task that made these calls in an earlier start."""
         order = self.begin(task_index, start_no=start_no, recorded=len(items))
         ask = self.child.expect(Query)
         wanted = msgspec.msgpack.decode(ask.body, type=RecordsWanted)
@@ -109,7 +109,7 @@ class Talker:
         return order
 
     def record(self) -> CallAnswered:
-        """Receive the next call that need not wait, and confirm it."""
+        """Receive the next call that does not have to wait, and confirm it."""
         call = self.child.expect(CallAnswered)
         self.child.send(CallRecorded(call.task_no, call.start_no, call.ordinal))
         return call
@@ -833,7 +833,7 @@ def test_there_is_one_look_in_its_time_and_none_without_a_limit():
 
 
 def test_the_meter_sees_what_a_process_takes():
-    """Uses a process of its own: memory of earlier tests may be freed in this one at any time."""
+    """This uses a separate process: here, memory of earlier tests may be freed at any time."""
     program = """
 from aioflow.worker.process import own_memory
 before = own_memory()
@@ -875,7 +875,7 @@ def pipeline():
 
 
 def test_a_stream_whose_reader_was_released_is_read_by_a_start_from_the_top(home, spawn):
-    """The event had arrived already, so only its host knows that it is no longer read."""
+    """The event had already arrived, so only the host knows that nothing reads it any more."""
     source = """
 @task
 async def work() -> int:

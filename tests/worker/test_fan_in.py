@@ -10,7 +10,7 @@ from aioflow.worker.task.items import Results
 
 
 class Parent:
-    """Serves pages as the daemon does: children in map order, some of them failed."""
+    """A parent that serves pages as the daemon does: children in map order, some of them failed."""
 
     def __init__(self, outcomes: list[bool], sizes: list[int]) -> None:
         self.outcomes = outcomes

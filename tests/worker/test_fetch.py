@@ -1,4 +1,4 @@
-"""The code of a version is written all at once, and never outside its folder."""
+"""The code of a version is written as a whole, and never outside its folder."""
 
 from __future__ import annotations
 

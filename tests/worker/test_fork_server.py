@@ -1,4 +1,4 @@
-"""Forked children of tests are what started ones are: their state, their status, their end."""
+"""Forked children in tests equal started ones in their state, their status and their end."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def work():
 
 @pytest.fixture
 def slot(home, spawn):
-    """Return a function that starts a worker for a DAG with this task, and its first try."""
+    """Return a function that starts a worker for a DAG with this task, and begins its first try."""
 
     def slot(source, **options):
         write_version(home, flow=HEAD + source + TAIL)

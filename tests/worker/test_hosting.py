@@ -1,4 +1,4 @@
-"""The trigger host beyond firing: logs, newer code, streams, stages, unusual triggers."""
+"""The trigger host apart from firing: logs, newer code, streams, stages, unusual triggers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process notices that packages which it has imported were installed again."""
+"""A process detects that packages it has imported were installed again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOW = 4_000_000_000  # later than anything in this environment was written
 
 @pytest.fixture
 def site(tmp_path, monkeypatch):
-    """Return a folder of packages that this process imports."""
+    """Return a package folder from which this process imports."""
     site = SitePackages(tmp_path)
     monkeypatch.syspath_prepend(site.folder)
     yield site

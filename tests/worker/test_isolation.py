@@ -1,4 +1,4 @@
-"""The parser finds what importing a file changes in its process, and reports it with the DAGs."""
+"""The parser detects what importing a file changes in its process, and reports it with the DAGs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks that give items on while they run, and operators that take events, in their hosts."""
+"""Tasks that yield items while they run, and operators that consume events, in their hosts."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def pipeline():
 
 @pytest.fixture
 def child(home, spawn):
-    """Return a function that starts a host of a role for a DAG file and tells it of a run."""
+    """Return a function that starts a host of a role for a DAG file and announces a run to it."""
 
     def child(role: str, source: str) -> Child:
         write_version(home, flow=HEAD + source)
@@ -67,7 +67,7 @@ def child(home, spawn):
 
 
 def answer(child: Child, *items: Any, first: int = 0, more: bool = False) -> ResultsWanted:
-    """Answer a question about items, and return it."""
+    """Answer a query for items. Return the query."""
     ask = child.expect(Query)
     page = ResultsPage(
         -1,

@@ -1,4 +1,4 @@
-"""Credentials of a trigger are in no log and no failure: neither ours nor its client library's."""
+"""Credentials of a trigger are in no log and no failure, even of its client library."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ pytestmark = pytest.mark.process
 
 CANARY = "c4n4ry"
 THEIRS = "l1nn3t"
-"""A text in the server's responses. These are data of the task, but no error may contain it."""
+"""A text in the server's responses. The task may get it as data, but no error may contain it."""
 SINCE = 1_767_225_600_000_000
 
 
 class Site(http.server.BaseHTTPRequestHandler):
-    """Answers with the status in the path, and redirects to where no client may go."""
+    """Responds with the status in the path, and redirects to a host that no client may visit."""
 
     def do_GET(self) -> None:
         word = self.path.partition("?")[0].strip("/")
@@ -90,7 +90,8 @@ def test_no_log_and_no_failure_names_what_it_asks_with(home, spawn, port):
         )
 
     ended, said = set(), set()
-    # These keep waiting, and log it: a port without a listener, and a server that answers 500.
+    # These triggers keep waiting, and log that: a port without a listener, and a server that
+    # answers 500.
     waiting = {3, 7}
     while len(ended | said) < len(asked):
         report = host.expect((TriggerFired, TriggerEnded, Output))

@@ -1,4 +1,4 @@
-"""Time limits of user code when it starts and when it ends, waited for in full."""
+"""Time limits on user code when it starts and when it ends. The tests wait for the full limits."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _reports = msgspec.msgpack.Decoder(Report)
 
 
 class Link:
-    """The daemon's end of the link: records the reports, each with its time in seconds."""
+    """The daemon's end of the link, which records each report with its time in seconds."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[float, Any]] = []
@@ -56,7 +56,7 @@ class Link:
     async def drain(self) -> None: ...
 
     async def expect(self, kind: type[Any]) -> tuple[float, Any]:
-        """Return the next report of a kind, and its time."""
+        """Return the next report of a kind, with its time."""
         while True:
             for at, report in self.heard:
                 if isinstance(report, kind):
@@ -68,7 +68,7 @@ class Link:
 
 @pytest.fixture
 def house(home, monkeypatch):
-    """Return a function that makes a host, in this process, of the classes of a DAG file."""
+    """Return a function that makes a trigger host, in this process, for a DAG file's classes."""
     monkeypatch.setattr(sys, "stdout", sys.stdout)
     monkeypatch.setattr(sys, "stderr", sys.stderr)
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))

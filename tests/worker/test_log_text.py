@@ -1,4 +1,4 @@
-"""Displayed text of lines of task output, their levels, and filters for them."""
+"""Lines of task output: the text that is shown, their levels, and filters for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The input of a mapped child: items of several lists, passed through functions of the author."""
+"""The input of a mapped child: items of several lists, passed through the author's functions."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ Spawn = Callable[[str, str], Child]
 
 @pytest.fixture
 def taking(spawn, home) -> Spawn:
-    """Return a function that starts a child over a DAG with one line in its body."""
+    """Return a function that starts a child for a DAG whose body has the given line."""
 
     def begin(role: str, line: str) -> Child:
         body = f"@dag\ndef pipeline():\n    {line}\n" if "@dag" not in line else line
@@ -164,7 +164,7 @@ def test_an_item_gives_the_parameters_of_its_child(taking, home):
 
 
 def only_asked(process: Child, expected: list[tuple[int, int]], answers: dict[int, object]) -> None:
-    """Answer the queries of a child, one at a time: a result for each task index."""
+    """Answer the queries of a child one at a time, each with a result by its task index."""
     for task_index, index in expected:
         ask = process.expect(Query)
         wanted = msgspec.msgpack.decode(ask.body, type=ResultsWanted)

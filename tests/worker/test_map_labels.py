@@ -1,4 +1,4 @@
-"""Labels of mapped children, in both hosts: reported before the body runs."""
+"""Labels of mapped children in both kinds of hosts: reported before the body runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One subscription per name: one query, for listeners that join, leave, come late or are slow."""
+"""A subscription needs one query per name, even if listeners join, leave, are late or slow."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PAGE = 50
 
 
 class Daemon(ReportBuffer):
-    """A fake link with a daemon that has events, and replies when the test says so."""
+    """A fake link to a daemon that has events, and replies when the test says so."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Daemon(ReportBuffer):
         return next(e.event_no for e in self.events if e.event_no > after and key in (None, e.key))
 
     def answer(self) -> int:
-        """Answer the queries that have a reply; return how many."""
+        """Answer the queries for which there is a reply. Return how many there were."""
         answered = 0
         for question, (_, wanted) in list(self.open.items()):
             until = wanted.until
@@ -72,7 +72,7 @@ class Daemon(ReportBuffer):
 
 
 class World:
-    """A host's subscriptions, and their listeners."""
+    """The subscriptions of a host, and their listeners."""
 
     def __init__(self) -> None:
         self.daemon = Daemon()
@@ -83,7 +83,7 @@ class World:
         self.follower = self.follow()
 
     def follow(self, run_no: int = 7) -> EventFollower:
-        """Follow the events for the first one of each of many waits."""
+        """Return a follower that gets the first matching event of each of many waits."""
 
         def tell(of: Any, event: NamedEvent | AioflowError) -> None:
             assert of not in self.first, "told twice"
@@ -100,7 +100,7 @@ class World:
         count: int = 10**9,
         run_no: int = 7,
     ) -> None:
-        """Have ``who`` listen, until it has received ``count`` events."""
+        """Let ``who`` listen until it has received ``count`` events."""
         self.told[who] = []
         events = self.subscriptions.events(run_no, "e", key, after)
         self.tasks[who] = asyncio.create_task(self._take(who, events, count))
@@ -377,7 +377,7 @@ async def test_a_refusal_is_reported_to_each_waiter(world):
 @pytest.mark.parametrize("claim", [10**6, 2**63 - 1])
 @pytest.mark.parametrize("comes", ["first", "last", "between"])
 async def test_a_wait_after_a_far_future_event_takes_none_from_the_others(world, claim, comes):
-    """The number comes from a parameter: no other listener may be moved forward to it."""
+    """The number comes from a run parameter, and no other listener may be moved forward to it."""
     healthy: list[tuple[str, int]] = [("a", 3), ("b", 0), ("c", 7), ("d", 1)]
     at = {"first": 0, "last": len(healthy), "between": 2}[comes]
     healthy.insert(at, ("hostile", claim))

@@ -1,8 +1,8 @@
-"""No trigger with odd arguments affects the other triggers of a watch that it shares.
+"""No trigger with odd arguments affects the other triggers in its shared poller.
 
-Every class of the catalogue that shares takes part. Beside healthy triggers wait some with
-arguments that should not be written, but may come from the parameters of a run: each field in turn
-has a value that no file, calendar or database has.
+Every catalogue class with shared pollers takes part. Beside healthy triggers, there are triggers
+with arguments that should not be written, but that may come from the parameters of a run: each
+field in turn has a value that no file, calendar or database has.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class Kind:
 
     Attributes:
         healthy: Returns the fields of a waiting trigger, by its number.
-        come: Causes the events that they wait for.
-        near: Converts a text into a value beside a healthy field in the same watch.
+        come: Causes the events that the healthy triggers wait for.
+        near: Converts a text into a value that is close to a healthy field in the same poller.
     """
 
     healthy: Callable[[int], dict[str, Any]]
@@ -121,7 +121,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 def hostile(kind: Kind, cls: Any) -> Iterator[bytes]:
-    """Yield the fields of triggers that are healthy but for one, as far as they can be stored."""
+    """Yield fields that are healthy except for one, as far as they can be stored."""
     rng = random.Random(cls.__name__)
     drawn = ["".join(map(chr, rng.choices(range(0xD7FF), k=rng.randrange(300)))) for _ in range(20)]
     values = [*VALUES, *TEXTS, *map(kind.near, TEXTS), *drawn, *map(kind.near, drawn)]
@@ -143,7 +143,7 @@ def hosting(cls: type[Trigger[Any]], number: int, fields: bytes) -> StartTrigger
 
 
 def answer(host: Child, ask: Query) -> None:
-    """Answer as a daemon does that has an event and a run for each of the healthy."""
+    """Answer like a daemon that has an event and a run for each of the healthy triggers."""
     if ask.kind == "runs":
         runs = msgspec.msgpack.decode(ask.body, type=RunsWanted).runs
         known = {f"r{n}" for n in range(HEALTHY)}

@@ -1,4 +1,4 @@
-"""Orphaned processes of a task are killed at its end; its other processes are left alone."""
+"""Orphaned processes of a task are killed when it ends; its other processes are left alone."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ subprocess.run([sys.executable, "-c", "import os, time" + code])
 
 
 def test_all_that_it_has_started_is_killed_with_it(slot, tmp_path):
-    """Each of them starts others all the time."""
+    """Each of these processes continually starts others."""
     pids = tmp_path / "pids"
     pids.mkdir()
     source = f"""

@@ -1,4 +1,4 @@
-"""Durable calls that reach beyond the task: emitted events, runs of other DAGs, waits in a row."""
+"""Durable calls that reach beyond the task: emitted events, runs of other DAGs, serial waits."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from tests.worker.peer import Guest
 
 
 class House:
-    """A task supervisor, and its reports.
+    """A task supervisor, and what it reports.
 
     Args:
         limit: How many seconds a user coroutine has to end once it is cancelled.
@@ -397,7 +397,7 @@ def test_an_exception_with_many_items_is_reported_whole():
 
 
 class Counting(Exception):
-    """Counts how often it is converted to text, which takes long for some."""
+    """An exception that counts how often it is converted to text, which may be slow."""
 
     made = 0
 

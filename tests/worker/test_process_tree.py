@@ -1,4 +1,4 @@
-"""All descendants of a process are killed, as far as permitted."""
+"""All descendants of a process are killed, as far as permissions allow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A result that does not fit on a full disk is kept in memory, and written later."""
+"""A result that does not fit on a full disk is held in memory and written later."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from aioflow.worker.task.outcome import write_result, write_result_in_thread
 
 
 class Disk:
-    """Refuses the first writes."""
+    """A disk that refuses the first writes."""
 
     def __init__(self, refusals: int, number: int = errno.ENOSPC) -> None:
         self.refusals = refusals

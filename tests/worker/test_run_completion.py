@@ -1,4 +1,4 @@
-"""Ends of runs, for all waits in a host: queried in batches, reported once, cancelled if unused."""
+"""Completion of runs for all waits in a host: batched, reported once, cancelled if unused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TARGET = (7, "d", None)
 
 
 class Daemon(ReportBuffer):
-    """A fake link, and the messages sent over it."""
+    """A fake link that records the messages sent over it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ async def test_each_is_reported_once_by_its_name(world):
 
 
 class Alike(str):
-    """A text with the same digest as all others of its class."""
+    """A text with the same hash as all other texts of its class."""
 
     __slots__ = ()
 

@@ -54,7 +54,7 @@ IGNORES = ', on_error="ignore"'
 
 
 def outcome(child: Any, task_index: int = 0) -> tuple[Any, ...]:
-    """Look until there is more to say than "not yet"."""
+    """Poke until the outcome is something other than "not yet", and return it."""
     for number in range(1, 20):
         child.send(start(task_index, start_no=number))
         while True:
@@ -117,7 +117,7 @@ CHECKS: dict[str, tuple[str, str, tuple[Any, ...], int]] = {
         1,
     ),
 }
-"""The body of a poke, options of the sensor, its outcome and the number of pokes until then."""
+"""The body of a poke, options of the sensor, its outcome, and the number of pokes until then."""
 
 
 @pytest.mark.parametrize("form", [FUNCTION, CLASS], ids=["function", "class"])

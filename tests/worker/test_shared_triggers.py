@@ -1,4 +1,4 @@
-"""Triggers that share a watch end like those with a coroutine of their own."""
+"""Triggers in a shared poller end like triggers with their own coroutine."""
 
 from __future__ import annotations
 
@@ -280,7 +280,7 @@ def test_a_trigger_that_no_watch_survives_fails_alone_and_says_why_in_its_log(ho
     end = over(host)
     assert (end.trigger_no, end.failure is None) == (6, False)
     assert host.expect(Output).task_no == 6
-    # The others are polled as before, in the watches into which they were split.
+    # The others are polled as before, in the pollers into which they were split.
     host.send(*(StopTrigger(n, 1, "cancelled") for n in range(1, 5)), hosting("Shared", "ring", 7))
     assert set(ended(host, 5)) == {1, 2, 3, 4, 7}
     host.send(
@@ -290,7 +290,7 @@ def test_a_trigger_that_no_watch_survives_fails_alone_and_says_why_in_its_log(ho
 
 
 def ended_by_order(host, *numbers):
-    """Return which of these have ended without an event."""
+    """Return those of these triggers that ended without an event."""
     reports = ended(host, len(numbers))
     assert set(reports) == set(numbers)
     return {n: end for n, end in reports.items() if isinstance(end, TriggerEnded)}

@@ -38,7 +38,7 @@ from aioflow import *
 
 @pytest.fixture
 def slot(home, spawn):
-    """Return a function that starts a worker for a DAG file and tells it of a run."""
+    """Return a function that starts a worker for a DAG file and announces a run to it."""
 
     def slot(source: str, *, started: bool = False, **info: Any) -> Child:
         write_version(home, flow=HEAD + source)
@@ -276,7 +276,7 @@ def test_a_forked_copy_of_the_worker_reports_nothing(slot):
 
 
 def parts_of(child) -> list[bytes]:
-    """Return the output in parts, each starting at its mark, without that of the idle worker."""
+    """Return the output in parts, each beginning at its mark, without that of the idle worker."""
     return [part for part in child.output().split(MARK) if part != b" 0 0\n"]
 
 
@@ -472,7 +472,7 @@ def test_a_result_that_is_not_at_hand_is_asked_for(slot):
     page = ResultsPage(-1, [(-1, 100, 1, encode(Decimal(9), ""))], [], -1, more=False)
     child.send(Reply(ask.question, msgspec.msgpack.encode(page)))
 
-    # It is in two arguments, so it is queried twice.
+    # The result is used in two arguments, so it is queried twice.
     again = child.expect(Query)
     child.send(Reply(again.question, msgspec.msgpack.encode(page)))
     assert result_of(child.expect(Succeeded))[0] == Decimal(9)

@@ -54,7 +54,7 @@ class Waits(Operator):
 
 @pytest.fixture
 def host(home, spawn):
-    """Return a function that starts a trigger host for a DAG ``pipeline`` of this source."""
+    """Return a function that starts a trigger host for a DAG ``pipeline`` with this source."""
 
     def host(source: str, newer: str | None = None, **options: Any):
         write_version(home, flow=HEAD + source)
@@ -68,7 +68,7 @@ def host(home, spawn):
 
 
 def hosting(task_index: int = 0, trigger_no: int = 1, **changes: Any) -> StartTrigger:
-    """Return the command to host the trigger of the task at an index."""
+    """Return the command that assigns the trigger of the task with this index."""
     newest = str(changes.pop("newest", ""))
     begin = start(task_index, **changes)
     path, empty = "flow:Echo", b"\x80"
@@ -505,7 +505,7 @@ def test_an_event_that_ends_a_deferred_task_carries_its_result(host, value, expe
     ],
 )  # fmt: skip
 def test_a_failed_construction_names_its_stage(host, source, reason):
-    # The instance created at the import of the file is not the one that is asked for its wait.
+    # The instance created when the file is imported is not the one that provides the trigger.
     child = host(
         f"""
 import threading

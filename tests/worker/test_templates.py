@@ -1,4 +1,4 @@
-"""Texts of the DAG file are templates where an operator says so; values never are."""
+"""Texts of a DAG file are templates where an operator declares it; values never are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which changes of a file are changes of its triggers."""
+"""Which changes of a file count as changes of its triggers."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ APART, INNER, BESIDE = "flow:Apart", "flow:Apart.Inner", "helper:Beside"
 
 @pytest.fixture
 def digests(home, spawn):
-    """Return a function that parses the file again, with some text of it replaced."""
+    """Return a function that parses the file again, with part of its text replaced."""
     folder = home / "dags"
 
     def digests(file: str = "flow.py", old: str = "", new: str = "") -> dict[str, str]:

@@ -55,7 +55,7 @@ def host(home, spawn):
 def hosting(
     name: str, trigger_no: int = 1, assignment_id: int = 1, **fields: object
 ) -> StartTrigger:
-    """Return the command to host a trigger; a name without a module is of the DAG file."""
+    """Return the command that assigns a trigger, by default of a class in the DAG file."""
     path = name if ":" in name else f"flow:{name}"
     return StartTrigger(
         trigger_no, assignment_id, 1, 100, VERSION, path, encode(fields, ""), SINCE, None
@@ -224,7 +224,7 @@ ODD = {
         "payload_too_large",
     ),
 }
-"""The body of a trigger, and its failure."""
+"""The body of a trigger, and the failure that it causes."""
 
 
 def test_fail_raised_outside_of_run_is_no_failure_of_the_run(host):
@@ -347,7 +347,7 @@ class Airflows(Trigger):
 
 
 def told(ask: Query, ending: RunEnding | str) -> Reply:
-    """Answer the first run of a question."""
+    """Return a reply about the first run of a query."""
     number = msgspec.msgpack.decode(ask.body, type=RunsWanted).runs[0].number
     return Reply(ask.question, msgspec.msgpack.encode([RunEnded(number, ending)]))
 
@@ -391,7 +391,7 @@ def test_a_run_that_its_last_trigger_has_given_up_is_asked_about_no_more(host):
 
 
 def test_events_are_asked_for_in_the_name_of_one_who_still_waits(host):
-    """The daemon rejects a query of a run without triggers; all listeners would fail with it."""
+    """The daemon rejects a query for a run without triggers, which would fail all listeners."""
     child = host("")
     path = "aioflow_triggers.events:EventTrigger"
     fields = encode({"name": "approved", "key": "k", "after": 5}, "")
@@ -409,7 +409,7 @@ def test_events_are_asked_for_in_the_name_of_one_who_still_waits(host):
 
 
 def test_the_query_of_a_trigger_that_ends_at_once_is_sent_before_its_end(host):
-    """After its end this process has no trigger of its run: the daemon would reject the query."""
+    """After its end, the process has no trigger of the run: the query would be rejected."""
     child = host("")
     path = "aioflow_triggers.external:RunTrigger"
     child.send(hosting(path, 1, dag="other", run_id="at hand"))
@@ -557,7 +557,7 @@ class Wrong:
 
 
 def timetable(name: str, **fields: object) -> StartTrigger:
-    """Return the command to host a timetable of the DAG file."""
+    """Return the command that hosts a timetable of the DAG file."""
     slots = {"timetable": f"flow:{name}", "fields": encode(fields, ""), "code": ""}
     return StartTrigger(
         *(7, 3, 7, -1, VERSION, f"flow:{name}"), encode(slots, ""), SINCE, None, window=64

@@ -1,4 +1,4 @@
-"""Code that blocks the loop of a shared host is named while it does, and no other code."""
+"""Code that blocks the loop of a shared host is named while it blocks, and no other code is."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STALL = BlockedLoop(3, 7, 120, "flow.py:12 in Slow.run")
 
 
 def looks(*gaps: tuple[float, float]) -> float:
-    """Return the counted time after checks with these delays and processor times."""
+    """Return the counted time after checks with these delays and CPU times."""
     standstill = Standstill(PERIOD)
     now, used = 100.0, 5.0
     standstill.begin(now, used)
@@ -114,7 +114,7 @@ def test_a_line_fits_into_one_piece_of_the_pipe_however_long_the_path():
 
 
 def frame_in(path: str, source: str, **names: object):
-    """Return the frame that ``look`` sees from code that is said to lie in a file."""
+    """Return the frame in which code that seems to be in the given file calls ``look``."""
     seen = []
     space = {"look": lambda: seen.append(sys._getframe(1)), **names}
     exec(compile(source, path, "exec"), space)
@@ -198,7 +198,7 @@ def stalls_in(output: bytes) -> list[BlockedLoop]:
 
 
 def steps_in(output: bytes) -> list[BlockedLoop]:
-    """Return the blocks, except imports: on a slow machine these take as long."""
+    """Return the blocks except those by imports, which take as long on a slow machine."""
     return [block for block in stalls_in(output) if not block.is_loading]
 
 

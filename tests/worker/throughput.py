@@ -1,9 +1,9 @@
 """Throughput and memory of the child processes. Run manually, never by pytest.
 
 Claims under test: a slot worker runs more than 15,000 no-op tries/s, the async host more than
-20,000 trivial coroutines/s, both against a peer that only feeds and counts; every role is ready
-in less than 80 ms. Method: one real child, one socketpair; tries are handed over 64 ahead, as
-the daemon does with tries it expects to be short. No database and no engine is involved.
+20,000 trivial coroutines/s, both with a peer that only feeds and counts; every role is ready in
+less than 80 ms. Method: one real child, one socketpair; tries are sent 64 ahead, as the daemon does
+with tries it expects to be short. No database and no engine is involved.
 
     python -m tests.worker.throughput
 """
@@ -61,7 +61,7 @@ class Soon(Trigger[int]):
 
 
 def tries_per_second(home: Path, role: str, task_index: int, count: int, **options: Any) -> float:
-    """Return how many tries one child runs per second, fed 64 ahead (256 for coroutines)."""
+    """Return how many tries one child runs per second, fed 64 ahead (512 for coroutines)."""
     ahead = 64 if role == "slot" else 512
     decoder = msgspec.msgpack.Decoder(list[Report])
     orders = [start(task_index, task_no=1_000 + n, **options) for n in range(count)]
@@ -88,7 +88,7 @@ def tries_per_second(home: Path, role: str, task_index: int, count: int, **optio
 
 
 def start_up(home: Path, role: str) -> tuple[float, float]:
-    """Return milliseconds from spawn to the first answer, and MiB of memory then."""
+    """Return the milliseconds from spawn to the first reply, and the MiB of memory used by then."""
     began = time.perf_counter()
     with Child(role, home, started=True) as child:
         if role == "parser":
@@ -107,7 +107,7 @@ def start_up(home: Path, role: str) -> tuple[float, float]:
 
 
 def memory(pid: int) -> float:
-    """Return resident MiB."""
+    """Return the resident memory of a process in MiB."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS"):
             return int(line.split()[1]) / 1024
@@ -115,7 +115,7 @@ def memory(pid: int) -> float:
 
 
 def hosting(number: int, name: str) -> StartTrigger:
-    """Return the command to host a trigger of ``FLOW``."""
+    """Return the command that assigns a trigger of ``FLOW``."""
     kwargs = msgspec.msgpack.encode({"n": number})
     return StartTrigger(
         number, 1, 1, 100, VERSION, f"flow:{name}", kwargs, 1_767_225_600_000_000, None
@@ -123,7 +123,7 @@ def hosting(number: int, name: str) -> StartTrigger:
 
 
 def hostings(home: Path, count: int) -> dict[str, float]:
-    """Return how fast triggers are started, and the memory of one."""
+    """Return how many triggers are started per second, and the memory of each."""
     with Child("triggers", home, started=True) as child:
         child.send(hosting(0, "Soon"))
         child.receive()
@@ -139,7 +139,7 @@ def hostings(home: Path, count: int) -> dict[str, float]:
 
 
 def step_cost() -> dict[str, float]:
-    """Return nanoseconds of a coroutine's step without and with the black box."""
+    """Return the nanoseconds of a coroutine's step, without and with the crash recorder."""
 
     class Pause:
         def __await__(self):
@@ -164,7 +164,7 @@ def step_cost() -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure everything, print one JSON line each."""
+    """Measure everything, and print one JSON line for each figure."""
     socket.setdefaulttimeout(60)
     home = Path(tempfile.mkdtemp())
     write_version(home, flow=FLOW)

@@ -1,4 +1,4 @@
-"""Types of connections that the catalogue uses: web servers, PostgreSQL and object stores."""
+"""Connection types that the catalogue uses: web servers, PostgreSQL and object stores."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Http(ConnectionType):
     )
 
     async def test(self, connection: Connection) -> str:
-        """Send one request. Any status but a refusal or an error of the server will do."""
+        """Send one request. Any status is accepted, except a refusal or a server error."""
         from aioflow_triggers.http_client import ClientShare, Request, check_url
 
         url = base_url(connection)
@@ -49,7 +49,7 @@ class Http(ConnectionType):
 
 
 class Postgres(ConnectionType):
-    """A PostgreSQL database. The test logs in, and runs no statement."""
+    """A PostgreSQL database. The test logs in without running a statement."""
 
     label = "PostgreSQL"
     schemes = ("postgresql", "postgres")
@@ -102,7 +102,7 @@ class ObjectStore(ConnectionType):
     )
 
     async def test(self, connection: Connection) -> str:
-        """List the names at the beginning of the bucket."""
+        """List the first names in the bucket."""
         require("The test of an object store", "obstore", "objects")
         import obstore
 

@@ -1,4 +1,4 @@
-"""Addresses and credentials out of connections, as triggers and tests of connections use them."""
+"""Addresses and credentials from connections, for triggers and for connection tests."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _KEYS = {
     "abfs": ("account_name", "account_key"),
     "abfss": ("account_name", "account_key"),
 }
-"""Options of a store for the user and the password of a connection."""
+"""Names of the options for the user and the password of a connection, by kind of store."""
 
 
 class FetchedConnection:
-    """A connection by name, fetched again every few minutes, so that a new password is used.
+    """A connection by name. It is fetched again every few minutes, so that a new password is used.
 
     Args:
         name: Empty for no connection.
@@ -54,7 +54,10 @@ class FetchedConnection:
 
 
 def base_url(connection: Connection) -> str:
-    """Return the URL of a web server, without credentials. Its host may be a URL already."""
+    """Return the URL of a web server, without credentials.
+
+    The host of the connection may already be a URL.
+    """
     if "://" in connection.host:
         return connection.host
     scheme = connection.conn_type if connection.conn_type in {"http", "https"} else "https"
@@ -65,7 +68,7 @@ def base_url(connection: Connection) -> str:
 
 
 def with_base(connection: Connection, url: str) -> str:
-    """Return a URL on the server of a connection. A path begins at the URL of the server.
+    """Return a URL on the server of a connection. A path is appended to the URL of the server.
 
     Raises:
         ValueError: If the URL has another origin, which must not receive the credentials.
@@ -97,7 +100,7 @@ def http_headers(connection: Connection) -> dict[str, str]:
 def with_credentials_of(
     connection: Connection | None, url: str, headers: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return headers with the credentials of a connection, unless they have their own.
+    """Return headers with the credentials of a connection. Headers that are already set win.
 
     Raises:
         ValueError: If the URL is not on the server of the connection.
@@ -112,7 +115,7 @@ def with_credentials_of(
 
 
 def store_options(connection: Connection, scheme: str) -> Mapping[str, str]:
-    """Return the options of an object store: the extra settings, and those for the credentials."""
+    """Return the options of an object store: the extra settings and the credentials."""
     user, password = _KEYS.get(scheme, ("", ""))
     found = {name: str(value) for name, value in connection.extra.items()}
     if user and connection.login:

@@ -1,4 +1,4 @@
-"""Paths into JSON documents, and conditions on the values there."""
+"""Paths into JSON documents, and conditions on the values at these paths."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ class JsonIs:
             document.
         equals: The expected value.
         one_of: Alternatively, several accepted values.
-        exists: Whether there must be any value, or none. Only without ``equals`` and ``one_of``.
+        exists: Whether there must be a value, whatever it is, or none. Only used without ``equals``
+            and ``one_of``.
 
     Raises:
         ValueError: If ``equals`` and ``one_of`` are both given.
@@ -56,7 +57,7 @@ class JsonIs:
     def __post_init__(self) -> None:
         if self.equals is not None and self.one_of:
             raise ValueError("give equals or one_of, not both")
-        # A list may be restored as another kind of sequence, and must still compare equal.
+        # Decoding may change the type of the sequence, but the conditions must still compare equal.
         object.__setattr__(self, "one_of", tuple(self.one_of))
 
     def holds(self, document: Any) -> bool:

@@ -22,7 +22,7 @@ from aioflow import (
 __all__ = ("Emissions", "Emitted", "EventTrigger")
 
 _Wanted: TypeAlias = tuple[str | None, int]
-"""A key, or ``None`` for any, and the ``id`` that an event must exceed."""
+"""The key of an event, or ``None`` for any key, and the ``id`` that the event must exceed."""
 
 
 _LENGTH = 250
@@ -30,7 +30,7 @@ _LENGTH = 250
 
 
 class Emitted(TypedDict):
-    """A named event. ``id`` is unique, and grows with each event."""
+    """A named event. The ``id`` is unique and increases with each event."""
 
     name: str
     key: str | None

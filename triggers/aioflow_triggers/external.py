@@ -24,11 +24,11 @@ from aioflow_triggers.instants import instant_of, signed_timedelta
 __all__ = ("RunEnded", "RunTrigger", "RunsEnding", "TasksEnded", "TasksTrigger")
 
 _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
-"""The start time for a wait with a ``run_id``, for which it does not matter."""
+"""The start time of a wait with a ``run_id``, for which the start time does not matter."""
 
 
 class RunEnded(TypedDict):
-    """How the run, or its task, ended.
+    """The outcome of the run, or of its task.
 
     ``result`` is the result of the task, if a task was named and its result is small, else
     ``None``.
@@ -42,7 +42,7 @@ class RunEnded(TypedDict):
 class TasksEnded(TypedDict):
     """The final states of tasks of a run. The state of the run itself has the key ``""``.
 
-    If a task ended in a state that is not good, tasks that had not ended by then are missing.
+    If a task ended in a bad state, the tasks that had not ended by then are missing.
     """
 
     run_id: str
@@ -58,7 +58,7 @@ class RunTrigger(Trigger[RunEnded]):
 
     Attributes:
         dag: The id of the other DAG.
-        task: Wait only for this task; a mapped task has ended when its last child has.
+        task: Wait only for this task. A mapped task has ended when all of its children have ended.
         run_id: Wait for the run with this id.
         logical_date: Wait for the run with this logical date; with a time zone. Text is ISO 8601.
         offset: Added to ``logical_date``; negative for an earlier run. Also as text: ``"-1d"``.
@@ -112,10 +112,12 @@ class RunTrigger(Trigger[RunEnded]):
 
 
 class RunsEnding(Watch[str | datetime, RunEnded]):
-    """Runs of a DAG, or one task in each of them. Wanted keys are run ids or times.
+    """A watch for the ends of runs of a DAG, or of one task in each of them.
+
+    The wanted keys are run ids or times.
 
     Args:
-        instants: What a time selects: with ``for`` the run with this logical date, with ``first
+        instants: How a time selects a run: ``for`` means the run with this logical date, ``first
             since`` the first run that ends at this time or later.
     """
 
@@ -171,12 +173,12 @@ class RunsEnding(Watch[str | datetime, RunEnded]):
 
 @dataclass(frozen=True)
 class TasksTrigger(Trigger[TasksEnded]):
-    """Fires when several tasks of another run have ended, or one of them in a bad state.
+    """Fires when several tasks of another run have ended, or one of them has ended in a bad state.
 
     Attributes:
         dag: The id of the other DAG.
         logical_date: The logical date of the run, which may not exist yet; with a time zone.
-        tasks: The tasks; if empty, the run as a whole.
+        tasks: The tasks; if empty, the trigger waits for the run as a whole.
         good: The final states that are not bad.
 
     Raises:
@@ -204,7 +206,7 @@ class TasksTrigger(Trigger[TasksEnded]):
             raise ValueError("good must name at least one state")
 
     async def run(self) -> AsyncIterator[TriggerEvent[TasksEnded]]:
-        """Yield one event when the tasks have ended, or one of them in a bad state."""
+        """Yield one event when all tasks have ended, or one of them has ended in a bad state."""
         ended = await self.ended()
         yield TriggerEvent(ended, key="/".join([ended["run_id"], *self.tasks]))
 
@@ -216,7 +218,7 @@ class TasksTrigger(Trigger[TasksEnded]):
 async def _endings(
     dag: str, tasks: Sequence[str], logical_date: datetime, *, good: Collection[str]
 ) -> TasksEnded:
-    """Wait until all of these tasks have ended, or one of them in a state that is not good.
+    """Wait until all of these tasks have ended, or one of them has ended in a bad state.
 
     Without tasks, wait for the run as a whole. Does not poll: the daemon reports the endings.
     """

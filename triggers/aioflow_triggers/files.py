@@ -58,7 +58,7 @@ class Arrivals:
         self._received: dict[str, tuple[int, int]] = {}
 
     def see(self, at: float, files: dict[str, FoundFile]) -> list[tuple[str, FoundFile]]:
-        """Return the files that became complete, ordered by their last change."""
+        """Return the files that became complete, in the order of their last changes."""
         self._received = {name: told for name, told in self._received.items() if name in files}
         resting: dict[str, tuple[FoundFile, float]] = {}
         complete = []
@@ -87,7 +87,8 @@ def _file_version(found: FoundFile) -> tuple[int, int]:
 
 def has_rested(rested: float, wanted: float) -> bool:
     """Return whether a file has been unchanged for the required time."""
-    # Tolerates float errors: two times one period apart may differ by slightly less than that.
+    # Tolerates float errors: the difference of two times that are one period apart may be slightly
+    # less than the period.
     return rested >= wanted * 0.999
 
 
@@ -162,7 +163,7 @@ class FileTrigger(Trigger[FileSeen]):
 
     Events:
         One. ``payload`` is ``{"path": str, "size_bytes": int}``; ``key`` is the path and size,
-        so that two processes that see the same file yield the same key.
+        so that two processes that find the same file yield the same key.
 
     Errors:
         ``PermissionError`` and other file system errors for this path fail the waiting task, but
@@ -196,7 +197,7 @@ class FileTrigger(Trigger[FileSeen]):
 
 
 class RestingFiles(Watch[str, FileSeen]):
-    """Files of one folder that must exist and be unchanged. Wanted keys are their names.
+    """A watch for files of one folder that must exist and be unchanged. Its keys are their names.
 
     Holds no state for files that do not exist.
 
@@ -229,7 +230,7 @@ class RestingFiles(Watch[str, FileSeen]):
         return None if self._seat is None else self._seat.last_check()
 
     async def run(self) -> AsyncIterator[tuple[str, TriggerEvent[FileSeen] | Exception]]:
-        """Yield each file once it is complete, or with the error if it cannot be read."""
+        """Yield each file once it is complete. If a file cannot be read, yield the error."""
         folder, _ = os.path.split(self._before)
         self._seat = Seat(folder, Crowd(self.wanted), self._poll_seconds)
         try:
@@ -248,7 +249,7 @@ class RestingFiles(Watch[str, FileSeen]):
         """Return the files that have been unchanged for long enough."""
         resting: dict[str, tuple[FoundFile, float]] = {}
         for name, found in poll.files.items():
-            if name in self.wanted:  # others may poll the folder too
+            if name in self.wanted:  # other waits may poll the folder, too
                 before, since = self._resting.get(name, (found, poll.at))
                 resting[name] = (found, since if before == found else poll.at)
         self._resting = resting
@@ -287,7 +288,7 @@ class FilesTrigger(Trigger[FilesSeen]):
 
     Errors:
         Those of ``FileTrigger``. The task also fails if there are more paths than an event can
-        contain, which is some thousands.
+        contain, which is a few thousand.
     """
 
     public_fields = ("pattern", "at_least", "poll_seconds", "stable")
@@ -367,7 +368,7 @@ class FileGoneTrigger(Trigger[FileGone]):
 
 
 class GoneFiles(Watch[str, FileGone]):
-    """Files of one folder that must disappear. Wanted keys are their names.
+    """A watch for files of one folder that must disappear. Its keys are their names.
 
     Args:
         before: The part of the path before the name.
@@ -399,7 +400,7 @@ class GoneFiles(Watch[str, FileGone]):
         return None if self._seat is None else self._seat.last_check()
 
     async def run(self) -> AsyncIterator[tuple[str, TriggerEvent[FileGone] | Exception]]:
-        """Yield each name once nothing exists there, or with the error that occurred."""
+        """Yield each name once nothing exists there. If a check fails, yield its error."""
         folder, _ = os.path.split(self._before)
         leaving = self._leaving = Leaving(self.wanted)
         self._seat = Seat(folder, leaving, self._poll_seconds)
@@ -409,7 +410,8 @@ class GoneFiles(Watch[str, FileGone]):
                 for name, problem in poll.errors.items():
                     yield name, problem
                 for name in leaving.missing(poll):
-                    # While other waits were notified, the name may have left and joined again.
+                    # A name may have left and joined again while the waits for earlier names were
+                    # notified.
                     if not leaving.is_late(name, poll):
                         path = self._before + name
                         yield name, TriggerEvent(FileGone(path=path), key=f"{in_key(path)}:gone")
@@ -437,15 +439,16 @@ class NewFiles(Trigger[NewFile]):
         DagError: If ``stable`` is no duration.
 
     Events:
-        Many; those of one poll are ordered by their last change. ``payload`` is ``{"path": str,
+        Many; the events of one poll are in the order of the files' last changes. ``payload`` is
+        ``{"path": str,
         "size_bytes": int, "modified": datetime, "changed_ns": int}``; ``key`` is the path, size and
         modification time, so that each file is yielded once. After a restart, the trigger omits
         files that were last changed a minute or more before the file of its last event; other
         duplicates are dropped by their key.
 
     Errors:
-        Those of ``FileTrigger``, for the folder. A file is omitted, with a warning in the log, if
-        it cannot be read, such as a link to itself, or if its name is not valid text.
+        Those of ``FileTrigger``, for the folder. A file that cannot be read, such as a link to
+        itself, or whose name is not valid text, is omitted with a warning in the log.
     """
 
     public_fields = ("pattern", "stable", "existing", "poll_seconds")
@@ -493,12 +496,12 @@ class NewFiles(Trigger[NewFile]):
         return left_out
 
     def _horizon_ns(self) -> int:
-        """Return the time since which a file must have changed to count."""
+        """Return the horizon: a file that was last changed before this time does not count."""
         horizon = 0
         if not self.existing:
             horizon = (self.since - _EPOCH) // timedelta(microseconds=1) * 1000 - _COARSEST_CLOCK_NS
         if self.last is not None:
-            # A file that was changed earlier has been yielded already, unless the clock of the
+            # A file that was changed earlier has already been yielded, unless the clock of the
             # machine that wrote it differs.
             horizon = max(horizon, self.last.payload["changed_ns"] - _SKEW_NS)
         return horizon

@@ -72,7 +72,7 @@ class FolderPoll:
         missing: For each group of waits for files to disappear: the names at which nothing exists.
         errors: Names that could not be read, with the reason. Such a name is in neither ``files``
             nor ``missing``.
-        unlisted: Why the folder could not be listed. Single names were looked up nevertheless.
+        unlisted: Why the folder could not be listed. Even then, single names were looked up.
     """
 
     at: float
@@ -103,7 +103,7 @@ class FolderPoll:
 
 
 class NameOrGlob(NamedTuple):
-    """The search term of a wait in a folder: a name, or a glob that names match."""
+    """The search term of one wait in a folder: a name, or a glob that matches names."""
 
     text: str
     is_glob: bool
@@ -119,7 +119,7 @@ class NameOrGlob(NamedTuple):
 
 
 class Crowd:
-    """Many wanted names, in a collection that may change during a poll.
+    """A large set of wanted names, in a collection that may change during a poll.
 
     Attributes:
         few: The names at the start of the last poll, if there were only a few.
@@ -141,7 +141,7 @@ class Crowd:
 
 
 class Leaving:
-    """Many names that must disappear, in a collection that may change during a poll.
+    """A large set of names that must disappear, in a collection that may change during a poll.
 
     Attributes:
         sought: The names at the start of the last poll.
@@ -187,7 +187,7 @@ Sought: TypeAlias = NameOrGlob | Crowd | Leaving
 
 
 def matches(name: str, glob: str) -> bool:
-    """Return whether a name matches a glob; a hidden one only if the glob starts with a dot."""
+    """Return whether a name matches a glob. Hidden names only match globs that start with a dot."""
     if name.startswith(".") and not glob.startswith("."):
         return False
     return _compiled(glob).match(name) is not None
@@ -278,7 +278,7 @@ class _Polling:
             self._refuse(exc)
             self.unlisted = exc
             name_sets = [sought for sought in self._many if isinstance(sought, Crowd)]
-            # A copy, as names may be added during the lookup.
+            # Iterates over copies, because names may be added during the lookup.
             self.look_up(self.all_names().union(*(tuple(names.names) for names in name_sets)))
 
     def _strike(self, entry: os.DirEntry[str]) -> None:
@@ -317,13 +317,14 @@ class _Polling:
 HANGS_AFTER_SECONDS = 5.0
 POLLS_AT_ONCE = 4
 _THREADS = 64
-"""The maximum number of threads, including those that hang. If all of them hang, polls wait."""
+"""The maximum number of threads, including threads that hang. If all of them hang, no poll starts.
+"""
 
 T = TypeVar("T")
 
 _logger = logging.getLogger("aioflow.trigger.folders")
 
-# An executor of its own: a file system that hangs must not use up the loop's default threads.
+# A separate executor, so that a hanging file system cannot use up the loop's default threads.
 _threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="aioflow-folders")
 
 

@@ -57,7 +57,7 @@ _SHORTEST_GAP_SECONDS = 0.05
 _GAP_PER_POLL = 4.0
 
 _SHORTAGE_SECONDS = 5.0
-"""Delay after a poll that failed because the machine is short of a resource."""
+"""Delay after a poll that failed because the machine was short of a resource."""
 
 _logger = logging.getLogger("aioflow.trigger.folders")
 
@@ -66,7 +66,8 @@ class _Waiter:
     """A wait for a poll.
 
     Attributes:
-        due_at: When the wait is due: only a poll that begins at this time or later serves it.
+        due_at: The time at which the wait is due. Only a poll that begins at this time or later
+            serves it.
     """
 
     __slots__ = ("due_at", "poll", "wanted")
@@ -97,8 +98,8 @@ class LoopShare:
 class Folder:
     """One folder, polled once per period however many waits there are on it.
 
-    Periods are aligned to the clock of the event loop, so that all waits share each poll. There is
-    one poll at a time, so a file system that hangs blocks a single thread.
+    Periods are aligned to the clock of the event loop, so that all waits share each poll. Only one
+    poll runs at a time, so a file system that hangs blocks a single thread.
     """
 
     def __init__(self, shared: LoopShare, folder: str, poll_seconds: float) -> None:
@@ -156,7 +157,7 @@ class Folder:
         return (self._loop.time() if at is None else at) // self._poll_seconds
 
     async def next_poll(self, wanted: Sought, within: float) -> FolderPoll:
-        """Return a newer result: that of the next period, or an earlier one.
+        """Wait for the next poll, at the latest that of the next period, and return its result.
 
         Args:
             wanted: What the caller waits for. A change of it triggers an immediate poll.
@@ -168,7 +169,7 @@ class Folder:
         return await self._handed(wanted, due_at, self._later.setdefault(wanted, {}))
 
     def _longest(self, within: float) -> float:
-        """Return the seconds until the poll for a wait that needs one within ``within`` seconds."""
+        """Return the seconds until the next poll for a wait that allows at most ``within``."""
         return min(self.seconds_left(), within)
 
     def seconds_left(self) -> float:
@@ -180,12 +181,12 @@ class Folder:
         return None if self._began == -math.inf else self._loop.time() - self._began
 
     def hint(self, name: str | None) -> None:
-        """Poll soon for the waits for ``name``, or for all waits if it is ``None``."""
+        """Schedule an early poll for the waits for ``name``, or for all waits if it is ``None``."""
         for wanted in self._concerned(name):
             self.stir(wanted)
 
     def stir(self, wanted: Sought) -> None:
-        """Poll soon for the waits for ``wanted``."""
+        """Schedule an early poll for the waits for ``wanted``."""
         self._hinted_at[wanted] = self._loop.time()
         self._due.update(self._later.pop(wanted, {}))
         self._schedule()
@@ -202,7 +203,7 @@ class Folder:
     async def _handed(
         self, wanted: Sought, due_at: float, among: dict[_Waiter, None]
     ) -> FolderPoll:
-        """Join the waits ``among``, and wait for the poll that is due at ``due_at``."""
+        """Add a wait to ``among``, and return the result of the poll that is due at ``due_at``."""
         waiter = _Waiter(self._loop.create_future(), wanted, due_at)
         among[waiter] = None
         if among is not self._due and among is not self._sharing:
@@ -227,7 +228,7 @@ class Folder:
         if self._under_way is not None or not (self._due or self._later):
             return
         wanted_at = self._loop.time() if self._due else self._next_at
-        # Limits the rate of polls of a folder that changes all the time.
+        # Limits the rate of polls of a folder that changes constantly.
         at = max(wanted_at, self._began + self._gap)
         if self._timer is not None:
             if self._timer_at <= at:
@@ -292,7 +293,7 @@ class Folder:
         self._schedule()
 
     def _note_shortage(self, problem: BaseException) -> None:
-        """Delay the next poll: the shortage is not caused by any name or pattern."""
+        """Delay the next poll, because the shortage is not caused by any name or pattern."""
         self._gap = max(self._gap, min(_SHORTAGE_SECONDS, self._poll_seconds))
         if not self._is_short:
             self._is_short = True
@@ -300,7 +301,7 @@ class Folder:
 
 
 def _poll_now(at: float, folder: str, wanted: Collection[Sought], kernel: Kernel) -> FolderPoll:
-    # Before the poll, so that no change in between is missed.
+    # Must come before the poll, so that no change in between is missed.
     kernel.follow(folder)
     return poll_folder(at, folder, wanted)
 
@@ -316,7 +317,7 @@ def pauses_of(loop: asyncio.AbstractEventLoop) -> Pauses | None:
 
 
 class SimulatedPollThreads(PollThreads[FolderPoll]):
-    """Polls synchronously: with threads, the order of events would depend on the machine."""
+    """Runs polls synchronously. With threads, the order of events would depend on the machine."""
 
     def poll(self, folder: str, work: Callable[[], FolderPoll]) -> asyncio.Future[FolderPoll]:
         """See ``PollThreads``."""
@@ -331,8 +332,8 @@ class SimulatedPollThreads(PollThreads[FolderPoll]):
 class SimulatedFolder(Folder):
     """A folder that is polled whenever time is about to pass.
 
-    Waits receive a result only if it differs from the last one that all of them have seen, or if
-    they asked for it with ``within``.
+    A wait receives a result only if the result differs from the last one that all waits have seen,
+    or if the wait asked for it with ``within``.
     """
 
     def __init__(self, shared: LoopShare, folder: str, poll_seconds: float, pauses: Pauses) -> None:
@@ -352,7 +353,7 @@ class SimulatedFolder(Folder):
             self._pauses.pop(self._look_before_time_passes, None)
 
     def seconds_since(self) -> float | None:
-        """Return the seconds since the period began: a poll at that time had the same result."""
+        """Return the seconds since the period began. A poll then would have had the same result."""
         since = super().seconds_since()
         return None if since is None else min(since, self._loop.time() % self._poll_seconds)
 
@@ -414,7 +415,9 @@ _loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopShare] = (
 _poll_threads: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, PollThreads[FolderPoll]] = (
     weakref.WeakKeyDictionary()
 )
-"""Poll threads by event loop. They outlive the last wait: the next one must know of a hung poll."""
+"""Poll threads by event loop. They outlive the last wait, because a later wait must know of a poll
+that still hangs.
+"""
 
 
 def _share_of(loop: asyncio.AbstractEventLoop) -> LoopShare:
@@ -455,7 +458,7 @@ class Seat:
         self._wanted = wanted
         watch.join(wanted)
 
-    # Returns coroutines of the folder instead of wrapping them: there are tens of thousands.
+    # Returns the folder's coroutines instead of wrapping them, because there are tens of thousands.
 
     def poll(self) -> Coroutine[Any, Any, FolderPoll]:
         """See ``Folder.poll``."""
@@ -466,11 +469,11 @@ class Seat:
         return self._watch.next_poll(self._wanted, within)
 
     def next_check(self) -> datetime:
-        """Return when the next period begins, and thus the next poll."""
+        """Return the time at which the next period begins, and thus the next poll."""
         return datetime.now(UTC) + timedelta(seconds=self._watch.seconds_left())
 
     def last_check(self) -> datetime | None:
-        """Return when the last poll began; ``None`` before the first."""
+        """Return the time at which the last poll began; ``None`` before the first."""
         since = self._watch.seconds_since()
         return None if since is None else datetime.now(UTC) - timedelta(seconds=since)
 
@@ -479,7 +482,7 @@ class Seat:
         return self._watch.seconds_left()
 
     def stir(self) -> None:
-        """Poll soon, for the names that are wanted by then."""
+        """Schedule an early poll for the names that are wanted by then."""
         self._watch.stir(self._wanted)
 
     def leave(self) -> None:
@@ -496,7 +499,7 @@ class Seat:
 def watching(
     folder: str, name: str, poll_seconds: float, *, is_glob: bool = False
 ) -> Iterator[Seat]:
-    """Participate in the polls of a folder for the length of a ``with``; see ``Seat``.
+    """Participate in the polls of a folder within a ``with``; see ``Seat``.
 
     Args:
         name: The name to wait for; with ``is_glob``, all names that match it.

@@ -46,13 +46,13 @@ class HttpTrigger(Trigger[HttpAnswer]):
     """Fires when a web server gives the expected response.
 
     It sends one request per ``interval``. If a response had an ``ETag`` or ``Last-Modified``, the
-    next ``GET`` or ``HEAD`` is conditional. "Not modified" then counts as the same response: the
-    trigger waits on. ``Retry-After`` delays the next request, by at most a day.
+    next ``GET`` or ``HEAD`` is conditional. "Not modified" then counts as the same response, and
+    the trigger continues to wait. ``Retry-After`` delays the next request, by at most a day.
 
     Attributes:
         url: The URL, ``http`` or ``https``. Redirects are followed within its origin, or from
-            ``http`` to ``https`` of the same host. With a ``connection``, also a path that begins
-            with ``/`` on its server.
+            ``http`` to ``https`` of the same host. With a ``connection``, it may also be a path on
+            its server, which begins with ``/``.
         method: Such as ``GET``.
         headers: Request headers. They are stored encrypted, like the other fields.
         body: Request body, as text.
@@ -63,7 +63,7 @@ class HttpTrigger(Trigger[HttpAnswer]):
         timeout: The timeout for each of connecting, sending, and the whole response.
         body_limit: Maximum size of a response in bytes, decompressed; at most 512 KiB.
         connection: The name of a connection to the server, for its credentials: Basic, or Bearer
-            if it has a password without a user. A header of ``headers`` replaces them.
+            if it has a password without a user. A header in ``headers`` overrides them.
 
     Raises:
         ValueError: If ``url``, ``method``, ``status`` or ``body_limit`` are invalid.
@@ -76,11 +76,12 @@ class HttpTrigger(Trigger[HttpAnswer]):
         else a digest of the body.
 
     Errors:
-        The trigger waits on after a failed or timed-out connection, after 404, 408, 409, 410, 423,
+        The trigger continues to wait after a failed or timed-out connection, after 404, 408, 409,
+        410, 423,
         425, 429 and any 5xx, and after a success other than the expected one. Any other status,
-        such as that for a wrong token, fails the waiting task. So do a response that is too large,
-        one that is declared as JSON but is not, a redirect to another origin, and a link-local
-        address.
+        such as that for a wrong token, fails the waiting task. The same applies to a response that
+        is too large, a response that is declared as JSON but is not, a redirect to another origin,
+        and a link-local address.
     """
 
     public_fields = ("url", "method", "status", "interval", "timeout", "body_limit", "connection")
@@ -163,7 +164,7 @@ class HttpTrigger(Trigger[HttpAnswer]):
         return [self.status] if isinstance(self.status, int) else self.status
 
     def _judged(self, answer: Response) -> tuple[HttpAnswer, str] | None:
-        """Return the event for a response; ``None`` if it means "not yet"."""
+        """Return the event for a response; ``None`` if the response means "not yet"."""
         if answer.status not in self._statuses():
             _check_not_yet(answer)
             return None
@@ -193,7 +194,7 @@ def _check_not_yet(answer: Response) -> None:
 
 
 def _condition(answer: Response) -> dict[str, str]:
-    """Return the headers of a conditional request that skips a response equal to this one."""
+    """Return headers that make the next request conditional on a change since this response."""
     asked = {
         "if-none-match": answer.headers.get("etag"),
         "if-modified-since": answer.headers.get("last-modified"),

@@ -49,13 +49,14 @@ __all__ = (
 CONNECTIONS_PER_ORIGIN = 20
 CONNECTIONS_PER_DAG = 60
 CONNECTIONS = 400
-"""Limited because a process has only some hundred file descriptors for everything."""
+"""Maximum number of connections. A process has only a few hundred file descriptors for everything.
+"""
 
 _ConnectionQueue: TypeAlias = deque[asyncio.Future[None]]
 
 
 class NoConnectionSlot(Exception):
-    """No connection slot became free in time."""
+    """Raised if no connection slot became free in time."""
 
 
 class ConnectionSlots:
@@ -107,7 +108,7 @@ class ConnectionSlots:
         self._hand_on()
 
     async def _wait(self, dag: str, origin: str, seconds: float) -> None:
-        """Wait until a slot is handed over. It then already counts as in use."""
+        """Wait until a slot is handed over. From then on, it is already counted as in use."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         queue = self._waiting.setdefault(dag, {}).setdefault(origin, deque())
         queue.append(turn)
@@ -116,7 +117,7 @@ class ConnectionSlots:
                 await turn
         except BaseException as exc:
             if turn.done() and not turn.cancelled():
-                self._give_back(dag, origin)  # handed over at the moment of the timeout
+                self._give_back(dag, origin)  # the slot was handed over just as the wait ended
             else:
                 self._forget(dag, origin, turn)
             if isinstance(exc, TimeoutError):
@@ -147,7 +148,7 @@ class ConnectionSlots:
         return None
 
     def _tidy(self, dag: str, origin: str) -> None:
-        """Drop an empty queue. Move a queue that was served to the end."""
+        """Drop an empty queue, or move a queue that was just served to the end."""
         queue = self._waiting[dag].pop(origin)
         if queue:
             self._waiting[dag][origin] = queue
@@ -163,15 +164,15 @@ _LONGEST_RETRY_AFTER_SECONDS = 86_400.0
 
 
 class Away(Exception):
-    """There was no response: the connection failed, or timed out. A retry may succeed."""
+    """Raised if there was no response: the connection failed, or timed out. A retry may succeed."""
 
 
 class Forbidden(Exception):
-    """A response leads to another origin, or the address is not allowed."""
+    """Raised if a response leads to another origin, or the address is not allowed."""
 
 
 class ResponseTooLarge(Exception):
-    """The body of a response exceeds the limit."""
+    """Raised if the body of a response exceeds the limit."""
 
 
 @dataclass(frozen=True)
@@ -249,7 +250,7 @@ class ClientShare:
         return self
 
     def open(self) -> None:
-        """Take the share, where ``async with`` cannot be used."""
+        """Take the share where ``async with`` cannot be used."""
         loop = asyncio.get_running_loop()
         pool = _pools.get(loop)
         if pool is None:
@@ -289,7 +290,7 @@ class ClientShare:
             ResponseTooLarge: If its body exceeds the limit.
         """
         pool = self._pool
-        assert pool is not None  # noqa: S101 - the share has been taken
+        assert pool is not None  # noqa: S101 - set when the share was taken
         client = await asyncio.shield(pool.client)
         import httpx2
 
@@ -377,7 +378,7 @@ _is_asking: ContextVar[bool] = ContextVar("is_asking", default=False)
 
 
 def _is_of_others(record: logging.LogRecord) -> bool:
-    """Filter out the client's log records for our requests; keep those for its other users."""
+    """Return whether a log record of the client belongs to other users of the client's package."""
     return not _is_asking.get()
 
 
@@ -398,10 +399,10 @@ _pools: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Pool] = weakref.We
 
 
 def check_url(url: str) -> None:
-    """Check that a URL is that of a web server.
+    """Check that a URL has the scheme ``http`` or ``https``, and a host.
 
     Raises:
-        ValueError: If it is not.
+        ValueError: If it does not.
     """
     scheme, _, rest = url.partition("://")
     host = rest.partition("/")[0].partition("?")[0].rpartition("@")[2]
@@ -462,7 +463,7 @@ async def _refuse_link_local(event: str, info: Mapping[str, Any]) -> None:
 _METADATA = tuple(
     map(ipaddress.ip_network, ("fd00:ec2::/32", "fd20:ce::254/128", "100.100.100.200/32"))
 )
-"""Metadata services of clouds outside of the link-local addresses of IPv4."""
+"""Addresses of cloud metadata services outside of the IPv4 link-local range."""
 
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 

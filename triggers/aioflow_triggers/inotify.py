@@ -1,8 +1,8 @@
 """Change notifications for folders from the kernel: hints to poll sooner, never authoritative.
 
 Network file systems send no notifications, the kernel drops some if there are too many, and the
-number of watches per user is limited. So users of this module poll as well, and find the same
-changes without it, only later.
+number of watches per user is limited. So users of this module poll as well. Without the
+notifications they find the same changes, only later.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ OnChange: TypeAlias = Callable[[str | None], None]
 class Kernel:
     """Reports changes in folders on one event loop, with one inotify and a watch per folder.
 
-    Once the kernel has refused a watch because a limit is reached, no more are requested until
-    all listeners have left; this is logged once.
+    If the kernel refuses a watch because a limit is reached, no more watches are requested until
+    all listeners have left. The refusal is logged once.
 
     Args:
         is_silent: Request no watches, so that nothing is reported.
@@ -53,7 +53,7 @@ class Kernel:
             self._open()
 
     def leave(self, folder: str, on_change: OnChange) -> None:
-        """Stop reporting; the last listener closes the inotify."""
+        """Stop reporting changes to a listener. The last listener to leave closes the inotify."""
         listeners = self._listeners[folder]
         listeners.remove(on_change)
         if not listeners:
@@ -65,7 +65,7 @@ class Kernel:
     def follow(self, folder: str) -> None:
         """Request a watch from the kernel if there is none. May block, so it is called in threads.
 
-        Errors, such as a missing folder, are ignored here: the poll finds them.
+        Errors, such as a missing folder, are ignored here, because the poll finds them.
         """
         inotify = self._inotify
         if inotify is None or self._is_refused or folder in self._watches:
@@ -79,7 +79,7 @@ class Kernel:
                 self._refused(exc)
         except (ValueError, RuntimeError):
             return  # closed during the request
-        if folder not in self._listeners:  # all left during the request
+        if folder not in self._listeners:  # all listeners left during the request
             self._loop.call_soon_threadsafe(self._unwatch, folder)
 
     def _open(self) -> None:

@@ -1,8 +1,8 @@
 """Triggers that wait for objects in S3, Google Cloud Storage and Azure.
 
-All waits for the same object, or for patterns in the same folder, share one request per period if
-their period is the same. An object exists completely or not at all, so there is no need to wait
-until it stops growing.
+Waits with the same period share one request per period if they are for the same object, or for
+patterns in the same folder. An object exists completely or not at all, so there is no need to wait
+until the object stops growing.
 """
 
 from __future__ import annotations
@@ -44,11 +44,12 @@ _SHORTEST_SECRET = 5
 
 _STATUS = re.compile(r"status code: ([0-9]{3})")
 _REFUSALS = {"401": "UnauthenticatedError", "403": "PermissionDeniedError"}
-"""Exceptions by status, as the driver raises them for a single object. For a listing, it raises a
-generic exception."""
+"""Exceptions by status that the driver raises for a single object. For a listing, it raises a
+generic exception instead.
+"""
 
 _COARSEST_CLOCK = timedelta(seconds=2)
-"""Stores report times in seconds, with unspecified rounding."""
+"""Tolerance for modification times: stores report them in seconds, with unspecified rounding."""
 _LATE = timedelta(minutes=1)
 """A store may list an object this much later than its modification time."""
 
@@ -73,10 +74,10 @@ class ObjectTrigger(Trigger[ObjectSeen]):
         interval: Time between two polls: a timedelta, seconds, or text; at least 0.1 s.
         options: Options of the store, as its driver names them: ``region``, ``endpoint``,
             ``access_key_id``, ``skip_signature`` ... They are stored encrypted, like the other
-            fields. Missing ones are taken from the triggerer's environment and the permissions of
-            its machine.
-        connection: The name of a connection, whose user, password and extra settings are options
-            of the store, too; ``options`` replace them.
+            fields. Missing options are taken from the triggerer's environment and the permissions
+            of its machine.
+        connection: The name of a connection. Its user, password and extra settings become options
+            of the store, unless ``options`` sets them.
 
     Raises:
         ValueError: If ``url`` has another scheme or no name, or ``interval`` is too short.
@@ -88,9 +89,11 @@ class ObjectTrigger(Trigger[ObjectSeen]):
         ``key`` is the URL and the ETag.
 
     Errors:
-        The trigger waits for a missing object, folder or bucket. If the store does not respond, or
+        A missing object, folder or bucket is not an error: the trigger waits for it. If the store
+        does not respond, or
         responds with an error that its driver does not classify, the trigger logs a warning and
-        waits on. Any other error fails the waiting task, for example if the store denies access
+        continues to wait. Any other error fails the waiting task, for example if the store denies
+        access
         (401, 403), does not know an option, or rejects the value of an option.
     """
 
@@ -141,7 +144,7 @@ class NewObjects(Trigger[ObjectSeen]):
         DagError: As in ``ObjectTrigger``.
 
     Events:
-        Many; those of one poll are ordered by modification time. ``payload`` is that of
+        Many; the events of one poll are ordered by modification time. ``payload`` is as for
         ``ObjectTrigger``; ``key`` is the URL, the ETag and the modification time, so that each
         object is yielded once. After a restart, the trigger omits objects that were written a
         minute or more before the object of its last event; other duplicates are dropped by their
@@ -180,7 +183,7 @@ class NewObjects(Trigger[ObjectSeen]):
             await _shared().next_period(_seconds(self.interval))
 
     def _horizon(self) -> datetime:
-        """Return the time since which an object must have been modified to count."""
+        """Return the horizon: an object that was modified before this time does not count."""
         horizon = datetime(1970, 1, 1, tzinfo=UTC)
         if not self.existing:
             horizon = self.since - _COARSEST_CLOCK
@@ -303,7 +306,7 @@ def opened_store(folder: str, options: _Options) -> Any:
 
 
 def _without_values(why: str, options: _Options) -> str:
-    """Replace the values of options in an error by the options' names: they may be secrets."""
+    """Replace the option values in an error by the options' names, because they may be secrets."""
     for name, value in options:
         if len(value) >= _SHORTEST_SECRET:
             why = why.replace(value, f"<{name}>")
@@ -322,7 +325,7 @@ def _panics(make: Any, folder: str, name: str, value: str) -> bool:
 
 
 def _is_panic(exc: BaseException) -> bool:
-    """Return whether the driver panicked; the class of the exception cannot be imported."""
+    """Return whether the driver panicked. The class of the exception cannot be imported."""
     return type(exc).__name__ == "PanicException"
 
 
@@ -371,7 +374,7 @@ class _Shared:
         if asked.answer.done():
             found: T = asked.answer.result()
             return found
-        # Each caller has its own future, so that cancelling one does not affect the others.
+        # Each caller has its own future, so that cancelling one caller does not affect the others.
         waiting: asyncio.Future[T] = self._loop.create_future()
         asked.waiting[waiting] = None
         try:

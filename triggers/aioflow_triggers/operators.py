@@ -24,7 +24,7 @@ _OURS = "AIOFLOW_"
 
 
 class EmptyOperator(Operator):
-    """Does nothing; joins dependencies."""
+    """Does nothing. Use it to join dependencies."""
 
     def execute(self, context: Context) -> None:
         """Do nothing."""
@@ -33,8 +33,9 @@ class EmptyOperator(Operator):
 class TriggerDagRun(Operator):
     """Starts a run of another DAG, and optionally waits for its end, without using a slot.
 
-    There is exactly one run, however often this task is interrupted. Another try of the task starts
-    a new run if the previous run did not end well. If this task is cancelled, the run continues.
+    Exactly one run is started, however often this task is interrupted. Another try of the task
+    starts a new run if the previous run did not end well. If this task is cancelled, the run
+    continues.
 
     Args:
         dag: The DAG, or its id.
@@ -95,7 +96,7 @@ class BashFailed(Exception):
 
 
 class BashOperator(Operator):
-    """Runs a command in bash; its output goes to the log, its last line is the result.
+    """Runs a command in bash. Its output goes to the log, and the last line of it is the result.
 
     The command has its own process group. When bash has ended, remaining processes of the group are
     killed. If the try reaches its ``execution_timeout`` or is cancelled, all processes that the
@@ -159,7 +160,8 @@ class BashOperator(Operator):
     def _environment(self, context: Context) -> dict[str, str]:
         mine = dict(os.environ)
         if self.env is not None and not self.append_env:
-            # aioflow's own variables stay, because they identify leftover processes to kill.
+            # aioflow's own variables are not removed, because they identify leftover processes to
+            # kill.
             mine = {name: value for name, value in mine.items() if name.startswith(_OURS)}
         return mine | _airflow_environment(context) | dict(self.env or {})
 
@@ -202,7 +204,7 @@ class _OutputForwarder:
 def _run(
     command: str, environment: Mapping[str, str], cwd: str | Path | None, said: _OutputForwarder
 ) -> int:
-    """Run a command and return its exit code. No process of its group survives."""
+    """Run a command and return its exit code. Afterwards no process of its group is left."""
     process = subprocess.Popen(
         ["bash", "-c", command],
         stdin=subprocess.DEVNULL,
@@ -216,7 +218,7 @@ def _run(
         try:
             _listen(process, said)
         finally:
-            # bash is not reaped yet, so that its group id cannot be reused.
+            # bash has not been reaped yet, so its group id cannot have been reused.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
     return process.returncode

@@ -1,6 +1,6 @@
-"""A trigger that reads a paginated API as one stream.
+"""A trigger that reads a paginated API as a single stream.
 
-Credentials are removed from the URLs of pages before they are stored in events.
+Credentials are removed from the URLs of pages before the URLs are stored in events.
 """
 
 from __future__ import annotations
@@ -79,10 +79,11 @@ _sleep = asyncio.sleep
 
 
 class PageItems(TypedDict):
-    """Items of one page: a single one, or all new ones.
+    """Items of one page: a single item, or all new items.
 
-    ``page`` is the URL of the page, from which the stream resumes after a restart. Its credentials,
-    that is the query values and the user information of the trigger's own ``url``, are masked.
+    ``page`` is the URL of the page, from which the stream resumes after a restart. The credentials
+    in it, which are the query values and the user information of the trigger's own ``url``, are
+    masked.
     """
 
     items: list[Any]
@@ -93,9 +94,9 @@ class PageItems(TypedDict):
 class HttpPagesTrigger(Trigger[PageItems]):
     """Fires for every item of a paginated API, which it reads as one stream.
 
-    It reads page after page. At the end it polls the last page once per ``interval``, for new items
-    on this page and new pages after it. Set exactly one of ``next_link``, ``next_cursor`` and
-    ``page_parameter``, which says where the next page is.
+    It reads page after page. At the end it polls the last page once per ``interval`` for new items
+    on this page and for new pages after it. Set exactly one of ``next_link``, ``next_cursor`` and
+    ``page_parameter``. It states how to find the next page.
 
     Attributes:
         url: The first page.
@@ -114,7 +115,7 @@ class HttpPagesTrigger(Trigger[PageItems]):
             the stream at the last page.
         timeout: See ``HttpTrigger``.
         body_limit: Maximum size of a page in bytes; at most 8 MiB.
-        connection: See ``HttpTrigger``. The ``url`` is a whole one on its server.
+        connection: See ``HttpTrigger``. The ``url`` must be a complete URL on its server.
 
     Raises:
         ValueError: If ``url`` or ``body_limit`` is invalid, or not exactly one of the fields for
@@ -123,15 +124,18 @@ class HttpPagesTrigger(Trigger[PageItems]):
 
     Events:
         Many, in the order of the API. ``payload`` is ``{"items": [...], "page": str}``; ``key`` is
-        that of the item, or of the last item of the page. After a restart, the trigger resumes on
+        the key of the item, or of the last item of the page. After a restart, the trigger resumes
+        on
         the page of its last event, after the item of that event; if the item is no longer on the
         page, it yields the whole page.
 
     Errors:
         After a failed or timed-out connection, 408, 425, 429 and any 5xx, the request is retried,
-        not earlier than ``Retry-After`` says. With ``page_parameter``, 404 means the end. Any other
+        but not before the time in ``Retry-After``. With ``page_parameter``, 404 means the end. Any
+        other
         status fails the waiting task. So does a page or an item that lacks a value at one of the
-        paths, and a next page of another origin, because it would receive the headers.
+        paths. A next page of another origin fails the task too, because that origin would receive
+        the headers.
     """
 
     public_fields = (
@@ -202,12 +206,12 @@ class HttpPagesTrigger(Trigger[PageItems]):
     def _counted(self, position: _Position) -> _Position | None:
         """Return the position if pages are numbered, else ``None``.
 
-        Such a page is read again when the next page has items.
+        A numbered page is read again when the next page has items.
         """
         return None if self.page_parameter is None else position
 
     def _start(self) -> _Position:
-        """Return the position to begin with: that of the last event, or the first page."""
+        """Return the first position: that of the last event, or else the first page."""
         if self.last is not None:
             return _Position(
                 with_credentials(self.last.payload["page"], self.url), behind=self.last.key
@@ -219,7 +223,7 @@ class HttpPagesTrigger(Trigger[PageItems]):
     # ── one page ────────────────────────────────────────────────────────────────────────
 
     async def _page(self, line: ClientShare, connection: FetchedConnection, url: str) -> _Page:
-        """Return a page, with retries while the server is unreachable or overloaded."""
+        """Return a page. Retries while the server is unreachable or overloaded."""
         seconds = _FIRST_DELAY_SECONDS
         timeout = as_timedelta(self.timeout, "timeout").total_seconds()
         while True:
@@ -330,7 +334,7 @@ class _Position:
 
 @dataclass(frozen=True)
 class _Page:
-    """A page as received; ``link`` is the header of that name."""
+    """A page as received; ``link`` is its ``Link`` header."""
 
     document: Any
     items: list[Any]
@@ -342,7 +346,7 @@ _REL_NEXT = re.compile(r""";\s*rel\s*=\s*(?:"[^"]*\bnext\b[^"]*"|next\b)""", re.
 
 
 def _next_of(header: str) -> str:
-    """Return the URL with ``rel="next"`` of a header ``Link``, or ``""``."""
+    """Return the URL with ``rel="next"`` in a ``Link`` header, or ``""``."""
     found = (match[1] for match in _LINK.finditer(header) if _REL_NEXT.search(match[2]))
     return next(found, "")
 

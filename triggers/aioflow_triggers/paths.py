@@ -1,4 +1,4 @@
-"""Validates paths and patterns of files, given as text or ``Path``."""
+"""Validation of file paths and patterns, given as text or ``Path``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 __all__ = ("absolute", "in_key", "in_one_folder", "parted")
 
 _LONGEST_IN_KEY = 900
-"""Maximum bytes of a path in the key of an event, which is limited to 1,024."""
+"""Maximum bytes of a path in the key of an event. A key is limited to 1,024 bytes."""
 
 
 def absolute(path: str | Path) -> str:
@@ -25,7 +25,7 @@ def absolute(path: str | Path) -> str:
 
 
 def in_one_folder(pattern: str | Path) -> str:
-    """Return a pattern as text; only its last part may have wildcards.
+    """Return a pattern as text. Only the last part of it may have wildcards.
 
     Raises:
         ValueError: If it is relative, names no file, has wildcards in its folder, or is not a
@@ -41,14 +41,14 @@ def in_one_folder(pattern: str | Path) -> str:
 
 
 def parted(path: str | Path) -> tuple[str, str]:
-    """Return the part of a path before the name, with its slash, and the name."""
+    """Return the part of a path before the name, including its slash, and the name."""
     text = str(path)
     name = os.path.basename(text)  # noqa: PTH119
     return text.removesuffix(name), name
 
 
 def in_key(path: str | Path) -> str:
-    """Return a path for use in a key: itself, or a digest if it is too long."""
+    """Return a path for use in a key: the path itself, or a digest of it if it is too long."""
     text = str(path)
     if 4 * len(text) <= _LONGEST_IN_KEY:
         return text  # short enough in any encoding
@@ -57,7 +57,7 @@ def in_key(path: str | Path) -> str:
 
 
 def _possible(text: str) -> str:
-    """Raise for a NUL, or for text that the file system encoding cannot represent."""
+    """Return a path unchanged. Raise if it has a NUL or cannot be encoded as a file name."""
     try:
         is_possible = b"\0" not in os.fsencode(text)
     except UnicodeEncodeError:

@@ -1,13 +1,13 @@
 """Ready-made sensors based on the triggers.
 
 All accept the options of sensors, including Airflow's names: ``poke_interval``, ``timeout``,
-``soft_fail``, ``mode`` ... With ``deferrable=True`` a sensor defers to its trigger: it is notified
-or polls as the trigger does. Otherwise it pokes once per ``poke_interval``. In both modes it uses
-no slot while it waits, and detects the same changes. The default is to defer, unless the setting
+``soft_fail``, ``mode`` ... With ``deferrable=True`` a sensor defers to its trigger, which polls or
+is notified. Otherwise the sensor pokes once per ``poke_interval``. In both modes it uses no slot
+while it waits, and detects the same changes. The default is to defer, unless the setting
 ``operators.default_deferrable`` is false.
 
-``template_fields`` of a class are those of Airflow's class with the same name. Their arguments may
-have another name here: ``FileSensor(filepath="/drop/{{ ds }}.csv", ...)``.
+The ``template_fields`` of a class correspond to those of Airflow's class with the same name. An
+argument may have another name here: ``FileSensor(filepath="/drop/{{ ds }}.csv", ...)``.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Pollable(Protocol[T_co]):
 
 
 def _declaring(connection: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of a sensor that declares a connection, if it has one."""
+    """Return the options of a sensor, with a declaration of its connection if it uses one."""
     if not connection:
         return options
     return {**options, "connections": [*options.get("connections", ()), connection]}
@@ -74,7 +74,7 @@ class _Deferrable(Sensor):
         self.every: Duration = options.get("interval", options.get("poke_interval", 60.0))
 
     def _wait_as(self, trigger: Trigger[Any]) -> NoReturn:
-        # Needs no timeout: that of the sensor continues while it is deferred.
+        # Needs no timeout of its own, because the sensor's timeout continues while it is deferred.
         self.defer(trigger=trigger, method_name="execute_complete")
 
     def execute_complete(self, context: Context, event: Any = None) -> Any:
@@ -134,7 +134,8 @@ class HttpSensor(_Deferrable):
     Args:
         url: The URL. See ``HttpTrigger``, also for ``method``, ``headers``, ``body``, ``status``,
             ``until`` and ``fail_if``.
-        request_timeout: The ``timeout`` of ``HttpTrigger``. ``timeout`` is that of the sensor.
+        request_timeout: The ``timeout`` of ``HttpTrigger``. ``timeout`` is the sensor's own
+            timeout.
         connection: See ``HttpTrigger``. The sensor declares it.
         deferrable: Whether to defer to the trigger, which sends conditional requests.
     """
@@ -283,7 +284,7 @@ class ExternalTaskSensor(_Deferrable):
 
     Args:
         external_dag_id: The other DAG.
-        external_task_id: One task of it ...
+        external_task_id: One task of that DAG ...
         external_task_ids: ... or several; with neither, the run as a whole.
         allowed_states: Final states that let this task succeed; ``partial`` only if named.
         skipped_states: Final states that skip this task.
@@ -323,7 +324,7 @@ class ExternalTaskSensor(_Deferrable):
         self.soft_fail = bool(options.get("soft_fail"))
 
     async def poke(self, context: Context) -> PokeReturnValue[TasksEnded]:
-        """Wait until the other run or its tasks have ended."""
+        """Wait until the other run, or its tasks, have ended."""
         trigger = self._trigger(context)
         if self.deferrable:
             self._wait_as(trigger)

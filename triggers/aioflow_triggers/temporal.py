@@ -25,7 +25,7 @@ _SOME_DAY = datetime(2000, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class DateTimeTrigger(Trigger[datetime]):
-    """Fires at a point in time, or immediately if it has passed.
+    """Fires at a point in time, or immediately if that time has passed.
 
     It uses the wall clock. If the clock is changed, forward or back, the trigger adapts within a
     minute.
@@ -60,8 +60,9 @@ class DateTimeTrigger(Trigger[datetime]):
 class TimeDeltaTrigger(Trigger[datetime]):
     """Fires once a duration has passed since its task began to wait.
 
-    The time also counts while the trigger is not running: an hour is an hour, across a restart of
-    the daemon and changes of the wall clock. Time in which the machine is suspended does not count.
+    Time in which the trigger is not running counts: an hour stays an hour across a restart of the
+    daemon and across changes of the wall clock. Time in which the machine is suspended does not
+    count.
 
     Attributes:
         delta: The duration: a timedelta, seconds, or text such as ``"90s"`` and ``"1h30m"``.
@@ -70,7 +71,8 @@ class TimeDeltaTrigger(Trigger[datetime]):
         DagError: If ``delta`` is no duration, negative, or longer than a hundred years.
 
     Events:
-        One. ``payload`` is the time at which the duration was over, in UTC, by a clock that ignores
+        One. ``payload`` is the time at which the duration had passed, in UTC, by a clock that
+        ignores
         changes of the wall clock since the trigger started; ``key`` is this time as text.
 
     Errors:
@@ -108,7 +110,8 @@ class CronTrigger(Trigger[datetime]):
         DagError: If the expression is invalid or never fires, or the time zone is unknown.
 
     Events:
-        Many: the first is the first fire time after the task began to wait. ``payload`` is the fire
+        Many, starting with the first fire time after the task began to wait. ``payload`` is the
+        fire
         time in UTC; ``key`` is this time as text.
 
     Errors:
@@ -182,10 +185,11 @@ class TimeHeap(Watch[int, datetime]):
         return _microseconds(_now())
 
     async def _rest(self, now: int) -> None:
-        """Sleep until the earliest of the times may be reached."""
+        """Sleep until the earliest of the times may have been reached."""
         seconds = _LONGEST_SLEEP_SECONDS
         if self._heap:
-            # Rounded up to a millisecond, the resolution of the loop, to avoid a busy loop.
+            # Rounded up to a millisecond, the resolution of the event loop. Otherwise the loop
+            # would be busy.
             seconds = min(seconds, -(-(self._heap[0] - now) // 1000) / 1000)
         loop = asyncio.get_running_loop()
         self._sleep = loop.create_future()
@@ -198,7 +202,7 @@ class TimeHeap(Watch[int, datetime]):
 
 
 class Lengths(TimeHeap):
-    """A ``TimeHeap`` on a clock that is never changed.
+    """A ``TimeHeap`` for durations, on a clock that is never set forward or back.
 
     Args:
         ahead: How far this clock is ahead of the clock of the event loop, in microseconds.
@@ -226,7 +230,7 @@ def _moment(microseconds: int) -> datetime:
 
 
 def _instant(event: TriggerEvent[datetime]) -> datetime:
-    """Return the fire time of a stored event, from its key, which is always text."""
+    """Return the fire time of a stored event. It is read from the key, which is always text."""
     return event.payload if event.key is None else datetime.fromisoformat(event.key)
 
 

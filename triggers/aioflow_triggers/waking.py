@@ -1,4 +1,4 @@
-"""Wakes many waiters of one result in slices, so that the event loop is never blocked."""
+"""Wakes many waiters for one result in slices, so that the event loop is never blocked for long."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ SLICE_SECONDS = 0.01
 
 _FIRST = 16
 _MOST = 100
-"""Maximum waiters per slice: the next ones may have much more to do than the measured ones."""
+"""Maximum waiters per slice, because the next ones may have much more to do than those measured."""
 
 
 class Waking:
     """Sets futures of one event loop in slices; the loop runs other tasks in between.
 
     The size of a slice depends on how long the last slice took. There is one instance per loop, so
-    that results from several sources are also delivered slice by slice.
+    that simultaneous results from several sources are delivered slice by slice, too.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -37,7 +37,7 @@ class Waking:
         result: object,
         problem: BaseException | None = None,
     ) -> None:
-        """Schedule the futures to be set: all to a result, or to an exception if given."""
+        """Schedule all futures to be set to a result, or to an exception if one is given."""
         self._queue.extend((future, result, problem) for future in waiting)
         if self._queue and not self._is_waking:
             self._is_waking = True
@@ -54,7 +54,7 @@ class Waking:
                 future.set_result(result)
             else:
                 future.set_exception(problem)
-        # Runs after the woken tasks. Does not use the loop's clock, which may be simulated.
+        # Runs after the woken tasks. Does not use the loop's clock, because that may be simulated.
         self._loop.call_soon(self._measure, time.perf_counter())
 
     def _measure(self, woken_at: float) -> None:

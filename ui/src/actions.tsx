@@ -24,11 +24,11 @@ interface Answer {
 interface Cleared {
   state: string;
   cleared: number;
-  /** What the run continues with. */
+  /** The version with which the run continues. */
   version: string;
-  /** That which its file gives; null where no file defines the DAG any more. */
+  /** The version that the DAG's file gives; null if no file defines the DAG any more. */
   newest_version: string | null;
-  /** What comes after it and stays so. */
+  /** Tasks downstream that stay upstream_failed. */
   upstream_failed: string[];
 }
 
@@ -37,7 +37,7 @@ const REPROCESS: Option[] = Object.entries(texts.backfill.reprocessed);
 
 export const trigger = (dagId: string): Promise<void> => attempt(async () => askToTrigger(dagId, await get<DagDetail>(`/dags/${enc(dagId)}`)));
 
-/** A new run with the parameters of an earlier one, which can be changed before. */
+/** Start a new run with the parameters of an earlier one. They can be changed first. */
 export const runAgain = (run: Run): Promise<void> => attempt(async () => askToTrigger(run.dag_id, await get<DagDetail>(`/dags/${enc(run.dag_id)}`), run));
 
 function askToTrigger(dagId: string, dag: DagDetail, again?: Run): void {
@@ -97,9 +97,9 @@ const nameOf = ({ task, map = -1, round = 0 }: Which): string => (task ? childNa
 
 interface Versions {
   own: string;
-  /** Null where the DAG is known no more. */
+  /** Null if the DAG is no longer known. */
   newest: string | null;
-  /** Why the file as it is now gives no version. */
+  /** Why the current file gives no version. */
   importError: string | null;
 }
 
@@ -114,10 +114,10 @@ async function versionsOf(run: string): Promise<Versions> {
   }
 }
 
-/** Have tasks run again; the dialog begins with those that failed, or with all. */
+/** Run tasks again. The dialog begins with the failed tasks, or with all. */
 export const clear = (which: Which, isOfFailed = false): Promise<void> => attempt(async () => askToClear(which, { isOfFailed, isRetry: false }, await versionsOf(which.run)));
 
-/** The same for what failed, in the words of the buttons that begin with it. */
+/** The same, worded as a retry, for the buttons of failed tasks. */
 export const retry = (which: Which, isOfFailed = false): Promise<void> => attempt(async () => askToClear(which, { isOfFailed, isRetry: true }, await versionsOf(which.run)));
 
 interface Begin {
@@ -179,7 +179,7 @@ function ClearFields({ which, versions, wanted, look }: ClearFieldsProps) {
   );
 }
 
-/** The option to move a run to the newest version of its DAG, where it does not run that. */
+/** The option to move a run to the newest version of its DAG, if it runs an older one. */
 function NewestCode({ versions, onOn }: { versions: Versions; onOn: (on: boolean) => void }) {
   const { own, newest, importError } = versions;
   return (
@@ -214,7 +214,7 @@ export function leftText({ upstream_failed: left }: Pick<Cleared, "upstream_fail
   return texts.clear.left(names, left.length);
 }
 
-/** A refusal, whose remedy is an option of the command, in the words of the page. */
+/** Throw a refusal again. If its remedy is an option of the command, use the words of the page. */
 function asOfThePage(error: unknown): never {
   if (error instanceof Problem && error.code === "request.version_differs")
     throw new Problem(error.status, error.code, error.message.replace("clear without --latest", "clear without the newest code"));
@@ -387,7 +387,7 @@ export function cancelBackfill(id: number): void {
   });
 }
 
-/** Start one; without a DAG it is asked for first. */
+/** Start a backfill. If no DAG is given, ask for it first. */
 export function backfill(given: string | null): void {
   const of = { dag: given ?? "" };
   const wanted = { from: "", to: "", reprocess: "none", max_active: 0, reverse: false };
@@ -509,7 +509,7 @@ export function Text({ label, hint, value, isRequired, isSecret, isNumber, onVal
   );
 }
 
-/** A value, and what it is called. */
+/** A value, and its label. */
 export type Option = [string, string];
 
 export function Select({ label, value, options, onValue }: { label: string; value: string; options: Option[]; onValue: (value: string) => void }) {

@@ -5,13 +5,13 @@ export class Problem extends Error {
     readonly status: number,
     readonly code: string,
     message: string,
-    /** What is wrong with each field of a form. */
+    /** The error of each invalid field of a form. */
     readonly fields: Record<string, string> = {},
   ) {
     super(message);
   }
 
-  /** Whether there is nothing of the sort, be it a thing or a way to ask for it. */
+  /** Whether the object, or the route itself, does not exist. */
   get isAbsent(): boolean {
     return this.status === 404;
   }
@@ -19,7 +19,7 @@ export class Problem extends Error {
 
 const signedOut = new Set<() => void>();
 
-/** Be told when the daemon no longer knows who we are. */
+/** Register a function to call when the daemon no longer accepts our session. */
 export function onSignedOut(told: () => void): () => void {
   signedOut.add(told);
   return () => signedOut.delete(told);
@@ -27,7 +27,7 @@ export function onSignedOut(told: () => void): () => void {
 
 const reached = new Set<(isThere: boolean) => void>();
 
-/** Be told of each request whether the daemon has answered it at all. */
+/** Register a function to call after each request, with whether the daemon has answered. */
 export function onReached(told: (isThere: boolean) => void): () => void {
   reached.add(told);
   return () => reached.delete(told);
@@ -35,10 +35,10 @@ export function onReached(told: (isThere: boolean) => void): () => void {
 
 export const enc = encodeURIComponent;
 
-/** A name whose slashes separate parts of the path. */
+/** Encode a name whose slashes separate parts of the path. */
 export const encName = (name: string): string => name.split("/").map(enc).join("/");
 
-/** A path below /api/v1 with its query; what is empty is left out. */
+/** Return a path below /api/v1 with its query. Empty fields are left out. */
 export function query(path: string, fields: Record<string, string | number | boolean | null | undefined>): string {
   const given = Object.entries(fields).filter(([, value]) => value !== undefined && value !== null && value !== "");
   if (given.length === 0) return path;
@@ -54,7 +54,7 @@ async function ask(path: string, init: RequestInit): Promise<Response> {
     for (const told of reached) told(false);
     throw new Problem(0, "page.unreachable", "The daemon does not answer. Is it running?");
   }
-  // A proxy in between answers for a daemon that is gone.
+  // If the daemon is gone, a proxy in between may answer.
   for (const told of reached) told(answer.status !== 502 && answer.status !== 504);
   if (answer.ok) return answer;
   if (answer.status === 401 && path !== "/sessions") for (const told of signedOut) told();
@@ -84,18 +84,18 @@ export async function send<T>(method: string, path: string, body?: unknown, key?
   const headers: Record<string, string> = {};
   if (body !== undefined) headers["content-type"] = "application/json";
   if (key !== undefined) headers["idempotency-key"] = key;
-  // With `keepalive` a request outlives the page that sends it.
+  // With `keepalive`, a request outlives the page that sends it.
   const answer = await ask(path, { method, headers, keepalive: isLeaving, body: body === undefined ? undefined : JSON.stringify(body) });
   const text = await answer.text();
   return (text === "" ? null : JSON.parse(text)) as T;
 }
 
-/** A key that lets a request be repeated without being made twice. */
+/** Return a new idempotency key, with which a request can be repeated safely. */
 export function newKey(): string {
   return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
-/** Those fields that have a text. */
+/** Return the fields whose text is not empty. */
 export function filled(fields: Record<string, string>): Record<string, string> {
   return Object.fromEntries(Object.entries(fields).filter(([, text]) => text !== ""));
 }

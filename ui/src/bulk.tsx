@@ -27,7 +27,7 @@ interface Total {
   first: string;
 }
 
-/** Ask, with the numbers of what would be changed, and act on all runs that match. */
+/** Show how many runs would change, ask, and act on all runs that match. */
 export const actOnMatching = (action: BulkAction, filter: URLSearchParams, then: () => void): Promise<void> => attempt(() => askOfMatching(action, filter, then));
 
 async function askOfMatching(action: BulkAction, filter: URLSearchParams, then: () => void): Promise<void> {
@@ -87,10 +87,10 @@ const SINGLE: Record<BulkAction, (run: string, key: string) => Promise<unknown>>
   delete: (run) => send("DELETE", `/runs/${enc(run)}`),
 };
 
-/** As many as commit together; a browser has few connections to one host. */
+/** Number of concurrent requests. A browser has few connections to one host. */
 const AT_ONCE = 4;
 
-/** Ask, and act on the runs that are selected. */
+/** Ask, and act on the selected runs. */
 export function actOnSelected(action: BulkAction, runs: string[], then: () => void): void {
   const key = newKey();
   ask({

@@ -11,13 +11,13 @@ import { HOUR_MS, local, useZoneName } from "./time";
 export interface Series {
   key: string;
   name: string;
-  /** Class of its colour: `h-…`. */
+  /** Class of the series' colour: `h-…`. */
   tone: string;
 }
 
 /** One column of a bar chart, or one point of each line. */
 export interface Point {
-  /** Start of its period. */
+  /** Start of the point's period. */
   at: number;
   values: Record<string, number | null>;
 }
@@ -30,14 +30,14 @@ interface ChartProps {
   points: Point[];
   /** A line over the columns that changes in steps, for example a limit. */
   line?: Series;
-  /** Label the axis every so many points, or at a multiple of that where there is no room. */
+  /** Interval of the axis labels, in points. If there is no room, a multiple of it is used. */
   labelEvery?: number;
   /** Formats the start of a period, for example "14:00" or "Nov 26". */
   nameOf: (at: number) => string;
   format: (value: number) => string;
   /** The link of a period, or of one series in it. */
   hrefOf?: (at: number, key?: string) => string;
-  /** A text after a value, for example the counts of which it is a share. */
+  /** A text after a value, for example the counts behind a share. */
   moreOf?: (at: number, key: string) => string;
   /** Whether the last column is of a period that has not ended yet. */
   isOpen?: boolean;
@@ -57,13 +57,13 @@ const LEFT = 48;
 const BOTTOM = 22;
 const TOP = 8;
 const LABELLED = 20;
-/** A column of a few is no slab. */
+/** The maximum width of a column, so that a few columns are not slabs. */
 const WIDEST_COLUMN = 48;
 const LABEL_WIDTH = 52;
-/** The last label stays within the chart. */
+/** Half the width of a label, so that the last one stays within the chart. */
 const LABEL_HALF = 18;
 
-/** Round numbers from 0 to at least the largest value. */
+/** Return round numbers from 0 to at least the largest value. */
 export function niceScale(most: number, isWhole = true): number[] {
   const rough = Math.max(most, isWhole ? 1 : 1e-3) / 4;
   const power = 10 ** Math.floor(Math.log10(rough));
@@ -76,7 +76,7 @@ const steps = (most: number, step: number): number[] => Array.from({ length: Mat
 
 const SECONDS = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400];
 
-/** Round durations in seconds. */
+/** Return round durations, in seconds, from 0 to at least the largest value. */
 export function durationScale(most: number): number[] {
   const step = SECONDS.find((one) => one >= most / 4) ?? Math.ceil(most / 4 / 86400) * 86400;
   return steps(most, step);
@@ -197,7 +197,7 @@ function Drawing({ label, kind, series, line, points, nameOf, format, hrefOf, wi
   const ticks = scale(most);
   const top = ticks.at(-1)!;
   const bottom = height - BOTTOM;
-  // The label of a column that is as tall as the chart has room above it.
+  // Leave room above the tallest column for its label.
   const above = isOpen ? LABELLED : TOP;
   const y = (value: number): number => bottom - (value / top) * (bottom - above);
   const place = (width - LEFT) / points.length;
@@ -272,7 +272,7 @@ function Column({ point, series, x, width, y, hrefOf }: { point: Point; series: 
     below += value;
     const to = y(below);
     if (value <= 0) return null;
-    // By keyboard the column is opened from the chart itself.
+    // With the keyboard, a column is opened from the chart itself.
     const open = hrefOf && (() => go(hrefOf(point.at, one.key)));
     return <rect key={one.key} class={open ? `${one.tone} is-link` : one.tone} onClick={open} x={x + gap / 2} y={to} width={Math.max(1, width - gap)} height={Math.max(1, from - to)} />;
   });
@@ -302,7 +302,7 @@ function Line({ one, points, x, y, isBroken }: { one: Series; points: Point[]; x
   );
 }
 
-/** A line that is level during each point. */
+/** A line that is level during each period. */
 function Steps({ one, points, x, y }: { one: Series; points: Point[]; x: (index: number) => number; y: (value: number) => number }) {
   let path = "";
   points.forEach((point, index) => {

@@ -15,17 +15,17 @@ export interface Data<T> {
 export type Concerns = (change: Change) => boolean;
 
 export const always: Concerns = () => true;
-/** For data that no change reloads. */
+/** For data that is not reloaded after any change. */
 export const never: Concerns = () => false;
 export const ofRun = (run: string): Concerns => (change) => change.runs.has(run);
 export const ofDag = (dag: string): Concerns => (change) => change.dags.has(dag);
 
 interface Options {
-  /** Which commits concern it; by default all. */
+  /** Which commits concern the data; by default all. */
   on?: Concerns;
-  /** It is asked for at most once in as many milliseconds. */
+  /** Minimum interval between two requests, in milliseconds. */
   gap?: number;
-  /** It changes without a commit, too, and is asked for each so many milliseconds. */
+  /** Polling interval in milliseconds, for data that also changes without a commit. */
   every?: number;
 }
 
@@ -33,7 +33,7 @@ function asProblem(error: unknown): Problem {
   return error instanceof Problem ? error : new Problem(0, "page.defect", String(error));
 }
 
-/** The answer to a GET; none while the path is null. */
+/** Return the response to a GET; none while the path is null. */
 export function useData<T>(path: string | null, { on = always, gap = 250, every }: Options = {}): Data<T> {
   const [shown, setShown] = useState<{ path: string | null; data?: T; problem?: Problem }>({ path });
   const text = useRef("");
@@ -54,7 +54,7 @@ export function useData<T>(path: string | null, { on = always, gap = 250, every 
       },
       (problem) => {
         text.current = "";
-        // What was there stays on view while the daemon is away for a moment.
+        // The old data remains visible while the daemon is away for a moment.
         setShown((before) => ({ path, data: before.path === path ? before.data : undefined, problem }));
       },
       concerns,
@@ -73,7 +73,7 @@ export function useData<T>(path: string | null, { on = always, gap = 250, every 
   };
 }
 
-/** Ask now and after each change, one at a time; return what ends it. */
+/** Request now and after each change, one request at a time. Return a function that ends this. */
 function keepAsking<A>(
   gap: number,
   ask: (signal: AbortSignal) => Promise<A>,
@@ -115,7 +115,7 @@ function keepAsking<A>(
     else if (timer === undefined) timer = setTimeout(run, isUrgent ? 0 : Math.max(0, askedAt + gap - performance.now()));
   }
 
-  // The user waits for it after scrolling or pressing a button: the gap is for commits.
+  // Ask at once, because the user waits after scrolling or pressing a button: the gap is for commits.
   asking.current = () => {
     isAbsent = false;
     isUrgent = true;
@@ -123,7 +123,7 @@ function keepAsking<A>(
     timer = undefined;
     again();
   };
-  // What is not there is not asked for with every commit; it may be after a reconnect.
+  // A missing object is not requested after every commit, only after a reconnect.
   const stop = onChange((change) => {
     if (change.all ? !isAbsent || isBusy : !isAbsent && concerns.current(change)) again();
   });
@@ -137,13 +137,13 @@ function keepAsking<A>(
   };
 }
 
-/** A page of a list, as the API gives each of them. */
+/** A page of a list, as the API returns it. */
 export interface Page<T> {
   items: T[];
   next: string | null;
 }
 
-/** The first page of a list; none while the path is null. */
+/** Return the first page of a list; none while the path is null. */
 export function useItems<T>(path: string | null, options: Options = {}): Data<T[]> {
   const found = useData<Page<T>>(path, options);
   return { ...found, data: found.data?.items };
@@ -162,7 +162,7 @@ interface Loaded<T> {
   next: string | null;
 }
 
-/** A long list, a page at a time; `pathOf` names the page at a cursor. */
+/** Load a long list page by page. `pathOf` returns the path of the page at a cursor. */
 export function usePages<T>(
   pathOf: (cursor: string | null) => string,
   keyOf: (row: T) => string | number,
@@ -235,20 +235,20 @@ export function usePages<T>(
   };
 }
 
-/** Those rows that were loaded before, and come after one that has been read again. */
+/** Return the rows loaded earlier that come after `last`, a row that has been read again. */
 function after<T>(rows: T[], last: T | undefined, keyOf: (row: T) => string | number): T[] {
   const at = last === undefined ? -1 : rows.findIndex((row) => keyOf(row) === keyOf(last));
   return at === -1 ? [] : rows.slice(at + 1);
 }
 
 export interface Window<T> {
-  /** A row for each there is; undefined until its page is here. */
+  /** One entry per row; undefined until its page is loaded. */
   items: (T | undefined)[];
   problem: Problem | undefined;
   onRange: (first: number, end: number) => void;
 }
 
-/** A list of known length, of which only the pages in view are asked for. */
+/** Load a list of known length, but only the pages in view. */
 export function useWindow<T>(total: number, pathOf: (offset: number) => string, size: number, options: Options = {}): Window<T> {
   const [range, setRange] = useState<[number, number]>([0, 1]);
   const [pages, setPages] = useState<{ of: string; found: Map<number, T[]>; problem?: Problem }>({ of: "", found: new Map() });
@@ -279,7 +279,7 @@ export function useWindow<T>(total: number, pathOf: (offset: number) => string, 
 
   const found = pages.of === of ? pages.found : new Map<number, T[]>();
   const short = [...found.entries()].find(([, rows]) => rows.length < size);
-  // What is filtered may be fewer than thought; what has just come may be more.
+  // A filtered list may be shorter than expected, and new rows may make it longer.
   const length = short ? short[0] * size + short[1].length : Math.max(total, ...[...found.keys()].map((page) => (page + 1) * size + 1));
   return {
     items: Array.from({ length }, (_, index) => found.get(Math.floor(index / size))?.[index % size]),

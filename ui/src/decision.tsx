@@ -36,7 +36,7 @@ export interface Decision {
   not_by: string;
   /** Whether the caller may answer without being assigned. */
   as_admin: boolean;
-  /** The tasks directly after the one that asks. */
+  /** The tasks directly after the task that asks. */
   downstream: string[];
 }
 
@@ -46,10 +46,10 @@ export interface Answered {
   decided: boolean;
 }
 
-/** Sends the answer; the daemon says whether it has decided. */
+/** Sends the answer. The response says whether it has decided the question. */
 export type Send = (answer: unknown) => Promise<Answered>;
 
-/** An answer in words; the fields of a form by their labels. */
+/** Return an answer as text, with the fields of a form by their labels. */
 export function shownAnswer(answer: unknown, form?: FormSchema | null): string {
   if (typeof answer === "boolean") return answer ? texts.decisions.approved : texts.decisions.rejected;
   if (answer === null) return texts.common.none;
@@ -59,7 +59,7 @@ export function shownAnswer(answer: unknown, form?: FormSchema | null): string {
     .join(", ");
 }
 
-/** The people it waits for, and the approvals so far. */
+/** The people that a decision waits for, and the approvals so far. */
 function ForWhom({ decision }: { decision: Decision }) {
   const { assignees, approvals, votes, not_by } = decision;
   const parts = [assignees.join(", ") || texts.decisions.anOperator];
@@ -107,7 +107,7 @@ interface BoxProps {
   done?: (said: string) => void;
   /** Whether to name the DAG, the run and the task; the pane of a task shows them itself. */
   hasAsker?: boolean;
-  /** The level of its heading. */
+  /** The level of the heading. */
   level?: 2 | 3;
 }
 

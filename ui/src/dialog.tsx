@@ -18,9 +18,9 @@ export interface Ask {
   body: ComponentChildren;
   verb: string;
   isGrave?: boolean;
-  /** The button that closes it; another word where "Cancel" could mean what is asked. */
+  /** The label of the button that closes the dialog, if "Cancel" could mean the action itself. */
   dismiss?: string;
-  /** Does it, and returns what to say of it, with a way to take it back where there is one. */
+  /** Executes the action. Returns the message to show, with an undo if there is one. */
   act: () => Promise<string | Toast>;
 }
 
@@ -30,7 +30,7 @@ export function ask(wanted: Ask): void {
   show(wanted);
 }
 
-/** Do something that needs no question, and tell how it went. */
+/** Execute an action that needs no confirmation, and show its outcome. */
 export async function act(work: () => Promise<string | Toast>): Promise<void> {
   await attempt(async () => report(await work()));
   refreshAll();
@@ -40,7 +40,7 @@ function report(done: string | Toast): void {
   toast(typeof done === "string" ? { text: done } : done);
 }
 
-/** Where questions and answers appear; once in the page. */
+/** The place for dialogs and their outcomes, once in the page. */
 export function Dialogs() {
   const [wanted, setWanted] = useState<Ask | null>(null);
   useEffect(() => {

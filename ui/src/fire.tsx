@@ -14,7 +14,7 @@ const isText = (schema: Schema): boolean => schema.type === "string" || (Array.i
 
 const shown = (schema: Payload[string]): string => (schema.default === undefined || schema.default === null ? "" : isText(schema) ? String(schema.default) : JSON.stringify(schema.default));
 
-/** What a field holds: a text as it is, anything else as JSON; an empty one is null. */
+/** Return the value of a field: text as typed, or parsed JSON. An empty field is null, or "" if it must be a text. */
 function valueOf(name: string, schema: Schema, text: string): unknown {
   if (text === "") return isText(schema) && !Array.isArray(schema.type) ? "" : null;
   return isText(schema) ? text : parsed(name, text);
@@ -59,7 +59,7 @@ export async function fire(triggerId: number, what: string): Promise<void> {
   });
 }
 
-/** A time carries no payload. */
+/** End a wait for a time, which has no payload. */
 function endWait(trigger: Trigger, what: string): void {
   ask({
     title: texts.fire.endTitle,

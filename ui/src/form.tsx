@@ -15,7 +15,7 @@ export interface Field {
   hint: string;
 }
 
-/** By its schema; one that says no type has that of its default. */
+/** Return the kind of a field, by the type in its schema or else by its default. */
 function kindOf(known: { schema: Schema; default?: unknown } | undefined): Kind {
   if (!known) return "json";
   if (known.schema.enum) return "choice";
@@ -30,7 +30,7 @@ export interface FormSchema extends Schema {
   required?: string[];
 }
 
-/** The fields of a form, out of its JSON Schema. One that may be null is of its other type. */
+/** Return the fields of a form from its JSON Schema. A nullable field has its other type. */
 export function fieldsOfForm(form: FormSchema): Field[] {
   return Object.entries(form.properties).map(([name, given]) => {
     const kinds = (given.anyOf ?? []).filter((one) => one.type !== "null");
@@ -52,7 +52,7 @@ export function fieldsOf(dag: DagDetail): Field[] {
 
 const hintOf = (preset: string, isRequired: boolean): string => (preset ? `default ${preset}` : isRequired ? "required" : "optional");
 
-/** What was typed as the value it means; undefined for nothing. */
+/** Return the value that a typed text stands for; undefined for an empty text. */
 function valueOf(field: Field, text: string): unknown {
   if (text === "") return undefined;
   switch (field.kind) {
@@ -74,7 +74,7 @@ function valueOf(field: Field, text: string): unknown {
   }
 }
 
-/** The values of the fields in which something was typed, or an error that says which one does not fit. */
+/** Return the values of the fields with a typed text. Throw an error that names an invalid field. */
 export function valuesOf(fields: Field[], texts: Record<string, string>): Record<string, unknown> {
   const found: Record<string, unknown> = {};
   for (const field of fields) {
@@ -84,7 +84,7 @@ export function valuesOf(fields: Field[], texts: Record<string, string>): Record
   return found;
 }
 
-/** JSON; a text without quotes is meant as one where it can be nothing else. */
+/** Parse JSON. A text without quotes that is not valid JSON counts as a string. */
 export function parsed(name: string, text: string): unknown {
   try {
     return JSON.parse(text);
@@ -97,14 +97,14 @@ export function parsed(name: string, text: string): unknown {
 const isShowable = (field: Field, value: unknown): boolean =>
   field.kind === "text" ? typeof value === "string" && value !== "" : field.kind === "number" || field.kind === "integer" ? typeof value === "number" : field.kind === "boolean" ? typeof value === "boolean" : true;
 
-/** A value as it is typed: the inverse of `valueOf`. */
+/** Return a value as a user would type it: the inverse of `valueOf`. */
 const textOf = (field: Field, value: unknown): string => (field.kind === "text" ? String(value) : JSON.stringify(value));
 
 export class Conf {
   texts: Record<string, string> = {};
   raw: string | null = null;
 
-  /** With the values of an earlier run: as JSON if a field cannot show its value. */
+  /** Create a form with the values of an earlier run, as JSON if a field cannot show its value. */
   constructor(
     private readonly fields: Field[],
     readonly given: Record<string, unknown> = {},
@@ -119,7 +119,7 @@ export class Conf {
     return JSON.stringify(this.given, null, 2);
   }
 
-  /** The conf, or an error that says which field does not fit. */
+  /** Return the conf. Throw an error that names an invalid field. */
   value(): Record<string, unknown> | null {
     if (this.raw !== null) {
       const given: unknown = this.raw.trim() === "" ? {} : parsed("the conf", this.raw);
@@ -164,12 +164,12 @@ export function ConfFields({ fields, conf }: { fields: Field[]; conf: Conf }) {
   );
 }
 
-/** Whether the hint of a field stands in it while it is empty. */
+/** Whether the hint of a field is shown inside it while it is empty. */
 const hasPlaceholder = (field: Field): boolean => (field.kind === "choice" || field.kind === "boolean" ? !field.isRequired : field.schema.format !== "date");
 
 interface InputProps {
   field: Field;
-  /** What it holds at first. */
+  /** The initial text of the field. */
   value?: string;
   onValue: (text: string) => void;
   describedBy?: string;

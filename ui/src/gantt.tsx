@@ -24,7 +24,7 @@ const LEGEND: [string, string][] = [
 const MOST_TICKS = 7;
 const STEPS_MS = [10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 3e4, 6e4, 12e4, 3e5, 6e5, 12e5, 18e5, 36e5, 72e5, 108e5, 216e5, 432e5, 864e5];
 
-/** Round numbers on the scale, as many as are legible. */
+/** Return round numbers for the scale, as many as are legible. */
 export function ticksOf(length: number): number[] {
   const least = length / MOST_TICKS;
   const step = STEPS_MS.find((one) => one >= least) ?? Math.ceil(least / DAY_MS) * DAY_MS;
@@ -34,7 +34,7 @@ export function ticksOf(length: number): number[] {
 interface Props {
   rows: readonly (GanttRow | undefined)[];
   run: string;
-  /** Of the run: what is not loaded yet must not change the scale. */
+  /** Start of the run, so that rows that are not loaded yet do not change the scale. */
   from?: string | null;
   to?: string | null;
   onRange?: (first: number, end: number) => void;
@@ -114,19 +114,19 @@ export function Gantt({ rows: all, run, from: begun, to: over, onRange }: Props)
   );
 }
 
-/** In the order in which the tasks began; those that have not begun come last, in the order of the DAG. */
+/** Sort rows by the start of the task. Tasks that have not begun come last, in the order of the DAG. */
 export const byStart = (rows: readonly GanttRow[]): GanttRow[] => {
   const start = (row: GanttRow): number => millis(row.spans[0]?.from) ?? Infinity;
   return [...rows].sort((one, other) => (start(one) === start(other) ? 0 : start(one) - start(other)));
 };
 
-/** The classes of a span. */
+/** Return the CSS classes of a span. */
 const lookOf = (row: GanttRow, index: number): string => {
   const { kind } = row.spans[index]!;
   return `g-${kind} ${kind === "running" ? outcomeOf(row, index) : ""}`.trim();
 };
 
-/** How a span of running ended: as its task did, and in an error if a retry follows; "" while the task is under way. */
+/** Return the class for how a span of running ended: like its task, or failed if a retry follows; "" while it runs. */
 function outcomeOf(row: GanttRow, index: number): string {
   const next = row.spans[index + 1];
   if (next?.kind === "retrying") return "g-failed";

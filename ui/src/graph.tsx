@@ -14,19 +14,19 @@ import type { Counts, DagDetail, Graph } from "./types";
 
 import "./styles/graph_tools.css";
 
-/** So few tasks are found by looking. */
+/** Up to this many tasks, no search is needed. */
 const FEW = 8;
 const LARGE = 600;
-/** A graph of more tasks begins with its groups collapsed. */
+/** Above this number of tasks, groups are collapsed at first. */
 const MANY = 60;
 const ZOOMS = { least: 0.04, most: 2.5, usual: 1.15 };
-/** A box is wide enough for the longest text below its name: "10,000 of 10,000". */
+/** Widths of a box. The least fits the longest text below a name: "10,000 of 10,000". */
 const WIDTHS = { least: 136, most: 300, around: 46 };
-/** On a phone a graph from left to right is too small to be read. */
+/** Below this width, as on a phone, a graph from left to right is too small to be read. */
 const NARROW = 720;
 const KEY = "aioflow.graph.way";
 
-/** The graph as the tasks of a DAG tell it, for a daemon that has no better one. */
+/** Return the graph by the tasks of a DAG, for a daemon that provides no better one. */
 export function graphOf(dag: DagDetail): Graph {
   return {
     version: dag.version,
@@ -41,7 +41,7 @@ interface Props {
   counts?: Record<string, Counts>;
   /** When the tasks of a run began and ended. */
   times?: Record<string, Times>;
-  /** The second line of the box of a task: its duration, or what it waits for. */
+  /** The second line in the box of each task: its duration, or what it waits for. */
   details?: Record<string, string>;
   hrefOf?: (task: string) => string;
   picked?: string | null;
@@ -66,7 +66,7 @@ export function GraphView(props: Props) {
 
 let measured: CanvasRenderingContext2D | null = null;
 
-/** How wide a text is, by the font of the page. */
+/** Return the width of a text in the font of the page. */
 function widthOf(text: string): number {
   measured ??= document.createElement("canvas").getContext("2d");
   if (!measured) return text.length * 7;
@@ -76,7 +76,7 @@ function widthOf(text: string): number {
 
 const boxWidth = (label: string): number => Math.round(Math.min(WIDTHS.most, Math.max(WIDTHS.least, widthOf(label) + WIDTHS.around)));
 
-/** As much of a text as fits. */
+/** Return as much of a text as fits into a width. */
 function cut(text: string, width: number): string {
   if (widthOf(text) <= width) return text;
   let most = text.length;
@@ -137,7 +137,7 @@ function Drawn({ graph, counts, times, details, hrefOf, picked }: Props) {
     };
   }, [fit]);
 
-  /** Bring a task into view, also where its group is collapsed. */
+  /** A task to bring into view, even if its group is collapsed. */
   const target = useRef<string | null>(null);
   function show(task: string): void {
     target.current = task;
@@ -283,7 +283,7 @@ function hitsOf(graph: Graph, search: string): string[] {
 
 const MAP = { width: 168, height: 104 };
 
-/** All of the graph, and which part of it is in view. It is moved by the pointer; the canvas itself scrolls by keys. */
+/** The whole graph, and the part in view. The pointer moves that part; the canvas itself scrolls by keys. */
 function MiniMap({ placed, nodes, scale, seen, move }: { placed: Placed; nodes: Map<string, ShownNode>; scale: number; seen: Seen; move: (left: number, top: number) => void }) {
   const by = Math.min(MAP.width / placed.width, MAP.height / placed.height);
   const to = (event: PointerEvent) => {
@@ -313,7 +313,7 @@ function MiniMap({ placed, nodes, scale, seen, move }: { placed: Placed; nodes: 
   );
 }
 
-/** Move what is too large to be seen by pulling at its ground. */
+/** Let the pointer scroll an element by dragging its background. */
 function dragging(node: HTMLElement): () => void {
   let from: { x: number; y: number; left: number; top: number } | null = null;
   const down = (event: PointerEvent) => {
@@ -345,7 +345,7 @@ interface BoxProps {
   isFound: boolean;
   isDim: boolean;
   isCritical: boolean;
-  /** Of a collapsed group: shows its tasks. */
+  /** For a collapsed group: expands it. */
   onOpen?: () => void;
 }
 
@@ -354,13 +354,13 @@ function kindOf({ node }: ShownNode): string {
   return node.kind ?? (node.is_sensor ? "sensor" : node.body);
 }
 
-/** The counts of children matter more than how long they took. */
+/** Add the detail to the counts of children if there is room: the counts matter more. */
 function withDetail(counts: string, detail: string | undefined, room: number): string {
   const both = `${counts}, ${detail}`;
   return detail !== undefined && widthOf(both) <= room ? both : counts;
 }
 
-/** The icon tells the state: a time or a reason takes the place of its word, unless it went wrong. */
+/** Return the second line of a box. The icon shows the state, so a detail may replace the word unless it failed. */
 function belowOf(shown: ShownNode, state: string | null, detail: string | undefined, room: number): string {
   const { counts, node } = shown;
   const all = counts ? sum(counts) : 0;

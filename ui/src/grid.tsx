@@ -14,23 +14,23 @@ import type { Counts, Grid } from "./types";
 import "./styles/grid_tools.css";
 
 const TALL = 44;
-/** Of the head, and of the padding with a scroll bar. */
+/** Heights of the head, and of the padding with a scroll bar. */
 const HEAD = 110;
 const SPARE = 30;
 const ROW = 26;
-/** A DAG of more tasks begins with its groups collapsed. */
+/** Above this number of tasks, groups are collapsed at first. */
 const MANY = 60;
 const STEPS = 6;
 
 type Timed = { started_at: string | null; ended_at: string | null };
 
-/** How long a run took, or has taken so far. */
+/** Return how long a run took, or has taken so far. */
 function lengthOfRun(run: Timed, now: number): number {
   const begun = millis(run.started_at);
   return begun === null ? 0 : Math.max(0, (millis(run.ended_at) ?? now) - begun);
 }
 
-/** The full height: the 95th percentile of the runs that have ended, so that one long run does not flatten the others. */
+/** Return the duration at full height: the 95th percentile, so that one long run does not flatten the others. */
 export function fullScale(runs: readonly Timed[]): number {
   const now = Date.now();
   const done = runs.filter((run) => run.ended_at !== null);
@@ -44,7 +44,7 @@ interface BarHeight {
   isCut: boolean;
 }
 
-/** How long each run took, as the height of a bar. */
+/** Return the durations of runs as heights of bars. */
 export function heights(runs: readonly Timed[], most: number): BarHeight[] {
   const now = Date.now();
   const full = fullScale(runs);
@@ -54,17 +54,17 @@ export function heights(runs: readonly Timed[], most: number): BarHeight[] {
   });
 }
 
-/** The first run of a day has its date, and the first day of a month the name of the month. */
+/** The date above the first run of a day. The first day of a month also has the name of the month. */
 interface Day {
   day: string;
   month: string | null;
-  /** Both, as displayed. */
+  /** Day and month, as displayed. */
   text: string;
 }
 
 const MONTH = new Intl.DateTimeFormat("en", { month: "short", timeZone: "UTC" });
 
-/** For each of these dates what its column shows; null for those of the same day as the one before. */
+/** Return what the column of each date shows; null if the previous date is on the same day. */
 export function shownDays(dates: string[]): (Day | null)[] {
   let month = "";
   return dates.map((date, index) => {
@@ -76,23 +76,23 @@ export function shownDays(dates: string[]): (Day | null)[] {
   });
 }
 
-/** The pixels of a letter and of a level of names, and the least and most of all names. */
+/** Widths in pixels: of a letter, of a level of names, and the least and most for all names. */
 const LETTER = 7.2;
 const LEVEL = 16;
 const NAMES = [140, 280] as const;
 const ICON = 34;
 
-/** Each run has a column that is as wide as there is room: a wide one has the durations, too. */
+/** The column of a run is as wide as the room allows. A wide column also shows the duration. */
 const COLUMN = "minmax(26px, 78px)";
 
-/** The column of names is as wide as they need. */
+/** Return the tracks of the grid. The column of names is as wide as the names need. */
 function tracks(rows: readonly Row[], runs: number): string {
   const widest = Math.max(0, ...rows.map((row) => row.label.length * LETTER + row.depth * LEVEL + (row.task === null ? ICON : 0)));
   const wide = Math.min(NAMES[1], Math.max(NAMES[0], Math.ceil(widest) + 26));
   return `min(${wide}px, 42vw) repeat(${runs}, ${COLUMN})`;
 }
 
-/** A cell is shown beside the grid: its task, in a run. */
+/** The cell that is shown beside the grid: a task in a run. */
 export interface Picked {
   run: string;
   task: string;
@@ -100,7 +100,7 @@ export interface Picked {
 
 export const cellHref = (run: string, task: string): string => withQuery({ task, in: run, map: null, round: null, tab: null, try: null });
 
-/** The cell that the address names, if it names one. */
+/** Return the cell that the address names, if any. */
 export function usePicked(): Picked | null {
   const { query } = usePlace();
   const [task, run] = [query.get("task"), query.get("in")];
@@ -110,7 +110,7 @@ export function usePicked(): Picked | null {
 /** The delay before the pane follows the focus, so that arrow keys do not load each cell they pass. */
 const FOLLOW_MS = 180;
 
-/** The pane that is open shows the cell that has the focus. */
+/** Let the open pane show the cell that has the focus. */
 function useFollow(picked: Picked | null): (run: string, task: string) => void {
   const timer = useRef<ReturnType<typeof setTimeout> | undefined>(undefined);
   useEffect(() => () => clearTimeout(timer.current), [picked === null]);
@@ -131,9 +131,9 @@ interface Row {
   key: string;
   label: string;
   depth: number;
-  /** The index of the task; null of a group. */
+  /** The index of the task; null for a group. */
   task: number | null;
-  /** Of a group the indexes of its tasks. */
+  /** For a group, the indexes of its tasks. */
   tasks: number[];
 }
 
@@ -164,7 +164,7 @@ const groupsOf = (tasks: readonly string[]): string[] => [
   ...new Set(tasks.flatMap((task) => task.split(".").slice(0, -1).map((_, depth, parts) => parts.slice(0, depth + 1).join(".")))),
 ];
 
-/** What a group shows of its tasks: of each the worst of its children. */
+/** Return the cell of a row. In a group, each task counts once, by the worst state of its children. */
 function joined(row: Row, cells: ReadonlyMap<number, Cell>): Cell | undefined {
   if (row.task !== null) return cells.get(row.task);
   const found: Cell = { counts: {}, from: null, to: null };
@@ -194,7 +194,7 @@ export function GridView({ grid }: { grid: Grid }) {
   const cells = useMemo(() => runs.map((run) => new Map((run.cells ?? []).map(([index, counts, from, to]): [number, Cell] => [index, { counts, from, to }]))), [runs]);
   const rows = useMemo(() => rowsOf(grid.tasks, collapsed), [grid, collapsed]);
   const box = useRef<HTMLDivElement>(null);
-  // Where there is no room for all runs, the newest ones are in view.
+  // If there is no room for all runs, the newest ones are in view.
   useLayoutEffect(() => {
     const shown = box.current?.querySelector(".grid");
     if (shown) shown.scrollLeft = shown.scrollWidth;
@@ -301,7 +301,7 @@ interface RowProps {
   follow: (run: string, task: string) => void;
 }
 
-/** Enter on a cell opens the pane beside the grid; once more, it goes into the pane. */
+/** On Enter, move the focus into the pane, which an earlier Enter on the same cell has opened. */
 function intoPane(event: KeyboardEvent): void {
   if (event.key !== "Enter" || event.ctrlKey || event.metaKey || event.shiftKey) return;
   event.preventDefault();
@@ -370,7 +370,7 @@ function GridRow({ row, name, runs, cells, columns, isHeat, isFolded, toggle, pi
 /** The least height of the failed part of a bar. */
 const LEAST = 3;
 
-/** How long a run took; of a run that is partial, the lower part is the share of its tasks that failed. */
+/** The duration of a run as a bar. For a partial run, the lower part is the share of failed tasks. */
 function RunBar({ run, bar: { height, isCut } }: { run: Grid["runs"][number]; bar: BarHeight }) {
   const state = runState(run);
   const name = `column ${isCut ? "is-cut" : ""}`;
@@ -386,11 +386,11 @@ function RunBar({ run, bar: { height, isCut } }: { run: Grid["runs"][number]; ba
   );
 }
 
-/** From so many on, a count leaves no room for the icon. */
+/** From this count on, there is no room for the icon. */
 const MANY_FAILED = 10;
 const MOST_FAILED = 1000;
 
-/** One glyph; several children lie behind each other, and those that failed are counted. */
+/** One glyph. Several children are drawn as a stack, with the number of failed ones. */
 function CellState({ counts }: { counts: Counts }) {
   const state = worst(counts);
   const failed = counts["failed"] ?? 0;
@@ -404,10 +404,10 @@ function CellState({ counts }: { counts: Counts }) {
   );
 }
 
-/** How long a run took, in its largest unit. */
+/** Return the duration of a run in its largest unit. */
 const briefly = (run: Timed): string => briefSpan(lengthOfRun(run, Date.now()));
 
-/** Which states there are at all. */
+/** Return the states that occur, each with a count of 1. */
 function allOf(grid: Grid): Counts {
   const found: Counts = {};
   for (const run of grid.runs) {

@@ -9,7 +9,7 @@ import { usePlace } from "./router";
 import { TaskPane } from "./task";
 import type { Run, RunGraph } from "./types";
 
-/** The focus goes from a pane that is closed back to its cell. */
+/** Return the focus from a closed pane to its cell. */
 function focusCell(href: string): void {
   if (document.activeElement !== document.body) return;
   const cells = [...document.querySelectorAll<HTMLElement>(".grid a.cell")];

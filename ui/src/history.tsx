@@ -25,7 +25,7 @@ interface RunEnds {
 export interface Period {
   key: string;
   hours: number;
-  /** Hours of one column. */
+  /** Length of one column, in hours. */
   step: Step;
 }
 
@@ -37,7 +37,7 @@ export const PERIODS: Period[] = [
 
 export const RUN_SERIES: Series[] = ["success", "partial", "failed", "cancelled"].map((key) => ({ key, name: stateName(key), tone: `h-${key}` }));
 
-/** The start of a period, by the minute: the address must not change with each second. */
+/** Return the start of a period, rounded to an hour so that the address does not change every second. */
 export function startOf(period: Period): string {
   const at = Math.floor(Date.now() / 60_000) * 60_000 - (period.hours - period.step) * HOUR_MS;
   return instant(Math.floor(at / HOUR_MS) * HOUR_MS);
@@ -57,7 +57,7 @@ export function PeriodChoice({ value, onValue }: { value: string; onValue: (key:
 
 const KEY = "aioflow.period";
 
-/** The period that the reader chose last, or else a usual one. */
+/** Return the period that the user chose last, or else a default. */
 export function usePeriod(usual = "24h"): [Period, (key: string) => void] {
   const [key, setKey] = useState(() => sessionStorage.getItem(KEY) ?? usual);
   const chosen = PERIODS.find((one) => one.key === key) ?? PERIODS[0]!;
@@ -104,13 +104,13 @@ export function RunsChart() {
   );
 }
 
-/** How long the runs of a DAG usually take, and after how long one is slower than that, in seconds. */
+/** The usual duration of a DAG's runs, and the duration from which a run is slow, in seconds. */
 export interface Usual {
   slow_after_seconds: number;
   median_seconds?: number;
 }
 
-/** A mark on a run that takes, or took, longer than such runs usually do: by how much. */
+/** A mark on a run that takes or took longer than usual, with the factor. */
 export function SlowMark({ run, usual }: { run: Pick<RunSummary, "started_at" | "ended_at">; usual: Usual | null | undefined }) {
   const begun = millis(run.started_at);
   const over = millis(run.ended_at);
@@ -126,7 +126,7 @@ export function SlowMark({ run, usual }: { run: Pick<RunSummary, "started_at" | 
   );
 }
 
-/** How long it usually takes, behind a duration. */
+/** The usual duration, shown after a duration. */
 export function Usually({ seconds: usual, isBare }: { seconds: number | null | undefined; isBare?: boolean }) {
   if (typeof usual !== "number") return null;
   const text = texts.history.usually(span(usual * 1000, true));
@@ -137,7 +137,7 @@ export function Usually({ seconds: usual, isBare }: { seconds: number | null | u
   );
 }
 
-/** How long the runs of each DAG usually take. */
+/** Return the usual duration of each DAG's runs. */
 export function useUsual(): ReadonlyMap<string, Usual> {
   const found = useItems<Usual & { dag_id: string }>("/history/usual", { on: never, every: 60_000 });
   return useMemo(() => new Map(found.data?.map((one) => [one.dag_id, one])), [found.data]);
@@ -145,7 +145,7 @@ export function useUsual(): ReadonlyMap<string, Usual> {
 
 const STATS_DAYS = 30;
 
-/** The start of the period of success rates and medians: the same in the list of DAGs and at a DAG. It begins with a day, so that its address stays the same. */
+/** Return the start of the period of success rates and medians. It is a full day, so that addresses stay the same. */
 export const statsFrom = (): string => new Date(Math.floor(Date.now() / DAY_MS - STATS_DAYS) * DAY_MS).toISOString();
 
 export interface Durations {
@@ -169,10 +169,10 @@ export interface DagHistory {
 
 export const seconds = (value: number): string => (value === 0 ? "0" : span(value * 1000));
 export const shownSeconds = (value: number | null): string => (value === null ? "–" : value === 0 ? "0" : span(value * 1000, true));
-/** Rounded down: "100 %" is for all. */
+/** Format a percentage, rounded down, so that "100 %" means all. */
 export const percent = (value: number): string => `${number(Math.floor(1000 * value + 1e-6) / 10, 1)} %`;
 
-/** How the DAG does, as facts among others. */
+/** The success rate and the durations of a DAG's runs, as facts. */
 export function Health({ id }: { id: string }) {
   const found = useData<DagHistory>(query(`/history/dags/${enc(id)}`, { from: useMemo(statsFrom, []) }), { on: ofDag(id), gap: 5000 });
   if (!found.data) return null;

@@ -121,7 +121,7 @@ function check(): boolean {
   return box != null;
 }
 
-/** Buttons and links may have a key of their own. */
+/** Click the button or link that has this key. */
 function click(key: string): boolean {
   const found = key.length === 1 ? [...document.querySelectorAll<HTMLElement>("[data-key]")].find((one) => one.dataset["key"] === key && one.offsetParent !== null) : undefined;
   found?.click();
@@ -131,7 +131,7 @@ function click(key: string): boolean {
 const ARROWS: Record<string, [number, number]> = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 const ASIDE = 3;
 
-/** From one box of a grid or a graph to the next one in that direction. */
+/** Move the focus from a box of a grid or a graph to the next one in a direction. */
 function step(from: HTMLElement, key: string): boolean {
   const way = ARROWS[key];
   const around = from.closest("[data-boxes]");

@@ -5,8 +5,8 @@ import { act } from "./dialog";
 import { texts } from "./texts";
 
 /**
- * Do something in ten seconds. Until then it can be taken back, as nothing has been done.
- * It is done at once when the page is closed; `isLeaving` says so, and its answer is not shown.
+ * Do something in ten seconds. Until then it can be undone, because nothing has happened yet.
+ * If the page is closed first, it is done at once with `isLeaving`, and its result is not shown.
  */
 export function later(text: string, work: (isLeaving: boolean) => Promise<string>): Toast {
   let isSettled = false;

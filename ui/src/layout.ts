@@ -6,7 +6,7 @@ import { NODE_HEIGHT } from "./graph/sizes";
 import type { Placed, Way } from "./graph/sizes";
 import type { ShownGraph } from "./graph/shape";
 
-/** The name of a group is above its tasks. */
+/** The height of a group's name, which is above its tasks. */
 const NAME_HEIGHT = 14;
 
 interface Point {
@@ -50,7 +50,7 @@ export function place(graph: ShownGraph, widths: ReadonlyMap<string, number>, wa
   };
 }
 
-/** A smooth line through the points. */
+/** Return the path of a smooth line through the points. */
 function curve(points: Point[], way: Way): string {
   const [first, ...rest] = points;
   if (!first) return "";

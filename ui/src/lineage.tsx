@@ -16,7 +16,7 @@ interface Props {
   assets: Asset[];
   picked?: string | null;
   hrefOf: (asset: string) => string;
-  /** Beside a table. */
+  /** Whether the graph is shown beside a table. */
   isSmall?: boolean;
 }
 
@@ -57,7 +57,7 @@ export function Lineage({ assets, picked, hrefOf, isSmall }: Props) {
     watch.observe(box.current);
     return () => watch.disconnect();
   }, []);
-  // The asset that it is about is in view, also where there is no room for all.
+  // Scroll the asset in question into view if there is no room for all.
   useEffect(() => {
     const node = box.current?.querySelector<SVGAElement>("a[aria-current]");
     if (!node || !box.current) return;

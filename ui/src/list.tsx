@@ -6,12 +6,12 @@ import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/ho
 import { entryId, storeFocus, storeScroll, storedFocus, storedScroll } from "./router";
 
 const AROUND = 8;
-/** Enough for the first rows, until it is known how tall the list is. */
+/** An assumed height, enough for the first rows, until the list is measured. */
 const UNMEASURED = 800;
 
 interface Props<T> {
   items: readonly T[];
-  /** Of each row, in pixels. */
+  /** The height of each row, in pixels. */
   height: number;
   label: string;
   row: (item: T, index: number) => ComponentChildren;
@@ -24,12 +24,12 @@ interface Props<T> {
   hasBoxes?: boolean;
   /** Whether rows have cells: they are read as a table, and the head is its first row. */
   isTable?: boolean;
-  /** How tall it is, in pixels; else it fills what room there is. */
+  /** The height of the list, in pixels; by default it fills the room. */
   tall?: number;
   /** Custom properties for the style of its rows. */
   variables?: Record<string, string>;
   rowClass?: (item: T, index: number) => string;
-  /** The few rows that are less high than the others, such as the heads of groups. */
+  /** The few rows that are lower than the others, such as the heads of groups. */
   low?: { height: number; has: (item: T) => boolean };
 }
 
@@ -39,7 +39,7 @@ interface View {
 }
 
 /**
- * What of a list is in view.
+ * Return the part of a list that is in view.
  *
  * Apart from the component: what lives as long as the list must not refer to the rows of one of its renderings, which
  * keep all that were removed since.
@@ -83,7 +83,7 @@ interface Shown {
   onEnd?: () => void;
 }
 
-/** Tell which rows are shown, as they change. */
+/** Report the visible rows when they change. */
 function useRange(shown: Shown): void {
   const { first, end, length } = shown;
   const latest = useRef(shown);
@@ -94,7 +94,7 @@ function useRange(shown: Shown): void {
   }, [first, end, length]);
 }
 
-/** Going back finds the row that was opened. */
+/** Focus the row that was opened when the user goes back. */
 function useFoundRow(box: { current: HTMLDivElement | null }, isTable: boolean, height: number): void {
   const isFound = useRef(false);
   useEffect(() => {
@@ -125,7 +125,7 @@ export function VirtualList<T>(props: Props<T>) {
   const box = useRef<HTMLDivElement>(null);
   const view = useView(box, isTable);
   const { low } = props;
-  // How much less high all rows before each one are.
+  // For each row, how much lower the rows before it are than ordinary ones, in total.
   const less = useMemo(() => lessBefore(items, height, low), [items, height, low?.height]);
   const all = less?.at(-1) ?? 0;
   const first = Math.max(0, Math.min(Math.floor(view.top / height) - AROUND, items.length - 1));

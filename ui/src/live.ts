@@ -10,9 +10,9 @@ export interface Change {
   runs: Set<string>;
   dags: Set<string>;
   triggers: boolean;
-  /** The tasks whose new state was told. */
+  /** The tasks whose new state was reported. */
   moves: Move[];
-  /** The runs of which only the number of changed tasks was told. */
+  /** The runs for which only the number of changed tasks was reported. */
   counted: Set<string>;
 }
 
@@ -34,7 +34,7 @@ type Told = (change: Change) => void;
 const PAUSE_MS = 250;
 const POLL_MS = 3000;
 const AGAIN_MS = 2000;
-/** A new active node closes the streams of the standby that it was, and answers at once. */
+/** Delay before the stream is reopened: a standby that becomes active closes its streams, then answers at once. */
 const TAKEN_OVER_MS = 300;
 const SAID_MS = 100;
 
@@ -98,7 +98,7 @@ function setActiveNode(next: ActiveNode): void {
   if (next === "alive") refreshAll();
 }
 
-/** Since when the daemon does not answer; null while it does. */
+/** Return the time since which the daemon has not answered; null while it answers. */
 export function goneSince(): number | null {
   return awaySince;
 }
@@ -111,7 +111,7 @@ function setMode(next: Mode): void {
   for (const told of modes) told(next);
 }
 
-/** Begin; a hidden page closes its stream, as a browser has few connections to one host. */
+/** Start. A hidden page closes its stream, because a browser has few connections to one host. */
 export function start(): void {
   if (opened) return;
   opened = true;
@@ -167,7 +167,7 @@ function close(): void {
   setMode("off");
 }
 
-/** The stream was cut, and the browser looks for it by itself: is there anybody to look for? */
+/** Check whether the daemon answers, after the stream was cut. The browser reconnects by itself. */
 async function probe(): Promise<void> {
   const began = source;
   try {
@@ -177,7 +177,7 @@ async function probe(): Promise<void> {
   }
 }
 
-/** It answers again, and the browser may take its time to look for the stream. */
+/** Handle that the daemon answers again. The browser may take a while to reconnect the stream. */
 function back(): void {
   if (performance.now() - backAt < AGAIN_MS) return;
   backAt = performance.now();
@@ -187,7 +187,7 @@ function back(): void {
   open();
 }
 
-/** The daemon has no stream, or refuses one more: ask instead, and look for it now and then. */
+/** Poll, because the daemon has no stream or refuses one more. Try the stream again from time to time. */
 function poll(): void {
   if (mode !== "away") setMode("polling");
   if (polling === undefined) polling = setInterval(refreshAll, POLL_MS);

@@ -30,15 +30,15 @@ const TYPING_MS = 250;
 
 interface View {
   wrap: boolean;
-  /** Null until the reader chooses: shown where there is room. */
+  /** Null until the user chooses: shown if there is room. */
   numbers: boolean | null;
   time: "none" | "clock" | "date" | "elapsed";
 }
 
-/** How wide a letter is, until it is measured. */
+/** The width of a letter until it is measured. */
 const CHARACTER_PX = 7.3;
 
-/** What stands before each line. */
+/** What is shown before each line. */
 interface MarksView extends View {
   numbers: boolean;
   hasMillis: boolean;
@@ -47,11 +47,11 @@ interface MarksView extends View {
 const KEY = "aioflow.log";
 /** Below this width, in pixels, numbers and milliseconds would leave no room for the text. */
 const NARROW = 560;
-/** A line with a link to its task is as tall as a target has to be. */
+/** The height of a line with a link to its task, which has to be tall enough to click. */
 const LINK_ROW = 24;
 const PHONE = "(max-width: 720px)";
 
-/** The log of a task is narrow, beside its run: its lines wrap unless the reader chose otherwise. */
+/** Return the stored view. The log of a task is narrow, so its lines wrap unless the user chose otherwise. */
 function storedView(isOfRun: boolean): View {
   const usual: View = matchMedia(PHONE).matches ? { wrap: true, numbers: false, time: "none" } : { wrap: !isOfRun, numbers: null, time: "clock" };
   try {
@@ -63,7 +63,7 @@ function storedView(isOfRun: boolean): View {
 
 interface LogProps extends Printed {
   isGoingOn: boolean;
-  /** What stands first in its row of controls. */
+  /** The first element in the row of controls. */
   lead?: ComponentChildren;
 }
 
@@ -78,7 +78,7 @@ interface TaskLogProps {
   task: string;
   map: number;
   round: number;
-  /** How many tries there are. */
+  /** The number of tries. */
   tries: number;
   isGoingOn: boolean;
 }
@@ -112,7 +112,7 @@ export function RunLog({ run, tasks, isGoingOn }: { run: string; tasks: string[]
   return <Lines key={source.id} source={source} run={run} isGoingOn={isGoingOn} tasks={tasks} hasTries={false} />;
 }
 
-/** The line that the address names: `#L120`. */
+/** Return the line that the address names, as in `#L120`. */
 function lineOfAddress(): number | null {
   const found = /^#L(\d{1,12})$/.exec(window.location.hash);
   return found ? Number(found[1]) : null;
@@ -123,7 +123,7 @@ interface LinesProps {
   run: string;
   isGoingOn: boolean;
   hasTries: boolean;
-  /** Of the log of a run: its tasks, to choose from. */
+  /** For the log of a run: its tasks, to choose from. */
   tasks?: string[];
   lead?: ComponentChildren;
 }
@@ -216,7 +216,7 @@ function Lines({ source, run, isGoingOn, hasTries, tasks, lead }: LinesProps) {
       if (!control.signal.aborted) setHit({ line: null, isWrapped: false, isBusy: false });
     }
   }
-  /** Bring the next error or warning into view, after the one that was shown last. */
+  /** Bring the error or warning after the last one shown into view. */
   function jump(level: "error" | "warning"): void {
     const found = serious[level];
     const row = found[(found.findIndex((one) => one.key === pointed) + 1) % found.length];
@@ -461,11 +461,11 @@ function Lines({ source, run, isGoingOn, hasTries, tasks, lead }: LinesProps) {
 interface Serious {
   error: Row[];
   warning: Row[];
-  /** Whether there may be more than these. */
+  /** Whether there may be more errors and warnings. */
   isPart: boolean;
 }
 
-/** The errors and warnings of a log; of one that is too long to load, those of its first page by level. */
+/** Return the errors and warnings of a log; for a log that is too long to load, those of its first page by level. */
 function useSerious(source: Source, loaded: Loaded | null, rows: readonly Row[], filter: Filter, isGoingOn: boolean): Serious {
   const [found, setFound] = useState<Serious | null>(null);
   const isPart = loaded !== null && (loaded.hasBefore || loaded.hasAfter);
@@ -512,7 +512,7 @@ interface MarksProps {
   onLink: (line: number) => void;
 }
 
-/** The address of a line, behind its number or, where there is no room for that, behind its time. */
+/** A link to a line on its number or, if there is no room for numbers, on its time. */
 function LineLink({ line, onLink, text }: { line: number; onLink: (line: number) => void; text?: string }) {
   return (
     <a
@@ -530,7 +530,7 @@ function LineLink({ line, onLink, text }: { line: number; onLink: (line: number)
   );
 }
 
-/** What stands before the text of a line: its number, time and task. */
+/** The number, time and task before the text of a line. */
 function Marks({ view, line, begun, run, isOfRun, onLink }: MarksProps) {
   const number = line.line;
   return (
@@ -563,7 +563,7 @@ function Marks({ view, line, begun, run, isOfRun, onLink }: MarksProps) {
   );
 }
 
-/** Milliseconds: a point and three digits. */
+/** The characters of milliseconds: a point and three digits. */
 const MILLIS = 4;
 
 function timeText(at: string | null, how: View["time"], begun: number | null, hasMillis: boolean): string {
@@ -587,13 +587,13 @@ function preciseText(at: string | null, how: View["time"], begun: number | null)
 const TIME_CHARS: Record<View["time"], number> = { none: 0, clock: 12, date: 24, elapsed: 12 };
 /** The mark of the level, the paddings of the line and its border. */
 const AROUND_PX = 31;
-/** The padding behind the number and the time. */
+/** The padding after the number and the time. */
 const AFTER_PX = 12;
-/** The part of a character by which widths may be rounded. */
+/** The share of a character by which widths may be rounded. */
 const ROUNDED = 0.02;
 /** The icon before the last line of a traceback, and its gap. */
 const FOLD_PX = 18;
-/** The column of tasks is as wide as their names need, within bounds; behind it is a gap. */
+/** Bounds of the column of tasks, which is as wide as the names need, and the gap after it. */
 const TASK_PX = { least: 56, most: 164, gap: 12 };
 const TASK_PHONE_PX = 72;
 

@@ -36,7 +36,7 @@ import { Backfills, Schedules } from "./views/schedules";
 import { Settings } from "./views/settings";
 import { Triggers } from "./views/triggers";
 
-/** Those that a phone shows without its menu. */
+/** The places that a phone shows without its menu. */
 const FIRST = new Set(["/", "/runs", "/triggers", "/decisions"]);
 const Access = lazy<{ me: Me | undefined }>(() => import("./views/access"));
 const Audit = lazy<object>(() => import("./audit/view"));
@@ -44,7 +44,7 @@ const Assets = lazy<object>(() => import("./views/assets"));
 const Executors = lazy<object>(() => import("./executors/view"));
 const OF_ADMINS = new Set(["/access", "/audit"]);
 
-/** A signed link shows its question alone, also to people without an account. */
+/** The page of a signed link shows only its question, even to people without an account. */
 const Decisions = lazy<{ id: string | undefined }>(() => import("./views/decisions"));
 const Decide = lazy<object>(() => import("./views/decide"));
 
@@ -95,7 +95,7 @@ function Known({ me }: { me: Me | undefined }) {
   );
 }
 
-/** A new view begins at its top; going back leads to where one was. */
+/** Scroll a new view to its top, and restore the scroll position when the user goes back. */
 function useScroll(main: { current: HTMLElement | null }, key: string): void {
   useEffect(() => {
     const node = main.current;
@@ -158,9 +158,9 @@ function Routed({ parts, me, overview }: { parts: string[]; me: Me | undefined; 
 interface RailProps {
   at: string;
   me: Me | undefined;
-  /** How many files cannot be read. */
+  /** The number of files that cannot be read. */
   broken: number;
-  /** How many decisions people are asked for. */
+  /** The number of open decisions. */
   asked: number;
   fold: () => void;
   isFolded: boolean;

@@ -40,10 +40,10 @@ function blocksOf(text: string): Block[] {
   return blocks;
 }
 
-// Code, links, addresses, strong and emphasised text; what matches none of them is text.
+// Code, links, addresses, strong and emphasised text. Everything else is plain text.
 const INLINE = /(`+)([^`]+?)\1|\[([^\]\n]{1,500})\]\((https?:\/\/[^\s)<>"]{1,2000})\)|(https?:\/\/[^\s<>"'`)\]]{1,2000})|\*\*([^*\n]{1,1000})\*\*|__([^_\n]{1,1000})__|(?<![\w*])\*([^*\s](?:[^*\n]{0,1000}[^*\s])?)\*(?![\w*])|(?<![\w_])_([^_\s](?:[^_\n]{0,1000}[^_\s])?)_(?![\w_])/g;
 
-/** Text of a paragraph. */
+/** The text of a paragraph. */
 export function Inline({ text }: { text: string }) {
   const shown: ComponentChildren[] = [];
   let from = 0;
@@ -65,7 +65,7 @@ export function Inline({ text }: { text: string }) {
   return <>{shown}</>;
 }
 
-/** The first paragraph of a text, and what follows it. */
+/** Return the first paragraph of a text, and the rest. */
 export function firstParagraph(text: string): [string, string] {
   const found = /^\s*(?![#>*+-]|\d+[.)]|```)((?:[^\n]*\S[^\n]*\n?)+)/.exec(text);
   return found ? [found[1]!.trim(), text.slice(found[0].length).trim()] : ["", text.trim()];

@@ -1,4 +1,4 @@
-// What the API says went wrong, in the words of the page: without advice for the command line.
+// Error messages of the API in the words of the page, without advice for the command line.
 
 import { Problem } from "./api";
 import { sentenceCase, texts } from "./texts";
@@ -8,7 +8,7 @@ const COMMAND = /`aioflow [^`]*`/;
 const ADVICE = /\s*(?:[;,.:]\s*[^;,.:()]*`aioflow [^`]*`[^;()]*|\([^()]*`aioflow [^`]*`[^()]*\))/g;
 const NO_TIME = /^(\w+) (['"])(.*)\2 is not a timestamp;.*/s;
 
-/** A message of the API as a sentence. */
+/** Return a message of the API as a sentence. */
 export function plainly(message: string): string {
   const time = NO_TIME.exec(message);
   if (time) return texts.problems.noTime(texts.problems.fields[time[1]!] ?? time[1]!, time[3]!);
@@ -16,11 +16,11 @@ export function plainly(message: string): string {
   return sentenceCase(COMMAND.test(text) ? message : text);
 }
 
-/** Why something failed, in a sentence. */
+/** Return why something failed, as a sentence. */
 export function reason(error: unknown): string {
   if (error instanceof Problem) return texts.problems.own[error.code] ?? plainly(error.message);
   return error instanceof Error ? error.message : String(error);
 }
 
-/** The stable code of a failure, for those who look it up; empty if it has none. */
+/** Return the stable code of a failure, by which users can look it up; empty if it has none. */
 export const codeOf = (error: unknown): string => (error instanceof Problem ? error.code : "");

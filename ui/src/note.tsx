@@ -22,7 +22,7 @@ const URLS = /https?:\/\/[^\s<>"'`]+/g;
 const END = /[.,;:!?)\]}]+$/;
 const MOST_BYTES = 2048;
 
-/** A text in which the addresses of the web are links. */
+/** A text in which web addresses are links. */
 function Linked({ text }: { text: string }) {
   const found: ComponentChildren[] = [];
   let from = 0;
@@ -109,7 +109,7 @@ export function NoteBox({ of, note }: { of: Noted; note: Note | null | undefined
   );
 }
 
-/** Tells in a list that there is a note, and what it says. */
+/** A mark in a list, with the text of a note. */
 export function NoteMark({ text }: { text: string | null | undefined }) {
   if (!text) return null;
   return (

@@ -24,7 +24,7 @@ const TYPED_MS = 100;
 interface Item extends Found {
   icon?: IconName;
   state?: string;
-  /** Where it leads; an action has none. */
+  /** The target of the item; an action has none. */
   href?: string;
   act?: () => void;
   needs?: "operator" | "admin";
@@ -54,7 +54,7 @@ export function Palette({ role, help, close }: PaletteProps) {
 
   useEffect(() => box.current?.showModal(), []);
   useEffect(() => box.current?.querySelector("[aria-selected=true]")?.scrollIntoView({ block: "nearest" }), [chosen, items.length]);
-  // Enter may come before the answer to what was typed does.
+  // The user may press Enter before the response to the typed text arrives.
   useEffect(() => {
     if (isAwaited && !isPending) choose(items[chosen]);
   }, [isAwaited, isPending]);
@@ -62,7 +62,7 @@ export function Palette({ role, help, close }: PaletteProps) {
   function choose(item: Item | undefined, isApart = false): void {
     setAwaited(false);
     if (!item) return;
-    // Closed first, so that the focus is where it was when an action asks its question.
+    // Close the palette first, so that the focus is restored when an action opens its dialog.
     box.current?.close();
     if (item.href === undefined) item.act?.();
     else if (isApart) window.open(item.href, "_blank", "noopener");
@@ -154,7 +154,7 @@ function useGroups(text: string, role: string | undefined, help: () => void): { 
   const found = (dags.data ?? []).filter((one) => one.dag_id !== null);
   const groups: Group[] = [
     { title: texts.palette.actions, items: [...(openRun === undefined ? [] : actionsOfRun(openRun, run.data, task, fields)), ...(dag.data ? actionsOfDag(openDag!, dag.data.paused) : [])] },
-    // For a DAG that is not open, an action is offered once its name is typed.
+    // For a DAG that is not open, an action is offered once the name of the action is typed.
     { title: texts.palette.actionsOfDags, items: verb ? found.filter((one) => one.dag_id !== openDag).flatMap((one) => actionsOfDag(one.dag_id!, one.paused).filter((item) => item.key.startsWith(verb))) : [] },
     { title: texts.palette.recent, items: text ? [] : recentPlaces().filter((href) => href !== window.location.pathname).map(recentItem) },
     { title: texts.places.dags, items: verb ? [] : found.map((one) => ({ key: `dag ${one.dag_id}`, name: one.dag_id!, href: dagHref(one.dag_id!), icon: "workflow", detail: one.paused ? texts.states["paused"]! : "" })) },
@@ -190,7 +190,7 @@ function actionsOfRun(run: string, data: Run | undefined, task: string | null, f
   return items;
 }
 
-/** The key of each begins with its verb. */
+/** Return the actions on a DAG. The key of each begins with its verb. */
 function actionsOfDag(dag: string, isPaused: boolean): Item[] {
   return [
     { key: `trigger ${dag}`, name: texts.palette.trigger(dag), icon: "play", act: () => void trigger(dag), needs: "operator" },

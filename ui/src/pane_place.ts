@@ -8,7 +8,7 @@ export const isPaneOpen = (): boolean => here().query.has("task") || here().quer
 
 export function closePane(): void {
   const href = withQuery(Object.fromEntries(FIELDS.map((field) => [field, null])));
-  // The entry before is the same view without the pane: then going back closes it, and leaves nothing behind.
+  // If the previous entry is the same view without the pane, going back closes it without a new entry.
   if (cameFromHere(href)) history.back();
   else go(href, { replace: true });
 }

@@ -37,12 +37,12 @@ export function Panel({ title, actions, children, class: name = "" }: PanelProps
 
 interface HeadProps {
   title: ComponentChildren;
-  /** The same as text: it is the window's title. */
+  /** The title as text, for the window's title. */
   name: string;
-  /** What the view is about, or what one came for, in a sentence. */
+  /** What the view is about, or its main fact, in a sentence. */
   sentence?: ComponentChildren;
   tabs?: ComponentChildren;
-  /** What it is part of; by default the list that its address begins with. */
+  /** The parent view; by default the list that the address begins with. */
   up?: { name: string; href: string };
   /** Whether the view takes the whole width of a wide window. */
   isWide?: boolean;
@@ -50,7 +50,7 @@ interface HeadProps {
   children?: ComponentChildren;
 }
 
-/** The head of a view: where it is, its tabs and actions in one bar, and below a sentence. */
+/** The head of a view: its place, tabs and actions in one bar, with a sentence below. */
 export function Head({ title, name, sentence, tabs, up: of, isWide = false, children }: HeadProps) {
   const { parts } = usePlace();
   const list = parts.length > 1 ? PLACE_NAMES[parts[0]!] : undefined;
@@ -83,13 +83,13 @@ export function Head({ title, name, sentence, tabs, up: of, isWide = false, chil
 }
 
 interface HeadActionsProps {
-  /** The everyday ones, the main one first. */
+  /** The everyday actions, the main one first. */
   actions: (MenuItem & { isMain?: boolean; /** The name on a phone. */ short?: string })[];
-  /** Those in the menu behind them: the rare ones, and those that cannot be undone last. */
+  /** Rare actions, in the menu after the others. Those that cannot be undone are last. */
   more?: (MenuItem | "line")[];
 }
 
-/** Actions of a head with tabs: as buttons; on a phone all but the main one are in the menu. */
+/** The actions of a head with tabs, as buttons. On a phone, all but the main one are in the menu. */
 export function HeadActions({ actions, more = [] }: HeadActionsProps) {
   const isPhone = useIsPhone();
   const shown = isPhone ? actions.filter((one) => one.isMain) : actions;
@@ -108,7 +108,7 @@ export function HeadActions({ actions, more = [] }: HeadActionsProps) {
 
 const PLACE_NAMES: Record<string, string> = { runs: texts.places.runs, dags: texts.places.dags };
 
-/** Who or what started a run: a person by name, where that is known. */
+/** Who or what started a run. A person is named if known. */
 export function StartedBy({ run: { cause, started_by: by } }: { run: Pick<RunSummary, "cause" | "started_by"> }) {
   const name = texts.runs.causes[cause] ?? cause;
   const isPerson = cause === "manual" && !!by;
@@ -119,7 +119,7 @@ export function StartedBy({ run: { cause, started_by: by } }: { run: Pick<RunSum
   );
 }
 
-/** One of several things that stand beside each other: its name and value stay together. */
+/** One of several facts in a row. Its name and value stay together. */
 export function Fact({ name, children }: { name: string; children: ComponentChildren }) {
   return (
     <div>
@@ -133,7 +133,7 @@ export function Empty({ children }: { children: ComponentChildren }) {
   return <div class="empty">{children}</div>;
 }
 
-/** Say that a filter matches nothing, with a link to the list without it. */
+/** A message that a filter matches nothing, with a link to the unfiltered list. */
 export function NoMatches({ href }: { href: string }) {
   return (
     <>
@@ -162,7 +162,7 @@ export function Trouble({ problem, again }: { problem: Problem; again?: () => vo
   );
 }
 
-/** The code of a problem, for those who look it up. */
+/** The code of a problem, by which users can look it up. */
 export function Code({ code }: { code: string }) {
   return (
     <details>
@@ -172,7 +172,7 @@ export function Code({ code }: { code: string }) {
   );
 }
 
-/** One sentence: asking again changes nothing. */
+/** One sentence without a button to retry, which would not help. */
 function Forbidden({ problem }: { problem: Problem }) {
   const [, wanted, own] = /role (\w+); this is (\w+)/.exec(problem.message) ?? [];
   return <p class="empty">{wanted && own ? texts.trouble.role(wanted, own) : reason(problem)}</p>;
@@ -183,16 +183,16 @@ interface ShownProps<T> {
   children: (data: T) => ComponentChildren;
   /** Shown instead of a list without rows. */
   none?: ComponentChildren;
-  /** Whether a daemon that lacks it is worth no words. */
+  /** Whether to show nothing if the daemon does not have the data. */
   optional?: boolean;
 }
 
-/** Whether the banner shows it: a daemon that is away, and a takeover, concern every view. */
+/** Whether the banner shows the problem: an unreachable daemon, or a takeover, concerns every view. */
 function isInBanner(problem: Problem): boolean {
   return problem.status === 0 || problem.code === "node.no_active";
 }
 
-/** The data once loaded, or else the problem. */
+/** The data once it is loaded, or the problem. */
 export function Shown<T>({ of, children, none, optional }: ShownProps<T>) {
   if (of.data !== undefined) {
     return (
@@ -206,7 +206,7 @@ export function Shown<T>({ of, children, none, optional }: ShownProps<T>) {
   return <Skeleton />;
 }
 
-/** As many digits of a version as tell it from others. */
+/** Return the first digits of a version, enough to tell versions apart. */
 export const shortVersion = (version: string): string => version.slice(0, 12);
 
 /** Any JSON, as text. */
@@ -241,7 +241,7 @@ export function number(value: number | null | undefined, digits = 0): string {
 
 export function taskHref(run: string, task: string, map = -1, round = 0): string {
   const { parts } = here();
-  // Stay in the view that shows the run already.
+  // Stay in the current view if it already shows the run.
   const view = parts[0] === "runs" && parts[1] === run && parts[2] ? `/${parts[2]}` : "";
   const fields = new URLSearchParams({ task });
   if (map >= 0) fields.set("map", String(map));
@@ -249,13 +249,13 @@ export function taskHref(run: string, task: string, map = -1, round = 0): string
   return `${runHref(run)}${view}?${fields}`;
 }
 
-/** An error in one line: its type, and the first line of its message. */
+/** Return an error in one line: its type, and the first line of its message. */
 export const errorLine = ({ type, message }: TaskError): string => `${type}: ${message.trim().split("\n", 1)[0]}`;
 
 export const runHref = (run: string): string => `/runs/${encodeURIComponent(run)}`;
-/** The table of the children of a mapped task, or of those in one state. */
+/** Return the address of the table of a mapped task's children, or of those in one state. */
 export const childrenHref = (run: string, task: string, state?: string): string => tasksHref(run, state, task);
-/** The list of the tasks of a run, or of those in one state as the page names it. */
+/** Return the address of the list of a run's tasks, or of those in one state (the page's name of it). */
 export const tasksHref = (run: string, state?: string, of?: string): string => {
   const fields = (state ? statesOf(state) : []).map((one) => `state=${one}`);
   return query(`${runHref(run)}/tasks`, { of }) + (fields.length > 0 ? `${of ? "&" : "?"}${fields.join("&")}` : "");
@@ -270,7 +270,7 @@ interface FilterProps {
   name: string;
   label: string;
   onValue: (value: string) => void;
-  /** What may be meant, to choose from. */
+  /** Suggestions to choose from. */
   options?: string[];
   onTyped?: (text: string) => void;
 }
@@ -308,7 +308,7 @@ export function Filter({ name, label, onValue, options, onTyped }: FilterProps) 
   );
 }
 
-/** The ids of DAGs that contain the typed text. */
+/** Return the ids of DAGs that contain the typed text. */
 export function useDagIds(typed: string): string[] {
   const found = useItems<Dag>(query("/dags", { search: typed, limit: 20 }), { on: never });
   return found.data?.flatMap((dag) => (dag.dag_id === null ? [] : [dag.dag_id])) ?? [];

@@ -28,7 +28,7 @@ export function here(): Place {
 }
 
 interface Entry {
-  /** The address of the entry before this one, if it is of the page. */
+  /** The address of the previous history entry, if it belongs to this page. */
   from?: string;
   id: string;
 }
@@ -48,7 +48,7 @@ export const cameFromHere = (href: string): boolean => entry().from === href;
 
 const scrolled = new Map<string, number>();
 
-/** What names this entry of the history, so that its scroll position is found again. */
+/** Return the id of this history entry, by which its scroll position is stored. */
 export function entryId(): string {
   const { id } = entry();
   if (id !== undefined) return id;
@@ -60,7 +60,7 @@ export function entryId(): string {
 export const storeScroll = (id: string, top: number): void => void scrolled.set(id, top);
 const focused = new Map<string, string>();
 
-/** Which row of a list had the focus, by its address. */
+/** Store which row of a list had the focus, by its address. */
 export const storeFocus = (id: string, href: string): void => void focused.set(id, href);
 export const storedFocus = (id: string): string | undefined => focused.get(id);
 export const storedScroll = (id: string): number => scrolled.get(id) ?? 0;
@@ -79,7 +79,7 @@ export function usePlace(): Place {
   return place;
 }
 
-/** The address that we are at with other fields in its query; null takes one out. */
+/** Return the current address with other fields in its query. Null removes a field. */
 export function withQuery(fields: Record<string, string | number | null>): string {
   const { query } = here();
   for (const [name, value] of Object.entries(fields)) {
@@ -90,14 +90,14 @@ export function withQuery(fields: Record<string, string | number | null>): strin
   return window.location.pathname + (text === "" ? "" : `?${text}`);
 }
 
-/** Follow links to our own addresses without reloading the page. */
+/** Follow links within the page without reloading it. */
 export function followLinks(): void {
   document.addEventListener("click", (event) => {
     if (event.defaultPrevented || event.button !== 0 || event.metaKey || event.ctrlKey || event.shiftKey) return;
     const link = (event.target as Element).closest?.("a");
     const href = link?.getAttribute("href") ?? null;
     if (!link || href === null || link.hasAttribute("target") || link.hasAttribute("download")) return;
-    // A link in an SVG has no resolved address of its own.
+    // A link in an SVG has no resolved address.
     const { origin, pathname, search } = new URL(href, window.location.href);
     if (origin !== window.location.origin || pathname.startsWith("/api/") || pathname.startsWith("/static/")) return;
     event.preventDefault();

@@ -2,7 +2,7 @@
 
 import { type TimeRange, resolved } from "./components/dates";
 
-/** Those of which a run matches any one. */
+/** Filters with several values. A run has to match any one of them. */
 export const CHOICES = ["state", "cause", "dag", "tag"] as const;
 export type Choices = (typeof CHOICES)[number];
 
@@ -12,14 +12,14 @@ const ALL: readonly string[] = [...CHOICES, ...TEXTS, "from", "to"];
 export const STATES = ["queued", "running", "success", "partial", "failed", "cancelled"];
 export const CAUSES = ["manual", "schedule", "backfill", "event", "task"];
 
-/** The part of an address that is a filter. */
+/** Return the part of an address that is a filter. */
 export function filterOf(query: URLSearchParams): URLSearchParams {
   return new URLSearchParams([...query].filter(([name, value]) => ALL.includes(name) && value !== ""));
 }
 
 export const rangeOf = (filter: URLSearchParams): TimeRange => ({ from: filter.get("from") ?? "", to: filter.get("to") ?? "" });
 
-/** The filter with instants instead of "the last day". */
+/** Return the filter with absolute times instead of "the last day". */
 export function asAsked(filter: URLSearchParams): URLSearchParams {
   const asked = new URLSearchParams(filter);
   const range = resolved(rangeOf(filter));
@@ -30,14 +30,14 @@ export function asAsked(filter: URLSearchParams): URLSearchParams {
   return asked;
 }
 
-/** A path below /api/v1 with a filter and other fields. */
+/** Return a path below /api/v1 with a filter and other fields. */
 export function withFilter(path: string, filter: URLSearchParams, fields: Record<string, string | number | null> = {}): string {
   const all = new URLSearchParams(filter);
   for (const [name, value] of Object.entries(fields)) if (value !== null) all.set(name, String(value));
   return all.size ? `${path}?${all}` : path;
 }
 
-/** The filter with one choice more, or without it. */
+/** Return the filter with a choice added or, if it was there, removed. */
 export function toggled(filter: URLSearchParams, name: Choices, value: string): URLSearchParams {
   const chosen = filter.getAll(name);
   const next = new URLSearchParams(filter);

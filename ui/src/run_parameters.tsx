@@ -18,7 +18,7 @@ export function RunParameters({ run }: { run: Run }) {
       </Panel>
     );
   }
-  // Defaults are known for the newest version only.
+  // Defaults are known only for the newest version.
   const params = dag.data?.version === run.version ? dag.data.params : {};
   const defaults = Object.entries(params).filter(([name, param]) => "default" in param && !(name in given));
   const isNone = Object.keys(given).length === 0 && defaults.length === 0;

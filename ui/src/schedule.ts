@@ -8,7 +8,7 @@ interface Scheduled {
   timezone: string | null;
 }
 
-/** Whether it fires at most about once a day: fewer runs need a longer period to show anything. */
+/** Whether a schedule fires about once a day or less: rare runs need a longer period to show anything. */
 export const isRare = ({ schedule }: Pick<Scheduled, "schedule">): boolean => schedule !== null && (/^@(daily|midnight|weekly|monthly|yearly|annually)$/.test(schedule) || /^\d{1,2} \d{1,2} /.test(schedule));
 
 const words = texts.schedules.words;
@@ -17,7 +17,7 @@ const NUMBERS = /^\d{1,2}(,\d{1,2})*$/;
 
 const two = (text: string): string => text.padStart(2, "0");
 
-/** "30 3 * * 1-5" as "Weekdays at 03:30"; null for what has no short name. */
+/** Return "Weekdays at 03:30" for "30 3 * * 1-5"; null for schedules without a short name. */
 function cronWords(cron: string): string | null {
   const [minute, hour, day, month, weekday, more] = cron.trim().split(/\s+/);
   if (minute === undefined || hour === undefined || day === undefined || weekday === undefined || more !== undefined || month !== "*") return null;
@@ -41,7 +41,7 @@ function weekdays(text: string): string | null {
   return found.every((one) => one !== undefined) ? found.join(", ") : null;
 }
 
-/** "every 1 day, 0:30:00" as "Every 1d 30m". */
+/** Return "Every 1d 30m" for "every 1 day, 0:30:00". */
 function intervalWords(text: string): string | null {
   const found = /^every (?:(\d+) days?, )?(\d+):(\d\d):(\d\d)$/.exec(text);
   if (!found) return null;
@@ -51,7 +51,7 @@ function intervalWords(text: string): string | null {
 
 const EVENT = /^(?:each )?EventTrigger\((?:name=)?'([^']*)'(?:, key='([^']*)')?\)$/;
 
-/** The name of an event, and its key if there is one; null for other triggers. */
+/** Return the name of an event, and its key if there is one; null for other triggers. */
 function eventOf(text: string): string | null {
   const [, name, key] = EVENT.exec(text) ?? [];
   return name === undefined ? null : key === undefined ? name : `${name} ${key}`;
@@ -62,13 +62,13 @@ function eventWords(text: string): string | null {
   return name === null ? null : words.event(name);
 }
 
-/** What a trigger for an event waits for; null for other triggers. */
+/** Return what a trigger for an event waits for; null for other triggers. */
 export function eventName(text: string): string | null {
   const name = eventOf(text);
   return name === null ? null : texts.triggers.event(name);
 }
 
-/** What a schedule is called, with its time zone where that is not UTC; null if there is none. */
+/** Return the name of a schedule, with its time zone unless that is UTC; null if there is none. */
 export function scheduleName({ schedule, timezone }: Scheduled): string | null {
   if (schedule === null) return null;
   const named = cronWords(schedule) ?? intervalWords(schedule) ?? eventWords(schedule) ?? sentenceCase(schedule.replace(/^@/, ""));

@@ -6,37 +6,37 @@ import { count, stateName, texts } from "./texts";
 import type { Counts, Pool } from "./types";
 
 const WAITING = "waiting";
-/** A task that waits has one of these states: the page has one name for them. */
+/** The states of a waiting task, for which the page has one name. */
 const WAITS = ["sensing", "deferred"];
 
 /** The states of tasks as the page names them. */
 export const TASK_ORDER = ["success", "skipped", "failed", "upstream_failed", "cancelled", "removed", "running", "retrying", WAITING, "queued", "pending"];
 
-/** A state of a task as the page names it. */
 /** Whether tasks in a state wait. */
 export const isWait = (state: string): boolean => WAITS.includes(state);
 
+/** Return the page's name of a task's state. */
 const shownAs = (state: string): string => (isWait(state) ? WAITING : state);
 
-/** The states that have this name on the page, as addresses have them. */
+/** Return the states that have this name on the page. */
 export const statesOf = (shown: string): string[] => (shown === WAITING ? WAITS : [shown]);
 
 const LIVE = new Set(["pending", "queued", "running", "sensing", "deferred", "retrying"]);
 
 export const isLive = (state: string): boolean => LIVE.has(state);
 
-/** How many tasks are queued for a worker: those that are queued for a pool are not. */
+/** Return how many tasks are queued for a worker. Tasks that are queued for a pool do not count. */
 export const queuedForWorkers = (states: Counts, pools: readonly Pool[]): number => Math.max(0, (states["queued"] ?? 0) - pools.reduce((all, pool) => all + (pool.queued ?? 0), 0));
 
-/** The state of a number of tasks: "9 succeeded". */
+/** Return the state of a number of tasks as text: "9 succeeded". */
 const counted = (state: string, some: number): string => `${count(some)} ${texts.counted[state] ?? named(state)}`;
 
 export const named = (state: string): string => shownAs(state).replaceAll("_", " ");
 
-/** The state of a run in every view: "running" only if a task of it runs, or is about to. */
+/** Return the state of a run for every view: "running" only if one of its tasks runs, or is about to. */
 export const runState = ({ state, is_waiting: waits }: { state: string; is_waiting?: boolean }): string => (state === "running" && waits ? "waiting" : state);
 
-/** The same for a run whose tasks are counted. */
+/** Return the same for a run with the counts of its tasks. */
 export function countedState(state: string, counts: Counts): string {
   const waits = !counts["running"] && !counts["queued"] && !!(counts["sensing"] || counts["deferred"] || counts["retrying"]);
   return runState({ state, is_waiting: waits });
@@ -47,7 +47,7 @@ const cut = (d: string) => <path d={d} stroke="var(--surface)" stroke-width="1.8
 const ring = (dash?: string) => <circle cx="8" cy="8" r="5.6" stroke-dasharray={dash} />;
 const disc = () => <circle cx="8" cy="8" r="6.6" fill="currentColor" stroke="none" />;
 
-/** Functions: an element that is shared by several glyphs keeps all views in memory in which it was rendered. */
+/** Functions, because an element shared by several glyphs would keep every view with it in memory. */
 const SHAPES: Record<string, () => ComponentChildren> = {
   success: () => [disc(), cut("M4.8 8.2 7.1 10.6 11.3 5.8")],
   done: () => [disc(), cut("M4.8 8.2 7.1 10.6 11.3 5.8")],
@@ -97,14 +97,14 @@ export function State({ state, name, meaning }: { state: string; name?: string; 
   );
 }
 
-/** The same counts by the names of the states on the page. */
+/** Return the counts by the page's names of the states. */
 export function byName(counts: Counts): Counts {
   const found: Counts = {};
   for (const [state, some] of Object.entries(counts)) found[shownAs(state)] = (found[shownAs(state)] ?? 0) + some;
   return found;
 }
 
-/** The states of many, by name, in the order of the bar, without those that none has. */
+/** Return the states that occur, by name, in the order of the bar. */
 export function ordered(all: Counts): [string, number][] {
   const counts = byName(all);
   const known = TASK_ORDER.filter((state) => counts[state]).map((state): [string, number] => [state, counts[state] ?? 0]);
@@ -112,14 +112,14 @@ export function ordered(all: Counts): [string, number][] {
   return [...known, ...others];
 }
 
-/** One state for many: failures first, then active ones, then ended ones. */
+/** Return one state for many: failures first, then active states, then ended ones. */
 export function worst(counts: Counts): string {
   const order = ["failed", "upstream_failed", "running", "retrying", "sensing", "deferred", "queued"];
   const found = order.find((state) => counts[state]);
   if (found) return found;
   const rest = ordered(counts);
   if (rest.length === 1) return rest[0]![0];
-  // Some have ended and others have yet to start: as a whole it is under way.
+  // Some have ended and others have yet to start, so the whole is running.
   return counts["pending"] ? "running" : counts["success"] ? "success" : (rest[0]?.[0] ?? "pending");
 }
 
@@ -128,13 +128,13 @@ export const sum = (counts: Counts): number => Object.values(counts).reduce((all
 export const ended = (counts: Counts): number =>
   Object.entries(counts).reduce((all, [state, count]) => (isLive(state) ? all : all + count), 0);
 
-/** How many have ended, and how many of these have failed. */
+/** Return how many have ended, and how many of these have failed, as text. */
 export const endedOf = (counts: Counts): string => texts.common.ended(ended(counts), sum(counts), counts.failed ?? 0);
 
-/** The part of the counts that has ended: a bar is as full as what is done. */
+/** Return the counts of ended states, so that a bar shows how much is done. */
 export const endedParts = (counts: Counts): [string, number][] => ordered(counts).filter(([state]) => !isLive(state) && state !== WAITING);
 
-/** How many have ended, and how, as one bar. */
+/** A bar that shows how many have ended, and in which states. */
 export function Bar({ counts, label }: { counts: Counts; label?: string }) {
   const all = sum(counts);
   const text = ordered(counts)
@@ -152,12 +152,12 @@ export function Bar({ counts, label }: { counts: Counts; label?: string }) {
 interface UsageProps {
   used: number;
   all: number;
-  /** How many wait for it: if it is full, that is a bottleneck. */
+  /** How many tasks are queued for it. If it is full, it is a bottleneck. */
   queued?: number;
   label: string;
 }
 
-/** How much of a limit is used, as a bar. */
+/** A bar that shows how much of a limit is used. */
 export function UsageBar({ used, all, queued = 0, label }: UsageProps) {
   return (
     <span class="bar" role="img" aria-label={label}>
@@ -173,7 +173,7 @@ interface LegendProps {
   children?: ComponentChildren;
 }
 
-/** What the shapes mean, and how many there are of each unless that is beside the point. */
+/** The meaning of the shapes and, unless `isBare`, how many there are of each. */
 export function Legend({ counts, isBare, hrefOf, children }: LegendProps) {
   return (
     <ul class="legend">

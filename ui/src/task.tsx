@@ -33,7 +33,7 @@ interface Props {
   task: string;
   map: number;
   round: number;
-  /** All tasks of the run in their order, for those before and after this one. */
+  /** All tasks of the run in their order, to find the ones before and after this one. */
   tasks?: RunGraphTask[];
   /**
    * The address of another task of this run, for a pane that is not on the page of the run.
@@ -42,7 +42,7 @@ interface Props {
   hrefOf?: (task: string) => string;
 }
 
-/** The task as the daemon shows it, or out of the list of tasks where it shows none. */
+/** Return the task as the daemon shows it or, if it shows none, from the list of tasks. */
 function useTask({ run, task, map, round }: Props) {
   const base = `/runs/${enc(run)}/tasks`;
   const fields = { map: map >= 0 ? map : null, round: round > 0 ? round : null };
@@ -55,7 +55,7 @@ function useTask({ run, task, map, round }: Props) {
   return { ...listed, data: found as TaskShown | undefined, problem: listed.data && !found ? shown.problem : listed.problem };
 }
 
-/** The address of the task before or after this one; a mapped child is followed by its sibling. */
+/** Return the address of the previous or next task; for a mapped child, that of its sibling. */
 function beside({ run, task, map, tasks, hrefOf }: Props, by: 1 | -1): string | null {
   const at = tasks?.findIndex((one) => one.task_id === task) ?? -1;
   if (at === -1 || !tasks) return null;
@@ -114,9 +114,9 @@ interface ActionsProps {
   task: string;
   map: number;
   round: number;
-  /** Whether clearing is what it needs. */
+  /** Whether clearing is the main action. */
   isBad: boolean;
-  /** Whether only some of its children may have failed. */
+  /** Whether it is a mapped task, of which only some children may have failed. */
   isGroup?: boolean;
   children?: ComponentChildren;
 }
@@ -164,10 +164,10 @@ function Children({ run, task, group, note, hasRun }: { run: string; task: strin
   );
 }
 
-/** The reason of an error whose traceback stands in the log: beside it, it is not said once more. */
+/** The reason of an error whose traceback is in the log, so that it is not repeated beside the log. */
 const IN_LOG = "raised";
 
-/** The tab that answers what one most likely asks. */
+/** Return the tab that answers the most likely question. */
 const firstTab = (state: string): string => (isLive(state) && state !== "running" ? "why" : state === "upstream_failed" ? "why" : "log");
 
 function OfRun({ run, task, map, round }: { run: string; task: string; map?: number; round?: number }) {
@@ -358,7 +358,7 @@ function TaskData({ run, shown }: { run: string; shown: TaskShown }) {
   );
 }
 
-/** Only pages of the web are linked to: the address comes from the engine of the executor. */
+/** Whether a URL is a web page. Others are not linked, because the URL comes from the executor's engine. */
 const isPage = (url: string | null): url is string => url !== null && /^https?:\/\//.test(url);
 
 function RanOn({ one, isShort }: { one: Try; isShort?: boolean }) {

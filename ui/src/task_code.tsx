@@ -10,7 +10,7 @@ import { texts } from "./texts";
 
 const load = () => import("./code/view");
 
-/** The number of the line that defines a task; the first one where none is found. */
+/** Return the number of the line that defines a task; the first line if none is found. */
 function lineOf(text: string, task: string): number {
   const name = task.split(".").at(-1)!.replace(/[^\w]/g, "");
   const lines = text.split("\n");

@@ -1,11 +1,11 @@
 // All texts of the shell in one table; a translation is another table.
 // Texts that contain a number or a name are functions.
 
-/** A number as the page shows it. */
+/** Format a number as the page shows it. */
 export const count = (value: number): string => value.toLocaleString("en");
 const many = (value: number, one: string, other = `${one}s`): string => `${count(value)} ${value === 1 ? one : other}`;
 
-/** What the kinds of triggers wait for. */
+/** What each kind of trigger waits for. */
 const triggerKinds: Record<string, string> = {
   person: "a person",
   file: "a file",
@@ -65,7 +65,7 @@ export const texts = {
   problems: {
     noTime: (field: string, text: string): string => `${field}: "${text}" is not a time. Write a date such as 2026-01-31, or a date and a time such as 2026-01-31T03:00:00Z.`,
     fields: { from: "From", to: "To", logical_date: "Logical date", expires_at: "Expires", cursor: "Page" } as Record<string, string>,
-    /** In place of the text of the API, by the code of the problem. */
+    /** Texts that replace those of the API, by the code of the problem. */
     own: {
       "request.login": "The name or the password is wrong.",
       "web.unauthorized": "You are signed out. Sign in again.",
@@ -136,7 +136,7 @@ export const texts = {
     pages: "Pages",
     others: "More actions",
     run: "Run",
-    /** Words by which the others are found, too. */
+    /** Further words by which an action is found. */
     retry: "retry rerun",
     clear: "clear rerun",
     retryRun: "Retry failed tasks of this run",
@@ -178,7 +178,7 @@ export const texts = {
     deadline: "deadline",
     nextTry: "next try",
     forPerson: "for a person",
-    /** What it waits for, where the scheduler's word for it says little. */
+    /** What a task waits for, if the scheduler's word for it says little. */
     kinds: { interval: "its condition", trigger_capacity: "the triggerer", retry_at: "retry" } as Record<string, string>,
     checked: "checked",
     nextCheck: "next check",
@@ -885,7 +885,7 @@ export const texts = {
     waitsForNothing: "It waits for nothing: it has ended.",
   },
 
-  /** How many tasks have a state, where its name is no participle. */
+  /** Words for counts of a state whose name is not a participle. */
   counted: { success: "succeeded" } as Record<string, string>,
 
   /** Names of states. The scheduler's own names stay in the API, the CLI and the docs: it tells sensors from deferred tasks, which both wait. */
@@ -930,5 +930,5 @@ export const texts = {
 
 export const stateName = (state: string): string => texts.states[state] ?? sentenceCase(state.replaceAll("_", " "));
 
-/** With a capital letter in front. */
+/** Return a text with an initial capital letter. */
 export const sentenceCase = (text: string): string => text.replace(/^./, (letter) => letter.toUpperCase());

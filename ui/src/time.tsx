@@ -17,7 +17,7 @@ function tick(): void {
   for (const told of listeners) told();
 }
 
-// What is shown while the daemon is away is older, and does not grow.
+// While the daemon is away, the times that are shown do not advance.
 setInterval(() => {
   if (!document.hidden && currentMode() !== "away") tick();
 }, 1000);
@@ -35,10 +35,10 @@ export function setZone(wanted: Zone): void {
   tick();
 }
 
-/** The zone in which the page shows times. */
+/** Return the time zone in which the page shows times. */
 export const zoneName = (): string => (isUtc() ? "UTC" : ownZone());
 
-/** The zone in which the page shows times, also after the reader chose another one. */
+/** Return that time zone, and render again when the user chooses another one. */
 export function useZoneName(): string {
   const [name, setName] = useState(zoneName);
   useEffect(() => {
@@ -49,7 +49,7 @@ export function useZoneName(): string {
   return name;
 }
 
-/** Now, each second. */
+/** Return the current time, each second. */
 export function useNow(isTicking = true): number {
   const [now, setNow] = useState(Date.now);
   useEffect(() => {
@@ -67,7 +67,7 @@ export function millis(at: string | null | undefined): number | null {
   return Number.isNaN(found) ? null : found;
 }
 
-/** A time as the API expects it. */
+/** Return a time as the API expects it. */
 export const instant = (at: number): string => new Date(at).toISOString().replace(".000Z", "Z");
 
 const UNITS: [number, string][] = [
@@ -76,7 +76,7 @@ const UNITS: [number, string][] = [
   [60, "m"],
 ];
 
-/** 75.4 seconds as "1m 15s": rounded to two units at most; `hasBoth`: to two also where the second one is 0, as in "29m 0s". */
+/** Return "1m 15s" for 75.4 seconds, rounded to two units at most. With `hasBoth`, the second may be 0: "29m 0s". */
 export function span(ms: number, hasBoth = false): string {
   const seconds = Math.abs(ms) / 1000;
   if (seconds < 0.001) return "<1ms";
@@ -85,7 +85,7 @@ export function span(ms: number, hasBoth = false): string {
   if (seconds < 59.5) return `${Math.round(seconds)}s`;
   for (const [index, [size, unit]] of UNITS.entries()) {
     const [smaller, name] = UNITS[index + 1] ?? [1, "s"];
-    // Below a day it is rounded to a minute, below an hour to a second.
+    // A duration below a day is rounded to a minute, below an hour to a second.
     const finer = UNITS[index + 2]?.[0] ?? 1;
     if (Math.round(seconds / finer) * finer < size) continue;
     const all = Math.round(seconds / smaller);
@@ -96,14 +96,14 @@ export function span(ms: number, hasBoth = false): string {
   return "";
 }
 
-/** In its largest unit, rounded, where there is no room for two. */
+/** Return a duration in its largest unit, rounded, for places without room for two. */
 export function briefSpan(ms: number): string {
   const seconds = Math.abs(ms) / 1000;
   const [size, unit] = UNITS.find(([one]) => Math.round(seconds / one) >= 1 && seconds >= 0.9917 * one) ?? [0, ""];
   return size === 0 ? span(ms) : `${Math.round(seconds / size)}${unit}`;
 }
 
-/** What is counted as it grows: in whole seconds, so that it does not flicker. */
+/** Return a growing duration in whole seconds, so that it does not flicker. */
 export function whole(ms: number): string {
   const seconds = Math.floor(Math.max(0, ms) / 1000);
   return seconds < 60 ? `${seconds}s` : span(seconds * 1000, true);
@@ -111,7 +111,7 @@ export function whole(ms: number): string {
 
 const ROUGH_MS = 600_000;
 
-/** As far as it matters: from ten minutes on, seconds do not. */
+/** Return a duration without seconds from ten minutes on. */
 const rough = (ms: number): string => (ms >= ROUGH_MS && ms < HOUR_MS ? `${Math.floor(ms / 60_000)}m` : whole(ms));
 
 export function ago(at: number, now: number): string {
@@ -125,14 +125,14 @@ const formats = new Map<string, Intl.DateTimeFormat>();
 function clock(at: number, timeZone: string): string {
   let format = formats.get(timeZone);
   if (!format) {
-    // The one locale whose dates sort: 2026-01-31 03:00:00.
+    // The locale with sortable dates: 2026-01-31 03:00:00.
     format = new Intl.DateTimeFormat("sv-SE", { timeZone, dateStyle: "short", timeStyle: "medium" });
     formats.set(timeZone, format);
   }
   return format.format(at);
 }
 
-/** By the clock of who reads, or by UTC for who chose that. */
+/** Format a time in the user's time zone, or in UTC if the user chose that. */
 export function local(at: string | null | undefined): string {
   const found = millis(at);
   return found === null ? "" : clock(found, isUtc() ? "UTC" : ownZone());
@@ -145,17 +145,17 @@ export function utc(at: string | null | undefined): string {
 
 const UTC_NAMES = ["UTC", "Etc/UTC", "GMT"];
 
-/** By both clocks, for a tooltip. */
+/** Format a time in both zones, for a tooltip. */
 export function instants(at: string | null | undefined): string {
   return UTC_NAMES.includes(ownZone()) || isUtc() ? utc(at) : `${local(at)} ${ownZone()}\n${utc(at)}`;
 }
 
-/** By the minute where it has no seconds: a logical date mostly has none. */
+/** Format a time without seconds if they are 0, as in most logical dates. */
 export function shortTime(at: string | null | undefined): string {
   return local(at).replace(/:00$/, "") || "–";
 }
 
-/** From a day to a day; with the time where it does not begin or end with one. */
+/** A range of days; with times if it does not begin and end with a day. */
 export function Range({ first, last }: { first: string; last: string }) {
   const text = `${local(first).replace(/ 00:00:00$/, "")} to ${local(last).replace(/ (23:59:59|00:00:00)$/, "")}`;
   return <span title={`${instants(first)}\nto ${instants(last)}`}>{text}</span>;
@@ -172,19 +172,19 @@ export function When({ at, none = "–" }: { at: string | null | undefined; none
   );
 }
 
-/** When something is done again; what is late by a moment is done now. */
+/** When something is done next. If it is late by a moment, it is done now. */
 export function Next({ at }: { at: string | null | undefined }) {
   const found = millis(at);
   const now = useNow(found !== null);
   return found !== null && found <= now ? <span title={instants(at)}>now</span> : <When at={at} />;
 }
 
-/** An instant by two clocks: by UTC, and by that of the DAG or, if that is UTC, of who reads. */
+/** A time in two zones: UTC, and the DAG's or, if that is UTC, the user's. */
 export function Both({ at, zone }: { at: string; zone: string }) {
   const found = millis(at);
   if (found === null) return null;
   const other = UTC_NAMES.includes(zone) ? ownZone() : zone;
-  // By the minute: the tooltip has the seconds.
+  // Without seconds, which are in the tooltip.
   const [first, second] = [clock(found, "UTC").slice(0, 16), clock(found, other).slice(0, 16)];
   const isSameDay = first.slice(0, 10) === second.slice(0, 10);
   return (
@@ -194,7 +194,7 @@ export function Both({ at, zone }: { at: string; zone: string }) {
   );
 }
 
-/** An instant by the clock, with the name of the zone where it is read on its own. */
+/** A time. With `hasZone`, the name of the zone follows, for places that do not show it otherwise. */
 export function At({ at, none = "–", hasZone }: { at: string | null | undefined; none?: string; hasZone?: boolean }) {
   if (millis(at) === null) return <span class="soft">{none}</span>;
   return (
@@ -208,11 +208,11 @@ export function At({ at, none = "–", hasZone }: { at: string | null | undefine
 interface TookProps {
   from: string | null | undefined;
   to: string | null | undefined;
-  /** Where no name says so: "so far" behind the time of what continues. */
+  /** Whether "so far" follows the duration of what is not over, for places whose label does not say so. */
   isNamed?: boolean;
 }
 
-/** How long something took, or has taken so far. */
+/** The duration of something, or its duration so far. */
 export function Took({ from, to, isNamed }: TookProps) {
   const begun = millis(from);
   const ended = millis(to);

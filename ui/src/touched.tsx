@@ -17,11 +17,11 @@ export interface Touched {
 }
 
 interface PreviewProps {
-  /** Asks the daemon, which changes nothing. */
+  /** Requests the preview from the daemon, which changes nothing. */
   look: () => Promise<Touched>;
-  /** Changes with what is asked. */
+  /** A text that changes with the request. */
   asked: string;
-  /** The state that is set, by its name. */
+  /** The name of the state that is set. */
   state?: string;
 }
 

@@ -2,7 +2,7 @@
 
 import { useEffect, useState } from "preact/hooks";
 
-/** Return a text once typing has rested for so many milliseconds, and a function that sets it at once. */
+/** Return a text once typing has paused for `ms` milliseconds, and a function that sets it at once. */
 export function useTyped(text: string, ms: number): [string, (text: string) => void] {
   const [typed, setTyped] = useState(text);
   useEffect(() => {

@@ -9,10 +9,10 @@ export interface Wait {
   detail: string;
   since: string | null;
   until: string | null;
-  /** What the wait is for, in the words of the task's author. */
+  /** What the task waits for, in the words of its author. */
   label?: string | null;
   trigger_id?: number | null;
-  /** When it is looked at, where that is known. */
+  /** When the condition was last checked and is checked next, if known. */
   last_check_at?: string | null;
   next_check_at?: string | null;
   /** When a wait for a time ends; `until` is its deadline. */
@@ -47,7 +47,7 @@ export interface AssetConsumer {
   dag_id: string;
   paused: boolean;
   condition: string;
-  /** How many updates it holds, by asset. */
+  /** Number of received updates, by asset. */
   received: Record<string, number>;
   missing: string[];
   run_id: string | null;
@@ -94,7 +94,7 @@ export interface DagDetail {
   timezone: string;
   next_run_at: string | null;
   import_error: string | null;
-  /** What starts its runs, where that is events. */
+  /** The trigger whose events start the DAG's runs, if any. */
   trigger?: Trigger | null;
   catchup: boolean;
   max_active_runs: number;
@@ -169,7 +169,7 @@ export interface Run {
 
 export interface Try {
   try_number: number;
-  /** The clear before this try, with who did it where the audit says so. */
+  /** The clear before this try, and its user if the audit names one. */
   cleared?: { at: string | null; by: string | null } | null;
   state: string;
   started_at: string | null;
@@ -201,9 +201,9 @@ export interface Trigger {
   detail: string;
   label: string | null;
   map_label: string | null;
-  /** What it waits for, in words. */
+  /** What the trigger waits for, in words. */
   text: string | null;
-  /** The fields of its event as JSON schemas, where known; only of a single trigger. */
+  /** The fields of its event as JSON schemas, if known; only for a single trigger. */
   payload?: Record<string, Schema & { default?: unknown }> | null;
 }
 
@@ -225,7 +225,7 @@ export interface Cause {
   map_label: string | null;
   state: string;
   waiting_on: Wait | null;
-  /** Of how many children this is one: they are in the same state for the same cause. */
+  /** The number of children that are in this state for the same cause. */
   count: number;
   error: TaskError | null;
   /** The cause as one sentence, without times. */
@@ -233,14 +233,14 @@ export interface Cause {
   /** The number of all children, for a mapped task. */
   total: number | null;
   target: Target | null;
-  /** Who uses the pool that is waited for. */
+  /** The runs that use the pool that is waited for. */
   shares: { run_id: string; dag_id: string; slots: number }[];
   actions: string[];
-  /** How long such waits of the task usually take. */
+  /** The usual duration of such waits of the task. */
   usual_seconds?: number | null;
 }
 
-/** What is waited for, to link to it. */
+/** The object that is waited for, to link to it. */
 export interface Target {
   type: string;
   name: string;
@@ -289,7 +289,7 @@ export interface RunGraphTask {
   is_open: boolean;
   started_at: string | null;
   ended_at: string | null;
-  /** The median of its durations. */
+  /** The median of the task's durations. */
   usual_seconds?: number | null;
 }
 
@@ -347,7 +347,7 @@ export interface Overview {
   damaged: { table: string; row: string; column: string; reason: string; run_id: string | null; dag_id: string | null }[];
 }
 
-/** A run that has not ended, with how many of its tasks are in which state. */
+/** A run that has not ended, with the counts of its tasks by state. */
 export interface InFlight {
   run: RunSummary;
   counts: Counts;
@@ -361,7 +361,7 @@ export interface Attention {
   count: number;
   state: string;
   last: RunSummary;
-  /** Of the task that failed first. */
+  /** The error of the task that failed first. */
   error: TaskError | null;
   since: string | null;
   is_recovered: boolean;
@@ -491,6 +491,6 @@ export interface AuditRow {
   before: unknown;
   after: unknown;
   address: string | null;
-  /** Runs that are left out of `after` in a list. */
+  /** Number of runs that are omitted from `after` in a list. */
   more?: number;
 }

@@ -12,11 +12,11 @@ const NEXT_CHECK = "the next check";
 interface End {
   name: string;
   at: string;
-  /** Whether it ends a pause between two checks. */
+  /** Whether the end is that of a pause between two checks. */
   isCheck?: boolean;
 }
 
-/** When it ends, and how; null if nothing limits it. */
+/** Return when and how a wait ends; null if nothing limits it. */
 export function endOf(wait: Pick<Wait, "kind" | "detail" | "until" | "fires_at">): End | null {
   if (wait.fires_at && (!wait.until || (millis(wait.fires_at) ?? 0) <= (millis(wait.until) ?? 0))) return { name: texts.why.ends, at: wait.fires_at };
   if (!wait.until) return null;
@@ -35,27 +35,27 @@ export function endOf(wait: Pick<Wait, "kind" | "detail" | "until" | "fires_at">
   }
 }
 
-/** The clock time, with the date unless it is today. */
+/** Return the clock time, with the date unless it is today. */
 function clockOf(at: string): string {
   const text = shortTime(at);
   return text.startsWith(`${local(instant(Date.now())).slice(0, 10)} `) ? text.slice(11) : text;
 }
 
-/** The state of a task with what it waits for, in a few words: "Waiting: until 10:20". */
+/** Return the state of a task, and in a few words what it waits for: "Waiting: until 10:20". */
 export function stateWithWait({ state, trigger }: Pick<TaskShown, "state" | "trigger">): string {
   if (state !== "deferred" && state !== "sensing") return stateName(state);
   const detail = trigger?.fires_at ? `${texts.why.until} ${clockOf(trigger.fires_at)}` : texts.triggers.kindName(trigger?.kind ?? "condition");
   return `${stateName(state)}: ${detail}`;
 }
 
-/** What a task waits for, in as few words as a box has room for: "until 10:20", "for a person". */
+/** Return what a task waits for in few words, for a box: "until 10:20", "for a person". */
 export function briefWait(wait: Wait): string {
   if (wait.fires_at) return `${texts.why.until} ${clockOf(wait.fires_at).replace(/(:\d\d):\d\d$/, "$1")}`;
   if (wait.kind === "decision") return texts.why.forPerson;
   return wait.label ?? `${texts.why.for} ${texts.why.kinds[wait.kind] ?? named(wait.kind)}`;
 }
 
-/** How often it is checked, and when; where there is little room a tooltip, since it does not say when the wait ends. */
+/** Return how often and when a wait is checked. It may be just a tooltip: it does not say when the wait ends. */
 function useChecks(wait: Wait | null | undefined): string | undefined {
   const last = millis(wait?.last_check_at);
   const next = millis(wait?.next_check_at);
@@ -78,13 +78,13 @@ function EndTime({ end: { name, at, isCheck } }: { end: End }) {
 
 interface Props {
   wait: Wait | null;
-  /** Used if the wait has none. */
+  /** The start, if the wait has none. */
   since?: string | null;
-  /** The time zone of the DAG, to show the end in it too, and the checks; without one the end is relative only. */
+  /** The time zone of the DAG, to show the end and the checks in it. Without it, the end is only relative. */
   zone?: string;
-  /** Leave out the time so far where the end is known. */
+  /** Whether to leave out the time so far if the end is known. */
   isShort?: boolean;
-  /** How long such waits usually take, in seconds. */
+  /** The usual duration of such waits, in seconds. */
   usual?: number | null;
 }
 

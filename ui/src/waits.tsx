@@ -9,14 +9,14 @@ import { WaitTimes } from "./wait_times";
 
 type Row = Overview["waiting_longest"][number];
 
-/** What a sentence says that stands elsewhere: the kind of a wait. */
+/** The kind of a wait in a sentence, which is shown elsewhere. */
 export const KIND = /^(its condition|a decision): /;
 
-/** "load waits for its condition: the file" without the name and the kind, for a row that has both. */
+/** Return "the file" for "load waits for its condition: the file", for a row with the name and the kind. */
 export const whatOf = (text: string): string => text.replace(/^.*? waits? for /, "").replace(KIND, "");
 
 interface Cause {
-  /** Of the run that waits longest. */
+  /** The row of the run that waits longest. */
   first: Row;
   runs: number;
 }
@@ -32,7 +32,7 @@ function causesOf(rows: Row[]): Cause[] {
   return [...causes.values()];
 }
 
-/** `isShort`: where there is no room for both of its times, only when it ends. */
+/** The longest waits. With `isShort`, only the end of a wait is shown, not the time so far. */
 export function Waiting({ rows, isShort }: { rows: Overview["waiting_longest"]; isShort?: boolean }) {
   if (rows.length === 0) return <Empty>{texts.home.nothingWaits}</Empty>;
   return (

@@ -20,12 +20,12 @@ interface WhyProps {
   task?: string;
   map?: number;
   round?: number;
-  /** Whether it is active; else it failed, and the cause is shown. */
+  /** Whether the run or task is active. Otherwise it failed, and the cause of that is shown. */
   isGoingOn: boolean;
 }
 
 const BAD = new Set(["failed", "upstream_failed", "cancelled"]);
-/** Causes that are listed, and those that are visible before the others are asked for. */
+/** Maximum numbers of causes that are listed, and that are visible at first. */
 const LINKS = 60;
 const FIRST = 3;
 /** The word in the sentence about a sensor that leads to its code. */
@@ -38,12 +38,12 @@ export function Why({ run, task, map = -1, round = 0, isGoingOn }: WhyProps) {
   const path = query(base, { map: map >= 0 ? map : null, round: round > 0 ? round : null });
   const [every, setEvery] = useState(SLOWEST_MS);
   const [isWhole, setWhole] = useState(false);
-  // Also without a commit: a check that finds nothing makes none.
+  // Poll as well, because a check that finds nothing makes no commit.
   const chain = useData<Chain>(path, isGoingOn ? { gap: 1000, every } : { on: ofRun(run), gap: 1000 });
   const all = chain.data?.causes ?? [];
   useEffect(() => setEvery(pace(all)), [chain.data]);
   const causes = all.filter((cause, index) =>
-    // What just runs waits for nothing; the task that was asked about shows its own error.
+    // A running task waits for nothing, and the task in question shows its own error elsewhere.
     isGoingOn ? cause.waiting_on !== null || cause.run_id !== run : BAD.has(cause.state) && !(task && index === 0),
   );
   const first = causes[0];
@@ -80,7 +80,7 @@ export function Why({ run, task, map = -1, round = 0, isGoingOn }: WhyProps) {
   );
 }
 
-/** How often to ask, so that what is checked often is not shown as of long ago. */
+/** Return the polling interval, which is short if a condition is checked often. */
 function pace(causes: Cause[]): number {
   const lengths = causes.map(({ waiting_on: wait }) => (millis(wait?.next_check_at) ?? Infinity) - (millis(wait?.last_check_at) ?? 0));
   return Math.max(FASTEST_MS, Math.min(SLOWEST_MS, ...lengths));
@@ -119,7 +119,7 @@ function targetHref(target: Target): string | null {
   }
 }
 
-/** A text in which the first place of each name is a link. */
+/** Return a text in which the first occurrence of each name is a link. */
 export function linked(text: string, links: [name: string, href: string][]): ComponentChildren {
   const found = links
     .map(([name, href]) => ({ name, href, at: name ? text.indexOf(name) : -1 }))
@@ -145,8 +145,8 @@ function Times({ cause, zone }: { cause: Cause; zone: string }) {
 }
 
 /**
- * What a person may do about a wait: one button each, for those whose role allows it.
- * What failed is cleared at its task, or at the run.
+ * The actions of a user on a wait, one button each, if the user's role allows them.
+ * Failures are cleared at the task or the run.
  */
 function Actions({ cause, dag }: { cause: Cause; dag: string }) {
   const { actions, target, waiting_on: wait } = cause;

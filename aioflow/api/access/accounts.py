@@ -1,4 +1,4 @@
-"""Access control: create, list, change and end users, tokens and sessions; list the audit."""
+"""Management of users, tokens and sessions, and the list of audit entries."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         user_agent: The browser's description of itself; empty if unknown.
         last_used_at: Time of the last use, to ten minutes; ``None`` if unknown.
-        is_current: Whether the request for the list belongs to it.
+        is_current: Whether the current request belongs to this session.
     """
 
     session_id: int
@@ -149,14 +149,14 @@ def role_of(label: str) -> Role:
 
 
 class Access:
-    """Manages users, tokens and sessions through the engine, and lists them.
+    """Manages and lists users, tokens and sessions. Changes are made by the engine.
 
     Args:
         send: Sends a request to the engine on behalf of an actor, with a timeout in seconds.
         passwords: Hashes passwords.
 
     Attributes:
-        auth_cache: The cache that requests are authenticated with.
+        auth_cache: The cache that is used to authenticate requests.
     """
 
     def __init__(
@@ -205,7 +205,7 @@ class Access:
                 await self._clock.sleep(_WRITE_SECONDS)
 
     async def _write(self, *, is_last: bool = False) -> None:
-        """Store denied requests and token uses. While the database is unavailable, wait.
+        """Store denied requests and token uses. Wait while the database is unavailable.
 
         The backlog is bounded during the wait.
         """
@@ -228,7 +228,7 @@ class Access:
         return bool(self.auth_cache.uses or self.auth_cache.session_uses)
 
     def refused(self, line: AuditEntry) -> None:
-        """Queue a denied request for the audit. If there are very many, only a count is written."""
+        """Queue a denied request for the audit. Very many of them are only counted."""
         self._refusals.add(line, self._seconds)
         self._arrived.set()
 
@@ -304,7 +304,7 @@ class Access:
         """Change a user's password, given the current one, and end the user's sessions.
 
         Args:
-            keeps: Number of the session that is not ended.
+            keeps: Number of the session that stays open.
 
         Raises:
             WrongPassword: If the current password is wrong, or there is no such user.
@@ -376,9 +376,9 @@ class Access:
     ) -> tuple[str, SessionView]:
         """Start an admin session for a client that presented the home's token.
 
-        The browser sends no cookie with a link from another application, so its earlier session is
-        found by its user agent. Only one that has not been used for an hour ends: another
-        window of the same browser may have a session of its own.
+        The browser sends no cookie when it opens a link from another application, so its earlier
+        session is found by the user agent. That session is ended only if it has not been used for
+        an hour, because it may belong to another window of the same browser.
         """
         by = Actor(name=HOME, role=Role.ADMIN, address=address)
         return await self._open(by, None, cookie, replaces, agent)
@@ -403,10 +403,10 @@ class Access:
     async def list_sessions(
         self, *, of: str | None = None, current: int | None = None
     ) -> list[SessionView]:
-        """Return the active sessions, the oldest first. With ``of``, only those of that name.
+        """Return the active sessions, the oldest first. With ``of``, only those of this user.
 
         Args:
-            current: Number of the session that asks.
+            current: Number of the caller's session.
         """
         now = self._clock.now()
         found = await self._store.list_sessions()
@@ -417,12 +417,12 @@ class Access:
         ]
 
     async def end_other_sessions(self, by: Actor, *, keeps: int | None) -> dict[str, Any]:
-        """End all sessions of the caller except one, by default all."""
+        """End all sessions of the caller, except the session ``keeps``, if given."""
         request = EndOtherSessions(name=by.name, keeps=keeps)
         return {"ended": await self._send(request, by, _REQUEST_SECONDS)}
 
     async def end_session(self, by: Actor, number: int, *, of: str | None = None) -> dict[str, Any]:
-        """End a session. With ``of``, do so only if the session belongs to that name.
+        """End a session. With ``of``, do so only if the session belongs to this user.
 
         Raises:
             UnknownSession: If there is no such session.
@@ -493,7 +493,7 @@ class Access:
         before: int | None = None,
         limit: int = 100,
     ) -> list[AuditView]:
-        """Return matching audit entries with ids below ``before``, if given, the newest first."""
+        """Return matching audit entries, newest first; with ``before``, those with lower ids."""
         rows = await self._store.list_audit(wanted, before=before, limit=limit)
         return [audit_view(row) for row in rows]
 
@@ -510,7 +510,7 @@ class Access:
 
 
 def _pop(uses: dict[int, Timestamp]) -> tuple[tuple[int, Timestamp], ...]:
-    """Remove and return the first of the uses that are still to be stored."""
+    """Remove and return the first uses that are still to be stored, up to the size of a batch."""
     batch = tuple(uses.items())[:_USES_AT_ONCE]
     for number, _ in batch:
         del uses[number]
@@ -518,10 +518,10 @@ def _pop(uses: dict[int, Timestamp]) -> tuple[tuple[int, Timestamp], ...]:
 
 
 def _checked_groups(groups: Sequence[str] | None) -> tuple[str, ...] | None:
-    """Return the names of groups, sorted; ``None`` if none are given.
+    """Return the sorted names of groups; ``None`` for ``None``.
 
     Raises:
-        AccountRefused: If a name is invalid, or that of a role.
+        AccountRefused: If a name is invalid or is the name of a role, or there are too many groups.
     """
     if groups is None:
         return None

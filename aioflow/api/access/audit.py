@@ -1,4 +1,4 @@
-"""Audit: entries as JSON, verification of the hash chain, and entries of denied requests.
+"""Audit entries as JSON, verification of the hash chain, and entries for denied requests.
 
 Requests that are denied before they reach the engine are written at a limited rate. Denials are of
 one kind if they have the same caller, address, action, target and error code. The first denial of a
@@ -39,8 +39,8 @@ class AuditView(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         outcome: ``done`` or ``refused``.
         code: The error code, if the request was refused.
-        before, after: The value before and after the change. After an action on many runs, their
-            ids; a list of entries has the first of them only.
+        before, after: The value before and after the change. After an action on many runs, the ids
+            of the runs; in a list of entries, only the first ids.
         more: Number of ids that were left out.
     """
 
@@ -62,10 +62,10 @@ _LISTED_LENGTH = 500
 
 
 def audit_view(row: AuditRow, *, is_whole: bool = False) -> AuditView:
-    """Return an audit entry as JSON shows it.
+    """Return an audit entry in its JSON form.
 
     Args:
-        is_whole: Whether to name all runs of an action on many.
+        is_whole: Whether to include the ids of all runs of an action on many runs.
     """
     said, more = row.noted, 0
     if said.after is not None and len(said.after) > _LISTED_LENGTH and not is_whole:
@@ -89,10 +89,10 @@ def audit_view(row: AuditRow, *, is_whole: bool = False) -> AuditView:
 
 
 def audit_filter(named: Mapping[str, Any]) -> AuditFilter:
-    """Return the filter that the parameters of a request name.
+    """Return the filter for the parameters of a request.
 
     Raises:
-        RequestError: If a time is not one.
+        RequestError: If a time is invalid.
     """
     outcome, first, last = (named.get(name) for name in ("outcome", "from", "to"))
     return AuditFilter(
@@ -126,10 +126,10 @@ async def audit_faults(store: Store) -> list[str]:
 
 
 DENIAL_KINDS = 100
-"""Maximum number of kinds written per period: for known callers, and again for unknown ones."""
+"""Maximum number of kinds written per period, separately for known and for unknown callers."""
 
 DENIAL_SECONDS = 600.0
-"""Length of a period in which denials are counted."""
+"""Duration of the period in which denials are counted."""
 
 _READING_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 
@@ -142,14 +142,14 @@ class _DenialKind(msgspec.Struct):
 
 
 class _Denials:
-    """The denials of a period: either those of known callers, or those of unknown callers."""
+    """The denials in a period, either of known callers or of unknown callers."""
 
     def __init__(self) -> None:
         self.kinds: dict[tuple[str | None, ...], _DenialKind] = {}
         self.left_out = 0
 
     def add(self, line: AuditEntry) -> bool:
-        """Count a denial. Return whether it gets an entry of its own."""
+        """Count a denial. Return whether it gets a separate entry."""
         key = _denial_key(line)
         kind = self.kinds.get(key)
         if kind is not None:
@@ -164,7 +164,7 @@ class _Denials:
 
 
 class DeniedRequests:
-    """Audit entries of denied requests until they are written; bounded at any rate of requests."""
+    """Audit entries of denied requests until they are written. Bounded for any rate of requests."""
 
     def __init__(self) -> None:
         self._lines: list[AuditEntry] = []
@@ -177,7 +177,7 @@ class DeniedRequests:
         return self._began is None
 
     def add(self, line: AuditEntry, now: float) -> None:
-        """Queue an entry, or count it.
+        """Queue an entry for a denial, or only count it.
 
         Args:
             now: Monotonic seconds.
@@ -191,7 +191,7 @@ class DeniedRequests:
         """Remove and return the entries that are due.
 
         Args:
-            is_last: Whether the daemon stops; then all entries are returned.
+            is_last: Whether the daemon is stopping. If so, all entries are returned.
         """
         lines, self._lines = self._lines, []
         if self._began is None:
@@ -215,7 +215,7 @@ class DeniedRequests:
 
 
 def _denial_key(line: AuditEntry) -> tuple[str | None, ...]:
-    """Return the kind of a denial. If an unknown caller reads, the target is ignored."""
+    """Return the kind of a denial. For a read by an unknown caller, the target is ignored."""
     is_anything = not line.actor and line.action in _READING_METHODS
     target = "" if is_anything else line.target
     return (line.actor, line.role, line.address, line.action, line.code, target)

@@ -30,7 +30,7 @@ __all__ = (
     "digest_of",
 )
 
-TOKEN_PREFIX = "aio_"  # noqa: S105 - what tokens begin with, so that scanners find lost ones
+TOKEN_PREFIX = "aio_"  # noqa: S105 - a prefix, so that scanners find leaked tokens
 
 _USED_AGAIN_US = 60_000_000
 _SESSION_USED_AGAIN_US = 600_000_000
@@ -65,9 +65,10 @@ class AuthCache:
 
     Attributes:
         uses: Times of token uses still to be stored, by token number. A use less than a minute
-            after the last one is left out.
-        session_uses: The same of sessions, by session number. A use less than ten minutes after the
-            last one is left out: an open page sends requests all the time.
+            after the last stored one is left out.
+        session_uses: Times of session uses still to be stored, by session number. A use less than
+            ten minutes after the last stored one is left out, because an open page sends requests
+            all the time.
     """
 
     def __init__(self) -> None:
@@ -134,7 +135,7 @@ class AuthCache:
         return _caller_of_token(row)
 
     def of_cookie(self, name: str, given: str, now: Timestamp) -> Caller | None:
-        """Return the caller of an active session, given the name and value of its cookie."""
+        """Return the caller whose active session has a cookie with this name and value."""
         number = self._session_of.get(digest_of(given, name))
         row = None if number is None else self._sessions[number]
         caller = None if row is None else self._caller_of_session(row, now)
@@ -158,9 +159,9 @@ class AuthCache:
             self.session_uses[row.session_no] = now
 
     def known_again(self, caller: Caller, now: Timestamp) -> Caller | None:
-        """Return a caller that another node has authenticated, as this node knows it.
+        """Return this node's version of a caller that another node has authenticated.
 
-        ``None`` if the token was revoked, or the session has ended.
+        Return ``None`` if the token was revoked, or the session has ended.
         """
         match caller.kind:
             case "home":
@@ -226,7 +227,7 @@ def _is_token_good(row: TokenRow, now: Timestamp) -> bool:
 
 _PASSWORD_SHORTEST, _PASSWORD_LONGEST = 10, 1_024  # characters
 _HASHING_THREADS = 1
-"""Limits hashing to one core and the memory of one hash, however many logins there are."""
+"""Limits hashing to one core, and to the memory of one hash, however many logins there are."""
 
 _WAITING_LOGINS = 16
 _AGAIN_SECONDS = 2
@@ -252,7 +253,7 @@ def checked_password(password: str) -> str:
 
 
 class Passwords:
-    """Hashes and verifies passwords. Callers are rejected while too many wait.
+    """Hashes and verifies passwords. Rejects callers while too many are waiting.
 
     Args:
         hasher: Its parameters determine how long a hash takes.
@@ -271,7 +272,7 @@ class Passwords:
 
         Raises:
             AccountRefused: If the password is invalid.
-            TooManyLogins: If too many callers wait already.
+            TooManyLogins: If too many callers are waiting already.
         """
         text = checked_password(password).encode("utf-8", "surrogatepass")
         with self._in_line():
@@ -280,10 +281,11 @@ class Passwords:
     async def matches(self, secret: bytes | None, password: str) -> bool:
         """Return whether a password matches a hash.
 
-        ``None`` never matches, but takes as long: the time must not reveal that a user is unknown.
+        ``None`` never matches, but takes just as long, so that the time does not reveal that a user
+        is unknown.
 
         Raises:
-            TooManyLogins: If too many callers wait already.
+            TooManyLogins: If too many callers are waiting already.
         """
         if len(password) > _PASSWORD_LONGEST:
             return False

@@ -1,9 +1,9 @@
-"""Throttle of logins: makes password guessing take impractically long, and locks out no user.
+"""Login throttle: makes password guessing impractically slow without locking out users.
 
-Each address has a bucket of a few tries, and gets one back every few seconds. Each name has a
+Each address has a bucket of a few tries, and one try is restored every few seconds. Each name has a
 larger bucket that refills faster, so that no single address can use up the tries of a name. A
-successful login uses no try. A name and an address that have logged in together earlier have a
-bucket for this pair, which guesses from other addresses do not use up.
+successful login uses no try. A name and an address that have logged in together earlier share a
+bucket of their own, which guesses from other addresses do not use up.
 
 The state is bounded, and an attacker cannot evict the entries of others: names without an account
 never displace names of users, and a rejected try is not recorded.
@@ -100,7 +100,7 @@ class LoginThrottle:
             _take_try([(self._addresses, network), (names, name)], now)
 
     def succeed(self, name: str, address: str, now: float) -> None:
-        """Return the try of a successful login, and remember its address."""
+        """Restore the try of a successful login, and remember the address for this name."""
         network = _network(address)
         if (name, network) in self._known:
             self._own.take((name, network), now, -1)
@@ -140,19 +140,19 @@ def _network(address: str) -> str:
 
 
 class LinkThrottle:
-    """Counts uses of signed links per address, whatever their outcome."""
+    """Limits the uses of signed links per address. Successful and failed uses count alike."""
 
     def __init__(self) -> None:
         self._addresses = _Buckets[str](30, 2.0)
 
     def take(self, address: str, now: float) -> None:
-        """Take one use.
+        """Count one use.
 
         Args:
             now: Monotonic seconds.
 
         Raises:
-            TooManyAnswers: If none is left.
+            TooManyAnswers: If no use is left.
         """
         network = _network(address)
         missing = self._addresses.missing_seconds(network, now)

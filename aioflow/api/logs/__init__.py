@@ -1,1 +1,1 @@
-"""Logs as lines: those of a task, and those of a whole run in the order of time."""
+"""Logs as lines: the log of a task, and the log of a run in chronological order."""

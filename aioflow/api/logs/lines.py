@@ -1,9 +1,9 @@
-"""The log of a task as lines: with their numbers, times and levels, by range, and searched.
+"""The log of a task as lines with numbers, times and levels, by range or by search.
 
 Every request reads a bounded part of the log, however large the log is, and returns where to
-continue. The number of a line is counted from the beginning of the log. The index of the log has
-the number of lines before each block (see ``telemetry.task_log_index``). So a line is found by its
-number, and a number by its position, by reading one block.
+continue. Lines are numbered from the beginning of the log. The index of the log contains the number
+of lines before each block (see ``telemetry.task_log_index``). So finding a line by its number, or
+the number of a line by its position, requires reading a single block.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _PIECES = 64
 
 
 class LineRange(msgspec.Struct, frozen=True, kw_only=True):
-    """Which lines of a log are wanted.
+    """Selects the lines of a log that are wanted.
 
     Attributes:
         offset: Lines from this byte offset on, which is the start of a line.
-        before: The last lines before this byte offset. It replaces ``offset``.
-        line: Lines from this number on, counted from 1. It replaces ``offset``.
+        before: The last lines before this byte offset. Overrides ``offset``.
+        line: Lines from this number on, counted from 1. Overrides ``offset``.
         is_tail: The last lines of the log.
         limit: Maximum number of lines.
         wanted: Only lines that match.
@@ -59,7 +59,7 @@ class TriedLog(msgspec.Struct, frozen=True):
     ended: Sequence[StartNo] = ()
 
     def try_number(self, start_no: StartNo) -> int:
-        """Return the number of the try of an execution, counted across clears."""
+        """Return the number of an execution's try, counted across clears."""
         return bisect_left(self.ended, start_no) + 1
 
 
@@ -88,7 +88,7 @@ class LineReader:
 
 
 async def _numbered(log: TriedLog, found: LogLinesView, *, is_whole: bool) -> LogLinesView:
-    """Add the numbers of lines: of all if they are consecutive, else of each."""
+    """Add line numbers. If the lines are consecutive, only the first number is looked up."""
     lines = found.lines
     offsets = [line.offset for line in (lines[:1] if is_whole else lines)]
     numbers = await log.read.line_numbers(offsets)
@@ -128,7 +128,8 @@ async def _read_backward(log: TriedLog, finder: LineFinder, end: int, limit: int
         begin = max(upto - _PIECE_BYTES, 0)
         pieces = await log.read.pieces(begin, upto - begin)
         data = b"".join(piece.data for piece in pieces)
-        # Half a line at the beginning belongs to the next block; a very long one is divided.
+        # A partial line at the beginning belongs to the next block, except that a very long line is
+        # split.
         skipped = data.find(b"\n", 0, len(data) - 1) + 1 if begin else 0
         positions = await finder.find(data[skipped:], limit - len(found), is_backward=True)
         starts = [skipped + one for one in positions]
@@ -149,10 +150,10 @@ def _view(start: int, found: list[LogLineView], next_offset: int | None, end: in
 def lines_of(
     log: TriedLog, pieces: Sequence[LogPiece], data: bytes, starts: Sequence[int], offset: int
 ) -> list[LogLineView]:
-    """Return the lines at some positions of a block, each with the time of its first byte.
+    """Return the lines at given positions of a block, each with the time of its first byte.
 
     Args:
-        pieces: The block, divided where it was captured at different times.
+        pieces: The block, split into pieces that were captured at different times.
         data: The block, perhaps without its end.
         starts: Positions in the block, in order.
         offset: Offset of the block in the log.

@@ -1,8 +1,8 @@
-"""The log of a run: the lines of all its tasks in the order of time.
+"""The log of a run: the lines of all its tasks in chronological order.
 
-A request reads a bounded part of the files, see ``telemetry.run_log``, and returns a cursor: the
-last record that was read, and how much of it was returned. A line that is divided between two
-records is joined, unless another page begins between them.
+A request reads a bounded part of the files (see ``telemetry.run_log``) and returns a cursor. The
+cursor consists of the last record that was read, and how much of it was returned. A line that is
+split between two records is joined, unless a page ends between them.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ _SEARCHED_BYTES = 2 * 1024 * 1024
 _READS = 32
 _ALL = 1 << 30
 _END_OF_TASK = b"-\n"
-"""A line after the output of one task, which ends its last log record. It is no output."""
+"""An artificial line after the output of a task, to end its last line. It is not output."""
 
 _STORED_AT_ONCE = 8
 _INTEGER_DIGITS = 19
 
 
 class RunLogRange(msgspec.Struct, frozen=True, kw_only=True):
-    """Which lines of the log of a run are wanted.
+    """Selects the lines of a run's log that are wanted.
 
     Attributes:
         cursor: Where to continue; empty for the beginning.
-        is_tail: The last lines. It replaces ``cursor``.
-        limit: Maximum number of lines. Lines that tasks have only begun may be added.
+        is_tail: The last lines. Overrides ``cursor``.
+        limit: Maximum number of complete lines. Unfinished lines of tasks may be added.
         tasks: Only lines of these tasks; empty for all.
         wanted: Only lines that match.
     """
@@ -61,8 +61,8 @@ class _Line(msgspec.Struct):
     """A line, and the position after it.
 
     Attributes:
-        end: Key of the record in which it ends.
-        done: How many bytes of that record have been read after this line.
+        end: Key of the record in which the line ends.
+        done: How many bytes of that record have been read up to the end of the line.
     """
 
     task_index: int
@@ -90,7 +90,7 @@ class RunLogs:
 
         Raises:
             BadPattern: If a pattern is not valid, or takes too long.
-            RequestError: If the cursor is not one of this log.
+            RequestError: If the cursor does not belong to this log.
         """
         await self._tasklog.catch_up()
         segments = await self._segments(layout, run_no, wanted.tasks)
@@ -137,7 +137,8 @@ class RunLogs:
             if len(matching) > missing:
                 last = matching[missing - 1]
                 after, done, is_end = last.end, last.done, False
-                # What other tasks have begun to print until then is returned as open lines.
+                # Lines that other tasks have begun but not finished by then are returned as open
+                # lines.
                 before = _upto(pieces, after, done)
                 found += await self._matching(before, skipped, finder, wanted.wanted)
                 break
@@ -157,7 +158,7 @@ class RunLogs:
     async def _matching(
         self, pieces: Sequence[RunPiece], skipped: int, finder: LineFinder, wanted: LineFilter
     ) -> list[_Line]:
-        """Return the lines of records that match, in the order in which they end."""
+        """Return the lines in records that match, in the order in which they end."""
         if wanted.is_empty:
             return await in_thread(_lines_of, pieces, skipped, limiter=self._thread)
         text = await in_thread(_SearchedText, pieces, skipped, limiter=self._thread)
@@ -198,7 +199,7 @@ def _is_rest(pieces: Sequence[RunPiece], after: RunLogKey) -> bool:
 
 
 def _upto(pieces: Sequence[RunPiece], last: RunLogKey, done: int) -> list[RunPiece]:
-    """Return the pieces up to a byte of the record with a key."""
+    """Return the pieces up to the record ``last``, including its first ``done`` bytes."""
     found = [piece for piece in pieces if piece.key < last]
     found += [piece._replace(data=piece.data[:done]) for piece in pieces if piece.key == last]
     return found
@@ -233,7 +234,7 @@ def _lines_of(pieces: Sequence[RunPiece], skipped: int) -> list[_Line]:
 
 
 _LONGEST = 16 * LINE_BYTES
-"""Of a line without an end so much is remembered."""
+"""Maximum number of bytes that are remembered of an unfinished line."""
 
 
 def _split(data: bytes) -> Iterable[bytes]:
@@ -269,7 +270,7 @@ def _line(
 
 
 class _SearchedText:
-    """The output of some records, that of each task together, and which record each byte is of.
+    """The output in some records, grouped by task, and the record of each byte.
 
     Args:
         skipped: How many bytes of the first record were returned before.
@@ -301,7 +302,7 @@ class _SearchedText:
         self.data = b"".join(texts)
 
     def lines(self, starts: Sequence[int]) -> list[_Line]:
-        """Return the lines at some positions, in the order in which they end."""
+        """Return the lines at given positions, in the order in which they end."""
         found, levels, previous = [], Levels(), 0
         for start in starts:
             if start in self._added:

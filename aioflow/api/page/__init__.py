@@ -1,1 +1,1 @@
-"""Queries and JSON schemas of views that the web page alone shows."""
+"""Queries and JSON schemas for views that only the web page shows."""

@@ -1,8 +1,9 @@
-"""Gantt chart: how the tasks of a run spent their time.
+"""The data of the Gantt chart, which shows how the tasks of a run spent their time.
 
-An ended try has a row, unless the first try succeeded; an ended wait has no row. Spans without a
-row come from the journal, which has the time of each state change, if the journal still covers the
-run and is not too long. Otherwise, ended waits are shown as running time.
+A try that has ended has a row, unless it was the first try and succeeded. A wait that has ended has
+no row. Time spans without a row are read from the journal, which has the time of each state change.
+If the journal no longer covers the run, or is too long, waits that have ended are shown as running
+time.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ StateChanges: TypeAlias = dict[TaskNo, list[tuple[Timestamp, TaskState]]]
 _JOURNAL_COMMITS = 2_000
 _JOURNAL_COMMITS_AT_ONCE = 10
 _JOURNAL_BYTES = 16 * 1024 * 1024
-"""Limit of unpacked journal data that is read for one response."""
+"""Maximum size of the unpacked journal data that is read for one response."""
 
 
 async def read_state_changes(
     store: Store, run: RunRow, task_nos: Collection[TaskNo]
 ) -> StateChanges | None:
-    """Return state changes of a run's tasks; ``None`` if its journal is gone or too long."""
+    """Return state changes of a run's tasks; ``None`` if its journal was deleted or is too long."""
     after = await first_commit_at(store, run.created_at)
     if after is None:
         return None
@@ -70,8 +71,8 @@ async def read_state_changes(
 async def first_commit_at(store: Store, at: Timestamp) -> int | None:
     """Find the first commit at or after a timestamp by binary search. Return its ``seq`` minus 1.
 
-    Return ``None`` if commits since then have been deleted. Timestamps increase with ``seq``
-    unless a clock was set back.
+    Return ``None`` if commits since then have been deleted. The search relies on timestamps that
+    increase with ``seq``, which is true unless a clock was set back.
     """
     oldest = await store.oldest_commit()
     if oldest is None:
@@ -167,11 +168,11 @@ async def gantt(
 async def _children_ready_at(
     reader: RunReader, run: RunRow, layout: RunLayout, locations: Sequence[TaskLocation]
 ) -> dict[int, Timestamp]:
-    """Return for mapped tasks when their last parent ended: no child waits for more than that.
+    """Return for each mapped task the time at which its last parent ended.
 
-    Children have no row before they start, so the time in the queue is derived from their parents.
-    Tasks with mapped parents or ``depends_on_past`` are left out: their children become ready
-    one by one.
+    No child waits for longer than since that time. Children have no row before they start, so the
+    time in the queue is derived from the parents. Tasks with mapped parents or ``depends_on_past``
+    are left out, because their children become ready one by one.
     """
     tasks = layout.spec.tasks
     mapped = {
@@ -197,7 +198,7 @@ async def _children_ready_at(
 
 
 def _with_queue(spanned: SpannedView, ready_at: Timestamp | None) -> SpannedView:
-    """Add the time in the queue before the first span, unless there is a span of it."""
+    """Add the time in the queue before the first span, unless there is already a span for it."""
     first = spanned.spans[0] if spanned.spans else None
     if ready_at is None or first is None or first.kind == "queued" or first.start is None:
         return spanned

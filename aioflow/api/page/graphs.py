@@ -1,7 +1,7 @@
 """Graphs and grids: the nodes and edges of a DAG's versions, their code, and state counts of runs.
 
-The state counts of a live run come from memory. The rows of an ended run are counted once, in
-slices, so that other readers do not wait for long; the result is cached.
+The state counts of a live run come from memory. The rows of an ended run are counted once, and the
+result is cached. They are counted in slices, so that other readers do not wait for long.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ __all__ = (
 )
 
 CODE_BYTES = 1024 * 1024
-"""Limit for all files of a version together."""
+"""Maximum total size of the files of a version."""
 
 _VERSIONS = 100
 
@@ -65,11 +65,11 @@ class Graphs:
         self._reader = reader
 
     async def graph(self, dag_id: str, version: str | None = None) -> GraphView:
-        """Return nodes, edges and groups of a version, by default the newest.
+        """Return the nodes, edges and groups of a version, by default the newest.
 
         Raises:
             UnknownDag: If there is no such DAG.
-            UnknownVersion: If it has no such version.
+            UnknownVersion: If the DAG has no such version.
         """
         wanted, spec = await self._spec(dag_id, version)
         return GraphView(
@@ -84,7 +84,7 @@ class Graphs:
 
         Raises:
             UnknownDag: If there is no such DAG.
-            UnknownVersion: If it has no such version.
+            UnknownVersion: If the DAG has no such version.
         """
         wanted, spec = await self._spec(dag_id, version)
         row = await self._reader.store.find_version(wanted)
@@ -97,7 +97,7 @@ class Graphs:
         )
 
     async def versions(self, dag_id: str) -> list[VersionView]:
-        """Return the current version of a DAG and those of its newest runs, the newest first."""
+        """Return a DAG's current version and the versions of its newest runs, newest first."""
         row = await self._reader.shown_row(dag_id)
         store = self._reader.store
         runs = {row.version: 0} | dict(await store.count_versions_of_dag(dag_id))
@@ -183,18 +183,19 @@ GRID_RUNS = 100
 """Maximum number of columns in a grid."""
 
 _ROWS_PER_SLICE = 20_000
-"""Rows counted per statement, which takes a reader's thread some milliseconds."""
+"""Number of rows counted per statement, which takes a reader's thread a few milliseconds."""
 
 _CACHED_RUNS = 1_000
 _GRID_US = 1_000_000
-"""Time limit for counting the runs of a grid. Runs that are not counted by then have no cells; the
-next request counts more of them."""
+"""Time limit for counting the runs of a grid. Runs that are not counted in time have no cells; the
+next request counts more of them.
+"""
 
 _CountsKey: TypeAlias = tuple[RunNo, Timestamp | None]
 
 
 class TaskCounts(NamedTuple):
-    """State counts and times of all instances of one task."""
+    """The state counts and times of all instances of one task."""
 
     counts: dict[str, int]
     started_at: Timestamp | None
@@ -327,7 +328,7 @@ class RunStateCounts:
         ]
 
     async def _of_rows(self, run: RunRow, layout: RunLayout) -> tuple[list[TaskCounts], bool]:
-        """Count the rows of a run. Also return whether all of its tasks have ended."""
+        """Count the rows of a run by task. Also return whether all tasks of the run have ended."""
         size = len(layout.spec.tasks)
         counts: list[dict[TaskState, int]] = [{} for _ in range(size)]
         began: list[Timestamp | None] = [None] * size

@@ -1,7 +1,8 @@
-"""The history as JSON shows it: ends, failure rates and durations by hour or day, and time lines.
+"""The history as JSON: ends, failure rates and durations by hour or day, and timelines.
 
-Each end of a run or task counts once, in the hour in which it happened. What was cleared and ended
-again counts again. Percentiles are wrong by at most 9.1 %; below one millisecond they are 0.0005.
+Each end of a run or task counts once, in the hour in which it happened. A run or task that was
+cleared and has ended again counts again. Percentiles have an error of at most 9.1 %; below one
+millisecond they are 0.0005.
 """
 
 from __future__ import annotations
@@ -61,13 +62,13 @@ __all__ = (
 Step = Literal["hour", "day"]
 
 USUAL_DAYS = 30
-"""The last days of which durations count as usual."""
+"""Number of days whose durations determine the usual duration."""
 
 _USUAL_RUNS = 10
-"""Minimum number of successful runs before a run can be slower than usual."""
+"""Minimum number of successful runs of a DAG before a run can be slower than usual."""
 
 USUAL_US = 60_000_000
-"""How long usual durations are cached. They change slowly."""
+"""How long usual durations are cached. They change only slowly."""
 
 _SLOWER = 1.5
 _LONGEST_US = 800 * DAY_US
@@ -75,7 +76,7 @@ SPANS_LIMIT = 2_000
 
 
 class Span(NamedTuple):
-    """A period of the history, and how it is divided.
+    """A period of the history, divided into hours or days.
 
     Attributes:
         zone: Days begin at midnight in this zone.
@@ -88,7 +89,7 @@ class Span(NamedTuple):
 
 
 class DurationView(msgspec.Struct, frozen=True, kw_only=True):
-    """Durations in seconds. All are ``None`` without any.
+    """Durations in seconds. All are ``None`` if there are none.
 
     Attributes:
         count: Number of durations.
@@ -105,8 +106,8 @@ class EndsView(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         ends: Number of ends by final state.
-        failure_rate: Share of failed and partial ends among all without cancelled, skipped and
-            blocked ones; ``None`` without any.
+        failure_rate: Share of failed and partial ends among these and the successful ones; ``None``
+            if there are none.
     """
 
     start: str
@@ -128,9 +129,9 @@ class PeriodView(msgspec.Struct, frozen=True, kw_only=True):
     """An hour or day in the history of a DAG or task. See ``EndsView`` for the other fields.
 
     Attributes:
-        duration: From start to end, of successes only.
-        queue: Until the start.
-        wait: How long a task was deferred until its event. Empty for a DAG.
+        duration: The time from start to end, of successes only.
+        queue: The time until the start.
+        wait: The time for which a task was deferred until its event. Empty for a DAG.
     """
 
     start: str
@@ -146,8 +147,8 @@ class DagHistoryView(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         total: The whole period.
-        slow_after_seconds: A run that takes longer is slower than usual; ``None`` with fewer than
-            10 successful runs in the last 30 days.
+        slow_after_seconds: A run that takes longer is slower than usual. ``None`` if there were
+            fewer than 10 successful runs in the last 30 days.
     """
 
     dag_id: str
@@ -172,7 +173,7 @@ class TaskStatsView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskHistoryView(msgspec.Struct, frozen=True, kw_only=True):
-    """The tasks of a DAG over a period, the longest mean duration first."""
+    """The tasks of a DAG over a period, sorted by mean duration, the longest first."""
 
     dag_id: str
     since: str = msgspec.field(name="from")
@@ -182,7 +183,7 @@ class TaskHistoryView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DagStatsView(msgspec.Struct, frozen=True, kw_only=True):
-    """The runs of a DAG over a period, in short."""
+    """A summary of the runs of a DAG over a period."""
 
     dag_id: str
     ends: dict[str, int]
@@ -202,7 +203,7 @@ class DagsStatsView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsualView(msgspec.Struct, frozen=True, kw_only=True):
-    """How long the runs of a DAG usually take.
+    """The usual duration of the runs of a DAG.
 
     Attributes:
         slow_after_seconds: A run that takes longer is slower than usual.
@@ -215,14 +216,14 @@ class UsualView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsualsView(msgspec.Struct, frozen=True, kw_only=True):
-    """The DAGs with at least 10 successful runs in the last 30 days."""
+    """The usual durations of all DAGs with at least 10 successful runs in the last 30 days."""
 
     items: list[UsualView]
     next: str | None = None
 
 
 class RunSpanView(msgspec.Struct, frozen=True, kw_only=True):
-    """A run on the time line."""
+    """A run on the timeline."""
 
     run_id: str
     dag_id: str
@@ -246,9 +247,9 @@ class RunSpansView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def slow_after_ms(durations: Counter[int]) -> float | None:
-    """Return after how long a run is slower than usual; ``None`` if too little is known.
+    """Return the duration above which a run is slower than usual; ``None`` if too little is known.
 
-    That is the 95th percentile of the successful runs, and at least one and a half times the
+    This is the 95th percentile of the successful runs, but at least one and a half times the
     median.
     """
     median, late = percentile_ms(durations, 0.5), percentile_ms(durations, 0.95)
@@ -258,7 +259,7 @@ def slow_after_ms(durations: Counter[int]) -> float | None:
 
 
 class Usual(NamedTuple):
-    """How long the successful runs of a DAG took in the last 30 days, in seconds.
+    """Durations of a DAG's successful runs in the last 30 days, in seconds.
 
     Attributes:
         slow_after: A run that takes longer is slower than usual.
@@ -269,7 +270,7 @@ class Usual(NamedTuple):
 
 
 class _Sums:
-    """Buckets of one DAG or task, added up."""
+    """The sum of the history rows of one DAG or task."""
 
     def __init__(self) -> None:
         self.buckets: dict[int, Counter[int]] = {measure: Counter() for measure in Measure}
@@ -308,7 +309,7 @@ class _Sums:
 
 
 class History:
-    """Reads of the history.
+    """Queries of the history.
 
     Args:
         clock: Source of the current time.
@@ -322,7 +323,7 @@ class History:
     def span(
         self, since: Timestamp | None, until: Timestamp | None, step: Step, zone: str | None
     ) -> Span:
-        """Return a checked period; by default the last 24 hours, or 30 days if divided in days.
+        """Return a checked period; by default the last 24 hours, or 30 days if divided into days.
 
         Raises:
             RequestError: If it is empty, is longer than 800 days, or the zone is unknown.
@@ -336,7 +337,7 @@ class History:
         return Span(hour_of(start), end, step, _zone(zone))
 
     async def runs(self, span: Span) -> RunEndsView:
-        """Return how many runs of all DAGs ended, by hour or day."""
+        """Return the number of ended runs of all DAGs, by hour or day."""
         found = await self._store.count_run_ends(span.since, span.until)
         first, last = _edges(span)
         items = await in_thread(_ends_by_period, found, span)
@@ -364,7 +365,7 @@ class History:
         return DagsStatsView(since=first, until=last, items=items)
 
     async def usual_of_dags(self) -> dict[str, Usual]:
-        """Return how long the runs of each DAG usually take, if known."""
+        """Return the usual durations of all DAGs for which they are known."""
         now = self._clock.now()
         if self._usual is not None and 0 <= now - self._usual[0] < USUAL_US:
             return self._usual[1]
@@ -378,7 +379,7 @@ class History:
         return usual
 
     async def usual(self) -> UsualsView:
-        """Return the same as a list."""
+        """Return the usual durations as a list; see ``usual_of_dags``."""
         return UsualsView(
             items=[
                 UsualView(
@@ -482,7 +483,7 @@ def _ends_by_period(found: Iterable[tuple[Timestamp, int, int]], span: Span) -> 
 
 
 def period_start(start: Timestamp, span: Span) -> Timestamp:
-    """Return the start of the hour or day to which an hour belongs."""
+    """Return the start of the hour or day that contains the hour ``start``."""
     if span.step == "hour":
         return start
     if span.zone is UTC:
@@ -493,7 +494,7 @@ def period_start(start: Timestamp, span: Span) -> Timestamp:
 
 
 def _periods(rows: Iterable[HistoryRow], span: Span) -> tuple[PeriodView, list[PeriodView]]:
-    """Return a whole period, and its parts."""
+    """Return the sums of a whole period, and those of each hour or day in it."""
     total = _Sums()
     parts: defaultdict[Timestamp, _Sums] = defaultdict(_Sums)
     period_of = cache(partial(period_start, span=span))
@@ -504,7 +505,7 @@ def _periods(rows: Iterable[HistoryRow], span: Span) -> tuple[PeriodView, list[P
 
 
 def _tasks_stats(rows: Iterable[HistoryRow]) -> list[TaskStatsView]:
-    """Return the tasks of a DAG, the slowest first."""
+    """Return the tasks of a DAG, sorted by mean duration, the longest first."""
     sums: defaultdict[str, _Sums] = defaultdict(_Sums)
     for row in rows:
         if row.task_id != OF_RUN:
@@ -554,7 +555,7 @@ def _edges(span: Span) -> tuple[str, str]:
 
 
 async def history_faults(store: Store) -> Sequence[str]:
-    """Return where the history counts fewer runs than have ended."""
+    """Return a message wherever the history counts fewer runs than have ended."""
     return [
         f"history of {dag_id}: {ended} runs ended {RunState(state).label} on {iso(day)}, "
         f"but {counted} are counted"

@@ -23,10 +23,10 @@ __all__ = ("NAMED", "AttentionView", "HomeView", "InFlightView", "by_pressure", 
 
 _SHOWN = 12
 NAMED = 3
-"""Maximum number of decisions and broken files."""
+"""Maximum number of decisions, and of broken files, in the response."""
 
 _LOOKED_AT = 200
-"""Newest unsuccessful runs of each state that are grouped by DAG."""
+"""Number of the newest unsuccessful runs, per state, that are grouped by DAG."""
 
 
 class InFlightView(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,7 +34,7 @@ class InFlightView(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         counts: Number of its tasks by state.
-        slow_after_seconds: After how long it is slower than usual, if known.
+        slow_after_seconds: The duration above which the run is slower than usual, if known.
         usual_seconds: The median duration of the DAG's runs in the last 30 days, if known.
     """
 
@@ -48,10 +48,10 @@ class AttentionView(msgspec.Struct, frozen=True, kw_only=True):
     """A DAG with runs that failed in the last 24 hours, or were partly successful.
 
     Attributes:
-        count: How many of these runs there are.
-        last: The run of these that ended last.
+        count: The number of these runs.
+        last: The last of these runs to end.
         error: The error of the task of ``last`` that failed first.
-        since: When the first of these ended.
+        since: When the first of these runs ended.
         is_recovered: Whether a run of the DAG has succeeded since.
     """
 
@@ -68,8 +68,8 @@ class HomeView(msgspec.Struct, frozen=True, kw_only=True):
     """Runs in flight, the newest first, and DAGs that need attention, the latest failure first.
 
     Attributes:
-        pools: Those with the longest queue for their size first.
-        decisions: The newest open ones, at most ``NAMED``.
+        pools: The pools, those with the longest queue relative to their size first.
+        decisions: The newest open decisions, at most ``NAMED``.
         import_errors: The first files that cannot be imported, at most ``NAMED``.
     """
 
@@ -106,7 +106,7 @@ async def home(
 
 
 def by_pressure(pools: Sequence[PoolView]) -> list[PoolView]:
-    """Return pools by how many times their slots are queued for, then by how full they are."""
+    """Return pools sorted by the ratio of queued to total slots, then by the ratio of used ones."""
 
     def pressure(pool: PoolView) -> tuple[float, float, str]:
         slots = max(pool.slots, 1)

@@ -1,4 +1,4 @@
-"""How full a pool was over time."""
+"""The use of a pool over time."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from aioflow.store import Store
 __all__ = ("MOST_HOURS", "STEP_US", "PoolUsageStepView", "PoolUsageView", "pool_usage", "steps_of")
 
 MOST_HOURS = 24
-"""For how long samples are stored."""
+"""How long samples are stored, in hours."""
 
 STEP_US = 5 * MINUTE_US
 
 
 class PoolUsageStepView(msgspec.Struct, frozen=True, kw_only=True):
-    """The fullest minute of each value in one step.
+    """The maximum of each value in the minutes of one step.
 
     Attributes:
         used: Slots in use.
@@ -36,12 +36,12 @@ class PoolUsageStepView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PoolUsageView(msgspec.Struct, frozen=True, kw_only=True):
-    """How full a pool was. In steps that are not listed, it was not used.
+    """The use of a pool over time. In steps that are not listed, the pool was not used.
 
     Attributes:
         since: Start of the first step.
-        until: Now; the last step is under way.
-        full_seconds: For how long no slot was free.
+        until: The current time. The last step has not ended.
+        full_seconds: The time for which no slot was free.
     """
 
     name: str
@@ -53,7 +53,7 @@ class PoolUsageView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def pool_usage(store: Store, clock: Clock, name: str, *, hours: int) -> PoolUsageView:
-    """Return how full a pool was in the last hours, at most ``MOST_HOURS``."""
+    """Return the use of a pool in the last ``hours`` hours, at most ``MOST_HOURS``."""
     until = clock.now()
     since = until - hours * HOUR_US
     since -= since % STEP_US
@@ -69,7 +69,7 @@ async def pool_usage(store: Store, clock: Clock, name: str, *, hours: int) -> Po
 
 
 def steps_of(found: Iterable[PoolUsageRow]) -> list[PoolUsageStepView]:
-    """Return the steps of samples that are in order."""
+    """Return the steps of samples that are sorted by time."""
     steps: dict[Timestamp, tuple[int, int, int]] = {}
     for row in found:
         start = row.start - row.start % STEP_US

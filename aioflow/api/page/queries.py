@@ -1,6 +1,6 @@
 """Queries of the web page, composed from parts that share one reader.
 
-The overview, the nodes, the pools and the next fire times of all schedules are in this module.
+This module itself has the overview, the nodes, the pools and the next fire times of all schedules.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ InPool = TypeVar("InPool", Holder, Waiter)
 
 _OVERVIEW_RUNS = 10
 _FAILURES = 100
-"""Number of the newest runs, per state, among which the last failures are looked for."""
+"""Number of the newest runs, per state, that are searched for the last failures."""
 
 
 class Overview:
@@ -93,7 +93,7 @@ class Overview:
         engine: The engine of this node.
         looking: Collects statistics of the node's memory.
         lag_seconds: Returns the recent delay of the node's event loop.
-        usual: The median waits of tasks.
+        usual: The median waiting times of tasks.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ UPCOMING_FIRE_TIMES = 500
 """Maximum number of fire times in a response."""
 
 _FIRE_TIMES_PER_DAG = 100
-"""Limit for one DAG, so that a DAG that fires every second does not crowd out others."""
+"""Limit per DAG, so that a DAG that fires every second does not crowd out the others."""
 
 
 async def upcoming_fire_times(
@@ -160,7 +160,7 @@ async def upcoming_fire_times(
 ) -> list[StartView]:
     """Return the next fire times of DAGs that are not paused, the earliest first.
 
-    For a custom timetable, only the fire time that it waits for is included.
+    For a custom timetable, only the fire time that it is waiting for is included.
     """
     known = await reader.catalogue.known()
     own = {} if reader.timetables is None else reader.timetables.expected()
@@ -194,10 +194,10 @@ def merged_fire_times(
     after: Timestamp,
     until: Timestamp,
 ) -> list[tuple[Timestamp, str]]:
-    """Return the fire times of some DAGs in a period, the earliest first; at most 500.
+    """Return the fire times of several DAGs in a period, the earliest first; at most 500.
 
     Args:
-        begins: Where each DAG begins.
+        begins: The time from which the fire times of each DAG are computed.
     """
     queue: list[tuple[Timestamp, str]] = []
     for dag_id, spec in specs.items():
@@ -231,7 +231,7 @@ def next_fire_time(spec: DagSpec, after: Timestamp) -> Timestamp | None:
 def node_view(
     row: NodeRow, engine: Engine | None, now: Timestamp, status: NodeStatus | None = None
 ) -> NodeView:
-    """Return a node as JSON shows it.
+    """Return the JSON form of a node.
 
     Args:
         engine: The engine of the responding node; ``None`` without a daemon.
@@ -265,11 +265,11 @@ def node_view(
 
 
 _AWAY_SECONDS = 10.0
-"""A node that has been silent for longer is shown as away. It decides nothing."""
+"""A node that has been silent for longer is shown as away. This has no other effect."""
 
 
 _JOINING_SECONDS = 60.0
-"""The same for a node that has not sent its first heartbeat."""
+"""The same limit for a node that has not sent its first heartbeat."""
 
 
 def _node_state(row: NodeRow, silent: float | None, status: NodeStatus | None) -> str:
@@ -286,7 +286,7 @@ def _node_state(row: NodeRow, silent: float | None, status: NodeStatus | None) -
 
 
 def _has_not_been_seen(row: NodeRow) -> bool:
-    """Return whether a standby has sent no heartbeat since it joined."""
+    """Return whether a standby has not sent a heartbeat since it joined."""
     return row.started_at is not None and (row.seen_at is None or row.seen_at <= row.started_at)
 
 
@@ -299,7 +299,7 @@ _RECENT_RUNS = 20
 
 
 class FollowedJournal(Protocol):
-    """See ``api.journal_follower.JournalFollower``, which reads through this module."""
+    """The part of ``api.journal_follower.JournalFollower`` that this module uses."""
 
     commit_no: int
     seq: int
@@ -313,11 +313,11 @@ class Reads:
         engine: ``None`` without a daemon.
         send: Sends a request to the engine.
         hosts: Returns the load of the shared hosts.
-        watched: Gets descriptions from the hosts of triggers.
+        watched: Fetches descriptions of triggers from their hosts.
 
     Attributes:
-        fires: Events since the daemon started.
-        follower: Follows the commits of the active node; ``None`` except for a standby.
+        fires: Events since the daemon was started.
+        follower: Follows the commits of the active node; ``None`` unless this node is a standby.
         lag_seconds: Returns the recent delay of the event loop; set by the web server.
         node_status: Returns the role of this node.
     """
@@ -394,7 +394,7 @@ class Reads:
 
     @property
     def position(self) -> dict[int, int]:
-        """The last commit of each node, as the live stream identifies it.
+        """The last commit of each node, as in the message ids of the live stream.
 
         Raises:
             DaemonAway: If there is no daemon.
@@ -464,13 +464,13 @@ class Reads:
         raise UnknownNode(node_no)
 
     async def import_errors(self) -> list[ImportErrorView]:
-        """Return the files that cannot be imported now."""
+        """Return the files that currently cannot be imported."""
         return import_errors(await self._reader.catalogue.known())
 
     # ── runs ────────────────────────────────────────────────────────────────────────────
 
     async def recent(self, dag_ids: Sequence[str]) -> dict[str, list[RecentRunView]]:
-        """Return the newest runs of DAGs for bar charts, the newest first."""
+        """Return the newest runs of each of some DAGs for bar charts, the newest first."""
         found = await self._reader.store.list_recent_runs(dag_ids, limit=_RECENT_RUNS)
         waiting = self._reader.waiting_runs(chain.from_iterable(found.values()))
         return {
@@ -490,7 +490,7 @@ class Reads:
     async def gantt(
         self, run_id: str, *, offset: int, limit: int, cursor: str | None = None
     ) -> Page[SpannedView]:
-        """Return how the tasks of a run spent their time."""
+        """Return the time spans of a run's tasks; see ``gantt``."""
         return await gantt(self._reader, run_id, offset=offset, limit=limit, cursor=cursor)
 
     async def upcoming(self, *, after: Timestamp, until: Timestamp) -> list[StartView]:
@@ -519,18 +519,18 @@ class Reads:
         return [_pool_view(row, used, stats.queued[row.name]) for row, used in found]
 
     async def holders(self, name: str) -> list[HolderView]:
-        """Return the tasks that occupy a pool, running ones first."""
+        """Return the tasks that occupy slots of a pool, running ones first."""
         answer = cast("list[Holder]", await self._send(ShowHolders(name=name, limit=_HOLDERS)))
         return [_holder_view(holder, task_id) for holder, task_id in await self._named(answer)]
 
     async def waiters(self, name: str) -> WaitersView:
-        """Return what waits for slots of a pool, the next one first."""
+        """Return the tasks that wait for slots of a pool, the next one first."""
         answer = cast("list[Waiter]", await self._send(ShowWaiters(name=name, limit=_HOLDERS)))
         named = await self._named(answer)
         return WaitersView(items=[_waiter_view(waiter, task_id) for waiter, task_id in named])
 
     async def _named(self, tasks: Sequence[InPool]) -> list[tuple[InPool, str]]:
-        """Return tasks with their ids. Those of runs that were deleted meanwhile are left out."""
+        """Return tasks with their task ids. Tasks of runs deleted meanwhile are left out."""
         runs = await self._reader.store.find_runs([task.run_id for task in tasks])
         versions = {run.run_id: run.version for run in runs}
         found = []
@@ -543,7 +543,7 @@ class Reads:
 
 
 def _of_daemon(part: Part | None) -> Part:
-    """Return a part that only a daemon has.
+    """Return a part that exists only in a daemon.
 
     Raises:
         DaemonAway: If there is no daemon.

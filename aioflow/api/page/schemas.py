@@ -1,4 +1,4 @@
-"""JSON schemas of the web page's data. ``api.schemas`` has the schemas for scripts."""
+"""JSON schemas of the data for the web page. The schemas for scripts are in ``api.schemas``."""
 
 from __future__ import annotations
 
@@ -48,21 +48,22 @@ __all__ = (
 
 
 class SlotView(msgspec.Struct, frozen=True, kw_only=True):
-    """Slots for one kind of task body, and how many are in use."""
+    """The slots for one kind of task body, and how many of them are in use."""
 
     all: int
     used: int
 
 
 class WaitingView(msgspec.Struct, frozen=True, kw_only=True):
-    """The waits of one task of a run: those of one task, or of all children of a mapped task.
+    """Waits of one task of a run: of a single task, or of all children of a mapped task.
 
     Attributes:
-        map_index, round, map_label: Those of the child that has waited longest.
-        count: Number of its tasks in this state.
-        since: When the longest of these waits began.
-        text: The target of their waits, as one sentence without times.
-        usual_seconds: The median of such waits of the task in the last 30 days, if known.
+        map_index, round, map_label: Identify the child that has waited longest.
+        count: The number of children, or 1, in this state.
+        since: The time at which the longest of these waits began.
+        text: The target of the waits, as one sentence without times.
+        usual_seconds: The median duration of this task's waits of this kind in the last 30 days, if
+            known.
     """
 
     run_id: str
@@ -83,14 +84,14 @@ class OverviewView(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a node.
 
     Attributes:
-        states: Number of tasks that are neither pending nor ended, by state.
+        states: Number of tasks by state, except pending and ended ones.
         slots: Slots by kind of task body: ``def`` or ``async``.
         deferred: Number of waits for triggers, by kind.
-        failed_runs: The runs that ended ``failed`` or ``partial`` last.
-        failed_24h: Number of runs among the newest 1,000 failed ones that ended within a day.
+        failed_runs: The latest runs that ended as ``failed`` or ``partial``.
+        failed_24h: Number of failed runs that ended within the last day, among the newest 1,000.
         decisions: Number of open decisions.
         fires_per_second: Average over the last minute.
-        damaged: Rows of the database that cannot be read, as far as found.
+        damaged: The unreadable rows of the database that have been found so far.
     """
 
     status: str
@@ -125,7 +126,7 @@ class TaskNodeView(msgspec.Struct, frozen=True, kw_only=True):
     """A task as a node of a graph.
 
     Attributes:
-        group: The id of the innermost group it is in; ``None`` for none.
+        group: The id of its innermost group; ``None`` if it is in no group.
         kind: ``task``, ``sensor``, ``branch``, ``until``, ``setup`` or ``teardown``.
     """
 
@@ -178,7 +179,7 @@ class GridView(msgspec.Struct, frozen=True, kw_only=True):
     """A grid of a DAG's tasks and runs.
 
     Attributes:
-        tasks: Those of the newest version first; parents before children.
+        tasks: The tasks, those of the newest version first; parents come before children.
         next: The cursor of older runs; ``None`` if there are none.
     """
 
@@ -188,7 +189,7 @@ class GridView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CodeFileView(msgspec.Struct, frozen=True, kw_only=True):
-    """A file of a version; its text is cut if all files together are too long."""
+    """A file of a version. Its text is cut if all files together are too long."""
 
     name: str
     text: str
@@ -203,7 +204,7 @@ class CodeView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VersionView(msgspec.Struct, frozen=True, kw_only=True):
-    """A version of a DAG, and how many of the DAG's newest 10,000 runs have it."""
+    """A version of a DAG, and the number of the DAG's newest 10,000 runs that use it."""
 
     version: str
     made_at: str | None
@@ -215,7 +216,7 @@ class RunTaskView(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         usual_seconds: The median duration of the task, or of its children, in the last 30 days;
-            ``None`` if too little is known, or in a run of many tasks.
+            ``None`` if too little is known, or if the run has many tasks.
     """
 
     task_id: str
@@ -230,7 +231,7 @@ class RunTaskView(msgspec.Struct, frozen=True, kw_only=True):
 class RunGraphView(msgspec.Struct, frozen=True, kw_only=True):
     """The state counts of a run's tasks, parents before children.
 
-    The graph of ``version`` has their nodes and edges.
+    The nodes and edges of the tasks are in the graph of ``version``.
     """
 
     run: RunSummary
@@ -266,10 +267,11 @@ class InputView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClearView(msgspec.Struct, frozen=True, kw_only=True):
-    """A clear of a task, after which it ran again.
+    """A clear of a task, which made the task run again.
 
     Attributes:
-        at, by: When and by whom; ``None`` if the audit has no entry about it.
+        at, by: The time of the clear, and who cleared the task; ``None`` if the audit has no entry
+            about it.
     """
 
     at: str | None
@@ -277,15 +279,15 @@ class ClearView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TryView(msgspec.Struct, frozen=True, kw_only=True):
-    """A try of a task; the last one is the current try or the final one.
+    """A try of a task. The last try in a list is the current or the final one.
 
     Attributes:
         try_number: Number of the try, counted across clears. Requests for logs use this number.
-        executor: Name of the executor whose worker ran the try; ``None`` if it ran beside the
-            daemon.
+        executor: Name of the executor whose worker ran the try; ``None`` if it ran on the daemon's
+            machine.
         host: Machine of that worker; ``None`` if it is unknown.
-        worker: Process of that worker on its machine, and its address in the engine of the
-            executor.
+        worker: The process of that worker on its machine, and the worker's address in the
+            executor's engine, such as Dask.
         worker_url: A page about the worker, such as the dashboard of Dask, while the worker is up.
         cleared: The clear before this try; ``None`` if the task was not cleared before it.
     """
@@ -332,9 +334,9 @@ class KindView(msgspec.Struct, frozen=True, kw_only=True):
     """The triggers of one kind.
 
     Attributes:
-        shared_watches: Number of watches its triggers share; ``None`` if no host has reported.
+        shared_watches: Number of watches that its triggers share; ``None`` if no host has reported.
         next_check_at: Time of the next check of any of its triggers; ``None`` if unknown.
-        fires: Number of events since the daemon started.
+        fires: Number of events since the daemon was started.
         fires_per_second: Average over the last minute.
     """
 
@@ -358,7 +360,7 @@ class HostView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgeView(msgspec.Struct, frozen=True, kw_only=True):
-    """Number of triggers by waiting time; ``upto_seconds`` is ``None`` for the last range."""
+    """Number of triggers in a range of waiting times; the last has no ``upto_seconds``."""
 
     upto_seconds: int | None
     count: int
@@ -376,7 +378,7 @@ class TriggersView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WokenView(msgspec.Struct, frozen=True, kw_only=True):
-    """A task that an event has resumed, or a run that it has started, which has no task."""
+    """A task that an event has resumed, or a run that an event has started. A run has no task."""
 
     run_id: str
     task_id: str | None
@@ -418,7 +420,7 @@ class WaiterView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WaitersView(msgspec.Struct, frozen=True, kw_only=True):
-    """What waits for slots of a pool, the next one first; at most 100 entries."""
+    """The tasks that wait for slots of a pool, the next one first; at most 100 entries."""
 
     items: list[WaiterView]
     next: str | None = None
@@ -437,11 +439,11 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     """A node.
 
     Attributes:
-        name: Its name; by default that of its host.
+        name: Its name; by default the name of its host.
         state: ``joining``, ``active``, ``standby``, ``draining``, ``drained``, ``left``, ``dead``,
-            or ``away`` for one that sends no heartbeats.
+            or ``away`` for a node that sends no heartbeats.
         silent_seconds: Time since its last sign of life; 0 for the responding node.
-        runs, triggers, slots: ``None`` except for the active node that answers.
+        runs, triggers, slots: ``None`` unless it is the active node, and has sent this response.
     """
 
     node: int
@@ -461,7 +463,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImportErrorView(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that cannot be imported: it defines no DAGs, or only those of an earlier version."""
+    """A file that cannot be imported. It defines no DAGs, or only those of an earlier version."""
 
     file: str
     reason: str
@@ -475,15 +477,16 @@ class LogLineView(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         offset: Byte offset at which it begins.
-        text: What a terminal would leave of it: text that ``\r`` overwrites is left out. Escape
+        text: The line as a terminal would show it, without text that ``\r`` overwrites. Escape
             sequences remain.
-        line: Its number, counted from 1; ``None`` if counting so far takes more than one request.
-        at: When its beginning was captured.
+        line: The number of the line, counted from 1; ``None`` if counting the lines before it takes
+            more than one request.
+        at: The time at which its beginning was captured.
         level: Level of a log record; ``None`` for other lines.
-        stream: ``stderr`` if it is known to have been written there, else ``None``.
+        stream: ``stderr`` if the line is known to have been written there, else ``None``.
         try_number: Number of the try, counted across clears.
-        is_cut: Whether it is longer than ``text``.
-        is_open: Whether its end is missing: more of it may follow.
+        is_cut: Whether the line is longer than ``text``.
+        is_open: Whether the end of the line is missing, so that more of it may follow.
     """
 
     offset: int
@@ -519,9 +522,10 @@ class RunLogLineView(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         task_id: Its task; ``@run`` for a callback of the run.
-        is_open: Whether its end is missing, which may follow as the next line of the same task.
+        is_open: Whether the end of the line is missing. The end may follow as the next line of the
+            same task.
 
-    See ``LogLineView`` for the others.
+    See ``LogLineView`` for the other attributes.
     """
 
     task_id: str
@@ -535,12 +539,12 @@ class RunLogLineView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunLogView(msgspec.Struct, frozen=True, kw_only=True):
-    """Lines of the log of a run, in the order of time.
+    """Lines of the log of a run, in chronological order.
 
     Attributes:
-        next: Cursor at which to continue; ``None`` if there is no more now.
-        resume: Cursor at which to continue later, for output that is yet to come.
-        is_first: Whether nothing comes before these lines.
+        next: Cursor at which to continue; ``None`` if there are no more lines now.
+        resume: Cursor at which to continue later, when there is more output.
+        is_first: Whether these are the first lines of the log.
         is_live: Whether more output may follow.
     """
 

@@ -1,4 +1,4 @@
-"""One task of a run in detail, and lists of tasks by state."""
+"""Details of one task of a run, and lists of tasks by state."""
 
 from __future__ import annotations
 
@@ -96,14 +96,14 @@ class TaskReader:
         tries: list[TryView],
         current: int,
     ) -> list[TryView]:
-        """Add the clears between tries, and who cleared the task.
+        """Add the clears between tries, with the time of each and who cleared the task.
 
-        After a clear, the try number of the row is not greater than that of the try before.
+        A clear is detected by a row whose try number is not greater than that of the try before.
 
         Args:
-            stored: The try numbers of the rows, which begin with 1 again after a clear.
-            tries: The tries with their numbers across clears. The current one has no row.
-            current: The try number of the current one.
+            stored: The try numbers in the rows, which start again from 1 after a clear.
+            tries: The tries, with their numbers across clears. The current try has no row.
+            current: The stored try number of the current try.
         """
         numbers = [*stored, current]
         after_clear = [at for at in range(1, len(tries)) if numbers[at] <= numbers[at - 1]]
@@ -131,7 +131,7 @@ class TaskReader:
     ) -> list[InputView]:
         """Return the results that a task takes as arguments.
 
-        For all results of a mapped task together, return only their number.
+        If a task takes all results of a mapped task, only their number is returned.
         """
         spec = layout.spec.tasks[location.task_index]
         names = {parent: layout.spec.tasks[parent].task_id for parent in spec.argument_parents}
@@ -152,7 +152,7 @@ class TaskReader:
     async def _input_items(
         self, run: RunRow, layout: RunLayout, location: TaskLocation
     ) -> dict[int, Any]:
-        """Return the items that a mapped child takes, by the task index of the producing task."""
+        """Return the items that a mapped child takes, by the index of the producing task."""
         mapped = layout.spec.tasks[location.task_index].mapped
         if mapped is None or mapped.until >= 0 or location.map_index < 0:
             return {}
@@ -183,8 +183,8 @@ class TaskReader:
     ) -> tuple[int, ResultRow | None] | None:
         """Return the length of the list that a task has produced, and its row.
 
-        The results of a mapped task's children are a list without a row. Return ``None`` for a
-        stream, and if the list does not exist (any more).
+        For a mapped task, the results of the children form the list, which has no row. Return
+        ``None`` for a stream, and if there is no such list, or no longer.
         """
         if layout.spec.tasks[task_index].streams:
             return None
@@ -231,8 +231,8 @@ class TaskReader:
         """Return a page of a run's tasks, filtered by id, by state, or by both.
 
         Args:
-            states: Tasks in any of them are returned; without one, all are.
-            offset: Number of tasks to skip, after those that the cursor skips.
+            states: Tasks in any of these states are returned; if empty, tasks in all states.
+            offset: Number of tasks to skip, in addition to those before the cursor.
         """
         reader = self._reader
         run = await reader.run(run_id)
@@ -318,7 +318,7 @@ class TaskReader:
         offset: int,
         limit: int,
     ) -> Sequence[TaskLocation]:
-        """Search all task instances, because those in ``state`` may have no row."""
+        """Return tasks in ``state`` that may have no row, by a search of all task instances."""
         found: TaskLocations = []
         looks = 0
         counts = await self._counts(run)
@@ -339,7 +339,7 @@ class TaskReader:
         return found
 
     async def _counts(self, run: RunRow) -> dict[tuple[int, TaskState], int]:
-        """Return the number of children by task index and state in a live run, as far as known."""
+        """Return the known numbers of children in a live run, by task index and state."""
         if not run.state.is_live:
             return {}
         (counted,) = await self._reader.states([run])
@@ -350,9 +350,9 @@ class TaskReader:
     async def _so_between(
         self, run: RunRow, segment: Segment, start: TaskNo, stop: TaskNo, state: TaskState
     ) -> TaskLocations:
-        """Return the instances in ``state`` with row numbers from ``start`` to ``stop``.
+        """Return the instances in ``state`` with row numbers from ``start`` to before ``stop``.
 
-        Only the engine knows which of the pending children are queued.
+        Whether a pending child is queued is known only to the engine, which is asked for the waits.
         """
         rows = await self._reader.store.list_tasks_between(start, stop, limit=PAGE)
         states = {row.task_no: row.state for row in rows}
@@ -397,7 +397,7 @@ class Segment(msgspec.Struct, frozen=True):
         return TaskLocation(self.task_index + at, -1, number)
 
     def after(self, task_index: int, map_index: int) -> Segment | None:
-        """Return the part of the segment after a location; ``None`` if there is none."""
+        """Return the part of the segment after a location; ``None`` if nothing is left."""
         if self.is_children:
             skip = map_index + 1 if task_index == self.task_index else 0
             is_past = task_index > self.task_index
@@ -439,7 +439,7 @@ def _location_after(cursor: str) -> tuple[int, int]:
 
 
 def _after(segments: Sequence[Segment], task_index: int, map_index: int) -> list[Segment]:
-    """Return the parts of segments after a location, which need not exist any more."""
+    """Return the parts of segments after a location, even if the location no longer exists."""
     parts = (one.after(task_index, map_index) for one in segments)
     return [one for one in parts if one is not None]
 
@@ -467,7 +467,7 @@ def _state(name: str) -> TaskState:
 
 
 class RanOn(msgspec.Struct, frozen=True):
-    """The remote worker of a try; without values for one beside the daemon. See ``TryView``."""
+    """The remote worker of a try. Empty if the try ran on the daemon's machine. See ``TryView``."""
 
     executor: str | None = None
     host: str | None = None
@@ -481,7 +481,7 @@ _BESIDE_THE_DAEMON = RanOn()
 def _ran_on(
     rows: Sequence[TryWorkerRow], pages: Mapping[tuple[str, WorkerLocation], str]
 ) -> dict[StartNo, RanOn]:
-    """Return the worker of each start that began in a remote one."""
+    """Return the workers of the executions that were started in a remote worker."""
     return {
         row.start_no: RanOn(
             row.executor,

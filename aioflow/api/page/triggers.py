@@ -1,6 +1,6 @@
 """Queries of the triggers page: waits by kind and age, hosts, and tasks woken by events.
 
-Events are counted by kind since the daemon started.
+Events are counted by kind since the daemon was started.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = (
 )
 
 EVENT_CLASS = "aioflow_triggers.events:EventTrigger"
-"""The trigger that waits for named events. The key of each of its fires is an event number."""
+"""The trigger that waits for named events. The key of each fire is the number of an event."""
 
 _CACHED_EVENTS = 10_000
 _CACHED_WOKEN = 100
@@ -55,7 +55,7 @@ class TriggerStats:
     """Counts the events that triggers fired, by kind of trigger (see ``kind_of``).
 
     Attributes:
-        counts: Number of events since the daemon started, by kind of trigger.
+        counts: Number of events since the daemon was started, by kind of trigger.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -65,7 +65,7 @@ class TriggerStats:
         self._woken: OrderedDict[int, list[tuple[RunNo, TaskNo]]] = OrderedDict()
 
     def committed(self, fires: Sequence[Fire]) -> None:
-        """Count the events that a durable turn accepted from triggers."""
+        """Count the events from triggers that a durable engine turn has accepted."""
         if not fires:
             return
         for fire in fires:
@@ -106,7 +106,7 @@ class TriggerStats:
         return {kind: count / _RECENT_SECONDS for kind, count in total.items()}
 
     def woken_by(self, event_no: int) -> list[tuple[RunNo, TaskNo]]:
-        """Return the tasks that a named event resumed, as far as known."""
+        """Return the tasks that a named event has resumed, as far as this is known."""
         return list(self._woken.get(event_no, ()))
 
 
@@ -115,7 +115,7 @@ _SEARCH_SECONDS = 2.0
 _NUMBERS = 10_000
 """Maximum number of triggers whose state is looked up in memory at a time."""
 _STARTERS = (EVENT_CLASS, ASSETS)
-"""Classes of DAG triggers that receive named events, identified by the events' numbers."""
+"""Classes of DAG triggers that receive named events. They identify events by number."""
 
 _STARTED = 100
 
@@ -169,7 +169,7 @@ class WaitingTriggers:
         limit: int,
         after: TriggerNo,
     ) -> list[TriggerView]:
-        """Return filtered waiting triggers by number; see ``Api.list_triggers``.
+        """Return waiting triggers that match, sorted by number; see ``Api.list_triggers``.
 
         Raises:
             RequestError: If there is no such state.
@@ -196,7 +196,7 @@ class WaitingTriggers:
         if kind is None or paths or prefixes:
             named = _Named(paths, prefixes, dag_id)
             waiting = await self._page(named, state, limit=limit, after=after)
-        # A full page ends with its last row: later triggers belong to the next page.
+        # A full page ends with its last row, so later triggers belong to the next page.
         last = waiting[-1].trigger_id if len(waiting) == limit else sys.maxsize
         known = [view for view in dag_triggers if view.trigger_id <= last]
         return sorted((*waiting, *known), key=lambda view: view.trigger_id)[:limit]
@@ -224,7 +224,7 @@ class WaitingTriggers:
     async def _rows(
         self, named: _Named, state: str | None, *, limit: int, after: TriggerNo
     ) -> tuple[Sequence[TriggerRow], TriggerNo | None]:
-        """Return the next rows, and the last number that was searched; ``None`` at the end."""
+        """Return the next rows, and the last number that was searched or ``None`` at the end."""
         store, wanted = self._reader.store, named._asdict()
         if state is None:
             rows = await store.browse_triggers(**wanted, after=after, limit=limit)
@@ -297,14 +297,14 @@ class WaitingTriggers:
 
     @property
     def _shift(self) -> int:
-        """Offset of the wall clock from the steady time that trigger rows use."""
+        """Offset of the wall clock from the steady clock, whose times are in the trigger rows."""
         memory = self._memory()
         return 0 if memory is None else memory.shift
 
     # ── events ──────────────────────────────────────────────────────────────────────────
 
     async def woken_by(self, event_no: int) -> Sequence[WokenView]:
-        """Return the tasks and runs that a named event has resumed or started, as far as known.
+        """Return the tasks that an event has resumed and the runs it has started, as far as known.
 
         Raises:
             UnknownEvent: If there is no such event.
@@ -330,7 +330,7 @@ class WaitingTriggers:
 
 
 def _classes(kind: str | None, counted: Sequence[WaitCount]) -> tuple[Sequence[str], Sequence[str]]:
-    """Return the class paths of a kind, or their prefixes if it is a kind of the catalogue."""
+    """Return the class paths of a kind, or prefixes of them for a kind of the catalogue."""
     if kind is None:
         return (), ()
     prefixes = [f"{module}:" for module, name in KINDS.items() if name == kind]

@@ -1,4 +1,4 @@
-"""How long tasks usually take, are queued and wait: medians of the last 30 days."""
+"""Usual durations, queue times and wait times of tasks: medians of the last 30 days."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ TaskKey: TypeAlias = tuple[str, str]
 Medians: TypeAlias = Mapping[Measure, float]
 
 _LEAST = 3
-"""Minimum number of durations before their median counts as usual."""
+"""Minimum number of durations from which a median is computed."""
 
 _CACHED = 2_000
 _MOST = 60
-"""Maximum number of tasks that are looked up at a time; none are if there are more."""
+"""Maximum number of tasks that are looked up at a time. If there are more, none is looked up."""
 
 _MEASURES = {
     TaskState.DEFERRED: Measure.WAIT,
@@ -48,7 +48,7 @@ class UsualTimes:
         self._cache: OrderedDict[TaskKey, tuple[Timestamp, Medians]] = OrderedDict()
 
     async def of_tasks(self, wanted: Collection[TaskKey]) -> Mapping[TaskKey, Medians]:
-        """Return the medians of each task in seconds, with one read of the database.
+        """Return the medians of each task in seconds. Takes a single read of the database.
 
         A measure with fewer than three durations is left out.
         """

@@ -1,1 +1,1 @@
-"""Why a task waits: the root cause, sentences for it, and the longest waits."""
+"""Explanations of waits: the root cause of a wait, sentences about it, and the longest waits."""

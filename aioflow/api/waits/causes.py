@@ -1,7 +1,7 @@
-"""Causes of waits: follow a waiting task through its upstream tasks to the root cause.
+"""Causes of waits, found by following a waiting task through its upstream tasks to the root cause.
 
-If a task waits for a task of the previous run, the chain continues in that run. If a task has
-ended badly, the chain leads to the upstream tasks that failed, and to their errors.
+If a task waits for a task of the previous run, the chain continues in that run. If a task has ended
+badly, the chain leads to the upstream tasks that failed, and to their errors.
 
 The engine is asked what each task waits for, with a short timeout.
 """
@@ -62,19 +62,19 @@ __all__ = (
 )
 
 CHAIN_LIMIT = 100
-"""Maximum number of links in one response. For more, request the chain of one of the links."""
+"""Maximum number of links in one response. Further links are found by requesting a link's chain."""
 
 _CHILDREN_SHOWN = 3
-"""Number of children of a mapped task shown if the engine does not group them by cause."""
+"""Number of a mapped task's children that are shown if the engine does not group them by cause."""
 
 _CAUSES_SHOWN = 10
-"""Number of the most frequent causes that are shown for the children of one mapped task."""
+"""Number of causes that are shown for the children of one mapped task, the most frequent ones."""
 
 _FAILED_SAMPLED = 100
 """Maximum number of children whose errors are read, per state."""
 
 _EXPLAINED_AT_ONCE = 200
-"""Maximum number of tasks in one request to the engine, so that its loop is not held up."""
+"""Maximum number of tasks in one request to the engine, so that the engine loop is not blocked."""
 
 _AWAITED_RUNS = 10
 """Maximum number of awaited runs whose progress is read for one response."""
@@ -93,16 +93,16 @@ Explained: TypeAlias = Mapping[tuple[int, int], Wait | None]
 
 
 class ViewOfRun(msgspec.Struct, frozen=True):
-    """Access to the rows of one run, and to what the engine knows about it.
+    """Access to the rows of one run, and to the engine's knowledge about the run.
 
     Attributes:
-        count: Counts its tasks by state, see ``Api.states``; called at most once, if needed.
-        explain: Asks the engine what tasks of the run wait for; called once per level.
+        count: Counts the tasks of the run by state, see ``Api.states``. Called at most once.
+        explain: Asks the engine what tasks of the run wait for. Called once per level.
         children: Asks the engine why the children of a mapped task, given by its index, wait.
-            Returns ``None`` if the engine does not say.
+            Returns ``None`` if the engine does not respond.
         shares: Asks the engine which runs use a pool, given by its name.
-        awaited: Returns the state of a run by its id, with the numbers of its ended and of all
-            tasks; ``None`` if it was deleted.
+        awaited: Returns the state of a run by its id, with the number of its ended tasks and of all
+            its tasks; ``None`` if the run was deleted.
     """
 
     run: RunRow
@@ -125,7 +125,7 @@ class _Link(NamedTuple):
 
 
 class _Met:
-    """The tasks that a chain has visited, in all of its runs.
+    """The tasks that a chain has visited, across all of its runs.
 
     Attributes:
         left_out: Number of links omitted because of a limit.
@@ -136,7 +136,7 @@ class _Met:
         self.left_out = 0
 
     def take(self, locations: Iterable[TaskLocation]) -> list[TaskLocation]:
-        """Mark unvisited tasks as visited and return them, as far as the limit allows."""
+        """Mark tasks as visited, up to the limit. Return those that had not been visited."""
         fresh = [location for location in locations if location not in self.locations]
         capacity = max(CHAIN_LIMIT - len(self.locations), 0)
         self.left_out += max(len(fresh) - capacity, 0)
@@ -145,7 +145,7 @@ class _Met:
 
 
 class Chain:
-    """Walks from waiting tasks to what they wait for, and visits each task once.
+    """Follows waiting tasks to the tasks that they wait for. Visits each task once.
 
     Args:
         behind: Finds tasks of previous runs.
@@ -175,10 +175,10 @@ class Chain:
         return await self._walk(self._met.take([location]), 0), self._met.left_out
 
     async def of_run(self) -> tuple[list[CauseView], int]:
-        """Return the root causes of a run's wait: its unfinished tasks, those that wait first.
+        """Return the root causes of a run's wait: its unfinished tasks, waiting ones first.
 
-        Otherwise they are in the order of the DAG, upstream tasks first. Tasks that only wait for
-        upstream tasks are omitted. For a failed run, return its failed tasks.
+        Apart from that, they are in the order of the DAG, upstream tasks first. Tasks that only
+        wait for upstream tasks are omitted. For a failed run, return its failed tasks.
         """
         if self._run.state in _FAILED_RUNS:
             return await self._of_failed_run()
@@ -194,7 +194,7 @@ class Chain:
         return found + active, self._met.left_out
 
     async def _roots(self) -> list[TaskLocation]:
-        """Return unfinished tasks that do not only wait for upstream tasks.
+        """Return unfinished tasks, except those that only wait for upstream tasks.
 
         The search ends at the limit of links. The tasks beyond it are counted as omitted.
         """
@@ -226,7 +226,7 @@ class Chain:
             self._rows |= {row.task_no: row for row in found}
 
     async def _of_failed_run(self) -> tuple[list[CauseView], int]:
-        """Return the failed tasks; if there are none, the cancelled ones."""
+        """Return the failed tasks of a failed run; if there are none, the cancelled ones."""
         counts = await self._states()
         for states in ((TaskState.FAILED,), (TaskState.CANCELLED,)):
             locations: list[TaskLocation] = []
@@ -239,7 +239,7 @@ class Chain:
         return [], 0
 
     async def _walk(self, locations: Sequence[TaskLocation], depth: int) -> list[CauseView]:
-        """Visit the tasks level by level, then list each one after the task that waits for it."""
+        """Visit the tasks level by level. Return each task after the task that waits for it."""
         below: dict[TaskLocation, list[TaskLocation]] = {}
         causes: dict[TaskLocation, CauseView] = {}
         level = deque(_Link(depth, location) for location in locations)
@@ -269,7 +269,7 @@ class Chain:
         return await Chain(view, self._behind, self._met).enter(location, link.depth + 1)
 
     async def enter(self, location: TaskLocation, depth: int) -> list[CauseView]:
-        """Continue a chain of another run at a task of this run; empty if the task has ended."""
+        """Continue a chain from another run at a task of this run; empty if the task has ended."""
         if not (await self._state(location)).is_live:
             return []
         return await self._walk(self._met.take([location]), depth)
@@ -290,7 +290,7 @@ class Chain:
         return self._met.take(found)
 
     async def _failed_upstream(self, location: TaskLocation, state: str) -> list[TaskLocation]:
-        """Return what made a task end badly: upstream tasks, or children of the mapped task."""
+        """Return the tasks because of which a task ended badly: upstream tasks, or its children."""
         task_index = location.task_index
         if location.map_index < 0 and self._layout.is_expanded(task_index):
             return await self._failing(task_index, _BAD)
@@ -308,7 +308,7 @@ class Chain:
         return found
 
     async def _failing(self, task_index: int, states: Sequence[TaskState]) -> list[TaskLocation]:
-        """Return a task if it ended in one of ``states``; for a mapped task, some such children."""
+        """Return a task, or some children of a mapped task, if they ended in one of ``states``."""
         counts = {state: count for at, state, count in await self._states() if at == task_index}
         if not self._layout.is_expanded(task_index):
             is_one = any(counts.get(state) for state in states)
@@ -331,7 +331,7 @@ class Chain:
         return found
 
     def _alike(self, rows: Sequence[TaskRow]) -> list[TaskLocation]:
-        """Return examples of each kind of error: all children with it if they are few, else one."""
+        """Return examples of each kind of error: one task, or all of them if there are few."""
         alike: dict[object, list[TaskLocation]] = {}
         for row in rows:
             failure = row.failure
@@ -370,7 +370,7 @@ class Chain:
         self._labels |= await self._store.find_labels(children)
 
     async def _shares_of(self, wait: Wait | None) -> Sequence[ShareView]:
-        """Return the runs that use the pool that is waited for."""
+        """Return the runs that use the pool that a task waits for."""
         if wait is None or wait.pool is None:
             return ()
         if wait.pool not in self._shares:
@@ -378,7 +378,7 @@ class Chain:
         return self._shares[wait.pool]
 
     async def _with_progress(self, wait: Wait | None) -> Wait | None:
-        """Add the state and progress of an awaited run, up to a number of runs."""
+        """Add the state and progress of an awaited run, for a limited number of such runs."""
         if not isinstance(wait, PolledWait):
             return wait
         target = wait.target
@@ -412,7 +412,8 @@ class Chain:
         )
         error = error_view(row.failure) if row is not None and state in _BAD else None
         shown = shown_state(state, self._run.state, wait)
-        # A running task that waits for the database only means that the engine did not respond.
+        # Omits a running task's wait for the database: it only means that the engine did not
+        # respond.
         view = wait_view(wait, shown)
         return CauseView(
             depth=link.depth,
@@ -440,7 +441,7 @@ class Chain:
         )
 
     async def _place(self, link: _Link, row: TaskRow | None) -> str:
-        """Return where the task runs that a person asked about; empty for other tasks."""
+        """Return where the requested task is running; empty for other tasks in the chain."""
         if link.depth or row is None or row.state is not TaskState.RUNNING:
             return ""
         if self._stand_for.get(link.location, 1) > 1 or len(self._met.locations) > 1:
@@ -525,9 +526,9 @@ class Chain:
     def _named(
         self, task_index: int, causes: Sequence[ChildrenCause], left: int
     ) -> list[TaskLocation]:
-        """Return examples of each cause: all children with it if they are few, otherwise one.
+        """Return examples for each cause: one of its children, or all of them if there are few.
 
-        Causes of children that wait come before those of children that are being worked on.
+        Causes of waiting children come before causes of children that are being worked on.
         """
         found: list[TaskLocation] = []
         first = self._layout.task_no(task_index, 0) or 0
@@ -543,7 +544,7 @@ class Chain:
         return found
 
     async def _maker_of(self, task_index: int) -> list[TaskLocation]:
-        """Return the task that may still add children to a task whose children have all ended."""
+        """Return the task that may still add children to a task whose children have ended."""
         mapped = self._layout.spec.tasks[task_index].mapped
         if mapped is not None and mapped.until not in {-1, task_index}:
             return await self._unfinished(mapped.until)
@@ -563,7 +564,7 @@ class Chain:
 
 
 def _first_and_root(causes: Sequence[CauseView]) -> Sequence[CauseView]:
-    """Return the first cause of a chain, and the first one that waits for no upstream task."""
+    """Return the first cause of a chain, and the next one that waits for no upstream task."""
     waits = (
         cause
         for cause in causes[1:]
@@ -589,12 +590,12 @@ def _is_live(row: TaskRow | None) -> bool:
 
 
 _EXPLAIN_SECONDS = 0.5
-"""Timeout for the engine's answer. After it, the state is read from rows, not from memory."""
+"""Timeout for the engine's answer. After that, the state is read from rows instead of memory."""
 
 _TAKEN_OVER = Wait(
     kind=WaitKind.HOST, detail="no node is active: a standby takes its DAG over within seconds"
 )
-"""The wait of all tasks of a run that a standby cannot ask the active node about."""
+"""The wait reported for all tasks of a run while a standby has no active node to ask."""
 
 _STATES = {state.label: state for state in TaskState}
 _MAY_BE_A_CYCLE = frozenset({WaitKind.TRIGGER, WaitKind.INTERVAL})
@@ -632,8 +633,8 @@ class Explaining(Actions):
     async def states(self, runs: Sequence[RunRow]) -> list[Counted]:
         """Return ``(task_index, state, count)`` of each run's tasks.
 
-        Live runs, whose rows may number a million, are counted in memory with a single request. If
-        a run has ended, or the engine does not answer in time, its rows are counted.
+        Live runs, which may have a million rows, are counted in memory with a single request. If a
+        run has ended, or the engine does not answer in time, its rows are counted instead.
         """
         task = tuple(run.run_id for run in runs if run.state.is_live)
         known: Mapping[str, Counted] = {}
@@ -643,7 +644,7 @@ class Explaining(Actions):
         return [known.get(run.run_id) or await self._count(run) for run in runs]
 
     def waiting_runs(self, rows: Iterable[RunRow]) -> AbstractSet[RunNo]:
-        """Return the numbers of the runs that only wait, as the memory of this node has them."""
+        """Return the numbers of the runs that only wait, according to the memory of this node."""
         if self._engine is None:
             return frozenset()
         live = (row.run_no for row in rows if row.state is RunState.RUNNING)
@@ -678,7 +679,7 @@ class Explaining(Actions):
         return Wait(kind=WaitKind.DATABASE, detail=detail)
 
     def _with_cycle(self, run: RunRow, location: tuple[int, int], wait: Wait | None) -> Wait | None:
-        """Add the cycle to a wait's detail if the awaited run in turn waits for this run."""
+        """Add the cycle to the detail of a wait if the awaited run itself waits for this run."""
         if self._cycle is None or wait is None or wait.kind not in _MAY_BE_A_CYCLE:
             return wait
         cycle = self._cycle(run.run_no, *location)
@@ -713,7 +714,7 @@ class Explaining(Actions):
         )
 
     async def _with_usual(self, dag_id: str, causes: Sequence[CauseView]) -> list[CauseView]:
-        """Add how long such waits usually take. All runs of a chain are of the same DAG."""
+        """Add the usual durations of such waits. All runs of a chain are of the same DAG."""
         waiting = {(dag_id, cause.task_id) for cause in causes if cause.waiting_on is not None}
         usual = await self.reads.usual.of_tasks(waiting)
         return [
@@ -743,7 +744,7 @@ class Explaining(Actions):
         )
 
     async def _shares(self, pool: str) -> Sequence[ShareView]:
-        """Return the runs that use a pool; none if the engine does not say."""
+        """Return the runs that use a pool; none if the engine does not respond."""
         if self._engine is None:
             return ()
         answer: object = None
@@ -753,7 +754,7 @@ class Explaining(Actions):
         return [ShareView(run_id=one.run_id, dag_id=one.dag_id, slots=one.slots) for one in shares]
 
     async def _awaited(self, run_id: str) -> tuple[str, int, int] | None:
-        """Return the state of a run, and the numbers of its ended and of all tasks."""
+        """Return the state of a run, the number of its ended tasks, and that of all its tasks."""
         run = await self.store.find_run(run_id)
         if run is None:
             return None
@@ -765,7 +766,7 @@ class Explaining(Actions):
     async def _children_causes(
         self, run: RunRow, task_index: int
     ) -> Sequence[ChildrenCause] | None:
-        """Return why the children of a mapped task wait; ``None`` if the engine does not say."""
+        """Return why a mapped task's children wait; ``None`` if the engine does not respond."""
         if self._engine is None or not run.state.is_live:
             return None
         answer: object = None

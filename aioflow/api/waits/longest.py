@@ -1,6 +1,6 @@
-"""The longest waits, grouped by task, and the last failures: for the overview.
+"""The longest waits, grouped by task, and the last failures, for the overview.
 
-A fan-out with thousands of waiting children is one entry, so it does not hide the other waits.
+A mapped task with thousands of waiting children is a single entry, so it does not hide other waits.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from aioflow.store import Store
 __all__ = ("LongestWaits", "newest_failures")
 
 _GROUPS = 10
-"""Maximum number of tasks that are shown, and of queries that find them."""
+"""Maximum number of tasks that are shown, and of the queries that search for them."""
 
 _ROWS = 100
-"""Number of triggers that one query reads."""
+"""Number of triggers that are read by one query."""
 
 _FRESH_US = 1_000_000
 _RESTS = 50
-"""The triggers found are cached for this multiple of the time that finding them took."""
+"""The triggers that were found are cached for this multiple of the time that the search took."""
 
 
 class _Oldest(NamedTuple):
@@ -46,15 +46,15 @@ class _Oldest(NamedTuple):
 
     @property
     def key(self) -> TaskKey:
-        """The ids of its DAG and task."""
+        """The ids of the DAG and the task."""
         return self.run.dag_id, self.layout.spec.tasks[self.location.task_index].task_id
 
 
 class LongestWaits:
-    """Finds the longest waits: those of deferred and queued tasks, and of polling sensors.
+    """Finds the longest waits of deferred tasks, queued tasks and polling sensors.
 
-    The deferred ones are read with at most ``_GROUPS`` queries. Each leaves out the tasks that are
-    known by then.
+    Deferred tasks are read with at most ``_GROUPS`` queries. Each query leaves out the tasks that
+    have already been found.
     """
 
     def __init__(self, reader: RunReader, clock: Clock, usual: UsualTimes) -> None:
@@ -65,11 +65,11 @@ class LongestWaits:
         self._good_until_us = -1
 
     async def find(self, stats: MemoryStats, shift: int) -> list[WaitingView]:
-        """Return the tasks that have waited longest, each once.
+        """Return the tasks that have waited longest, without duplicates.
 
         Args:
             stats: Statistics with the oldest queued tasks and polling sensors.
-            shift: Offset of the wall clock from the steady time that trigger rows use.
+            shift: Offset of the wall clock from the steady clock, whose times are in trigger rows.
         """
         if self._clock.monotonic_us() > self._good_until_us:
             began = self._clock.monotonic_us()
@@ -192,7 +192,7 @@ def _view(
 
 
 async def newest_failures(store: Store, *, per_state: int) -> list[RunRow]:
-    """Return the newest runs that are ``failed`` or ``partial``, the one that ended last first.
+    """Return the newest ``failed`` or ``partial`` runs, the one that ended last first.
 
     Args:
         per_state: Maximum number of runs in each of the two states.

@@ -1,7 +1,7 @@
 """Sentences about waits, shared by the web page and the command line.
 
-A sentence names who waits and for what. It contains no times, because each reader shows these in
-their own time zone, and ages that grow.
+A sentence states who waits, and for what. It contains neither times, because each reader wants them
+in their own time zone, nor ages, because these keep growing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = (
 )
 
 _SHARES_NAMED = 3
-"""Number of runs that a sentence names as holders of a pool; further ones are counted."""
+"""Number of runs that a sentence names as users of a pool. Further runs are only counted."""
 
 _MESSAGE_LENGTH = 200
 """Maximum number of characters of an error in a sentence."""
@@ -37,14 +37,14 @@ _FIRST_SENTENCE = re.compile(r".+?(?:[.?!](?= |$)|$)")
 
 
 class Waiter(msgspec.Struct, frozen=True, kw_only=True):
-    """Who waits: one task, or several children of one mapped task.
+    """The subject of a sentence: one waiting task, or several children of one mapped task.
 
     Attributes:
-        name: The task with its child, such as ``score[customer 0]``.
-        task_id: The task alone.
+        name: The name of the task and its child, such as ``score[customer 0]``.
+        task_id: The id of the task alone.
         count: Number of children; 1 for a single task.
-        width: Number of all children of the mapped task; ``None`` if it is none.
-        doc: The docstring of the task: what a sensor waits for.
+        width: Number of all children of the mapped task; ``None`` if the task is not mapped.
+        doc: The docstring of the task, which says what a sensor waits for.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Waiter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def task_name(task_id: str, map_index: int, round_number: int, label: str | None) -> str:
-    """Return the name of a task with its child, by its label if it has one, and its round."""
+    """Return the name of a task with its child, shown by label or else by index, and its round."""
     child = "" if map_index < 0 else f"[{map_index if label is None else label}]"
     return f"{task_id}{child}" + (f" round {round_number}" if round_number else "")
 
@@ -77,7 +77,7 @@ def _pool(wait: Wait, shares: Sequence[ShareView]) -> str:
         return f"for a slot: {wait.detail}" if wait.detail else "for a slot"
     prefix = f"pool {wait.pool}: "
     usage = wait.detail.removeprefix(prefix)
-    if not wait.detail.startswith(prefix):  # it needs more slots than the pool has
+    if not wait.detail.startswith(prefix):  # the task needs more slots than the pool has
         return f"for pool {wait.pool}: {usage}"
     return f"for pool {wait.pool}: {usage}{_held_by(shares)}"
 
@@ -102,7 +102,7 @@ def _trigger(wait: Wait, shares: Sequence[ShareView]) -> str:
     if target is not None and target.name in HOSTLESS and target.type == "time":
         return f"for {label}" if label else "for its sleep to end"
     if label and isinstance(wait, PolledWait) and wait.fires_at is not None:
-        return f"for {label}"  # a length would be mistaken for what remains of it
+        return f"for {label}"  # a duration would be mistaken for the remaining time
     detail = wait.detail.removeprefix("for ") or "its trigger"
     if target is not None and target.type == "run" and target.all:
         done = 100 * (target.used or 0) // target.all
@@ -111,7 +111,7 @@ def _trigger(wait: Wait, shares: Sequence[ShareView]) -> str:
 
 
 def _triggers(wait: Wait) -> str:
-    """Return what several children wait for: each has a trigger of its own, like this one."""
+    """Return what several children wait for. Each has its own trigger; this is an example."""
     label = wait.label if isinstance(wait, PolledWait) else None
     detail = wait.detail.removeprefix("for ")
     if detail in HOSTLESS or not detail:
@@ -120,7 +120,7 @@ def _triggers(wait: Wait) -> str:
 
 
 def _condition(who: Waiter) -> str:
-    """Return the condition of a sensor: by the first sentence of its docstring, if it has one."""
+    """Return the condition of a sensor: the first sentence of its docstring, if it has one."""
     whose = "their" if who.count > 1 else "its"
     first = _FIRST_SENTENCE.match(" ".join(who.doc.split()))
     if first is None:
@@ -194,10 +194,10 @@ def cause_sentence(
     error: ErrorView | None = None,
     place: str = "",
 ) -> str:
-    """Return one sentence without a full stop: who waits for what, or why it failed.
+    """Return one sentence without a full stop. It states who waits for what, or why a task failed.
 
     Args:
-        shares: The runs that use the pool that is waited for, the largest share first.
+        shares: The runs that use the pool for which the task waits, the largest share first.
         place: Where a running task runs, such as ``on node 1``.
     """
     is_many = who.count > 1
@@ -223,19 +223,19 @@ def cause_sentence(
 
 
 def is_active(state: TaskState, wait: Wait | None) -> bool:
-    """Return whether a task is being worked on, so that nothing has to happen for it first."""
+    """Return whether a task is being worked on, rather than waiting for something."""
     return wait is None and state.is_live
 
 
 def chain_sentence(
     run_id: str, state: str, sentences: Sequence[str], *, more: int = 0, is_task: bool = False
 ) -> str:
-    """Return the answer to why a run or task waits: the first cause, and how many there are.
+    """Return why a run or task waits: the first cause, and the number of causes.
 
     Args:
         sentences: The sentences of the causes, the most important one first.
         more: Number of causes that were omitted.
-        is_task: Whether the causes form one chain, so that the last one is the root.
+        is_task: Whether the causes form a single chain, the last of which is the root cause.
     """
     if not sentences:
         return f"{run_id} is {state}; it waits for nothing"
@@ -248,10 +248,10 @@ def chain_sentence(
 
 
 def actions(state: TaskState, wait: Wait | None) -> list[str]:
-    """Return what a person may do about it, the most specific action first.
+    """Return what a user can do about a wait, the most specific action first.
 
-    ``fire`` sends the event, ``set_pool`` changes the slots of the pool, ``resume`` the paused DAG,
-    ``clear`` and ``mark`` concern the task.
+    ``fire`` sends the event, ``set_pool`` changes the slots of the pool, ``resume`` resumes the
+    paused DAG, ``clear`` and ``mark`` apply to the task.
     """
     if wait is None:
         return [] if state.is_live or state is TaskState.SUCCESS else ["clear", "mark"]

@@ -1,1 +1,1 @@
-"""Servers that user code connects to: types of connections, and what is sent to them."""
+"""Servers that user code connects to: connection types, and the sending of messages."""

@@ -1,4 +1,4 @@
-"""Types of connections: the fields of their forms, and tests that open a connection.
+"""Connection types: the fields of their forms, and tests that open a connection.
 
 A type is found through the entry-point group ``aioflow.connections``. Its code runs in a child
 process, like all code of plug-ins.
@@ -20,7 +20,7 @@ __all__ = ("ConnectionField", "ConnectionType", "FieldKind", "Generic", "Smtp")
 FieldKind: TypeAlias = Literal["text", "number", "secret", "choice"]
 
 _TEST_SECONDS = 8.0
-"""Time limit of the tests here, shorter than that of the process."""
+"""Time limit of the built-in tests, shorter than the time limit of the process that runs them."""
 
 
 class ConnectionField(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,7 +28,7 @@ class ConnectionField(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: An attribute of ``Connection``, or ``extra.NAME``.
-        kind: A ``secret`` is typed without being shown.
+        kind: The form does not show the text of a ``secret``.
         choices: The values of a ``choice``; the first one is the default.
         hint: A short text in the empty field, such as its default.
     """
@@ -42,12 +42,12 @@ class ConnectionField(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConnectionType(ABC):
-    """A type of connections. A subclass is named by an entry point of ``aioflow.connections``.
+    """A connection type. An entry point of ``aioflow.connections`` names a subclass.
 
     Attributes:
-        label: The name that people read.
+        label: The display name.
         schemes: The values of ``conn_type`` of this type; the first one is the default.
-        fields: The fields of the form. The form has a choice of ``schemes`` besides.
+        fields: The fields of the form. In addition, the form offers a choice of ``schemes``.
     """
 
     label: ClassVar[str]
@@ -56,9 +56,9 @@ class ConnectionType(ABC):
 
     @abstractmethod
     def test(self, connection: Connection) -> str | Awaitable[str]:
-        """Open the connection, change nothing, and return what answered in a few words.
+        """Open the connection without changing anything. Return a few words about what answered.
 
-        It may be ``async def``. After 10 s its process is killed.
+        May be an ``async def``. After 10 s its process is killed.
 
         Raises:
             Exception: If the connection cannot be used. The message is shown, with secrets masked.
@@ -71,7 +71,7 @@ _PASSWORD = ConnectionField(name="password", label="Password", kind="secret")
 
 
 class Generic(ConnectionType):
-    """Any other server. The test opens a TCP connection to its port, and sends nothing."""
+    """Any other server. The test opens a TCP connection to its port and sends nothing."""
 
     label = "Other server"
     schemes = ()
@@ -94,7 +94,7 @@ class Generic(ConnectionType):
 
 
 class Smtp(ConnectionType):
-    """A server that sends mail. The test logs in, and sends nothing."""
+    """A mail server. The test logs in and sends nothing."""
 
     label = "Mail server (SMTP)"
     schemes = ("smtp", "smtps")

@@ -1,4 +1,4 @@
-"""Sends webhooks and e-mails. Imported on first use, because its imports are slow."""
+"""The sending of webhooks and e-mails. Imported on first use, because its imports are slow."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def post(
 
 
 def signature(key: str, body: bytes, signing_secret: str) -> dict[str, str]:
-    """Return the headers of Standard Webhooks; empty if there is no secret."""
+    """Return the headers of Standard Webhooks. There are none without a secret."""
     if not signing_secret:
         return {}
     at = str(int(time.time()))
@@ -106,7 +106,7 @@ def _shown(url: str) -> str:
 
 
 def _key_of(text: str) -> bytes:
-    """Return the signing key: the text itself, or, after ``whsec_``, its base64-decoded rest."""
+    """Return the signing key: the text itself, or the decoded base64 text after ``whsec_``."""
     head, _, rest = text.partition("_")
     if head == "whsec":
         try:
@@ -192,7 +192,7 @@ def _send(
 
 @contextlib.contextmanager
 def open_smtp(server: Connection, timeout_seconds: float) -> Iterator[smtplib.SMTP]:
-    """Connect and log in, with TLS as the connection says. Blocks.
+    """Connect and log in, with TLS as configured in the connection. Blocks.
 
     Raises:
         OSError: If there is no connection, or it is not secure.
@@ -229,7 +229,7 @@ def _log_in(smtp: smtplib.SMTP, server: Connection) -> None:
     if (server.login + server.password).isascii():
         smtp.login(server.login, server.password)
         return
-    # smtplib encodes credentials as ASCII only.
+    # Needed because smtplib itself encodes credentials as ASCII only.
     if "PLAIN" not in smtp.esmtp_features.get("auth", "").upper().split():
         raise smtplib.SMTPNotSupportedError("it takes no login that is not ASCII (AUTH PLAIN)")
     said = base64.b64encode(f"\0{server.login}\0{server.password}".encode()).decode()

@@ -1,1 +1,1 @@
-"""``aioflow demo --failover``: two daemons on one database, and faults of the active one."""
+"""``aioflow demo --failover``: two daemons on one database, and faults in the active one."""

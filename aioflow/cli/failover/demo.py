@@ -1,7 +1,7 @@
-"""The failover demo: runs waits and settlements under faults, and checks that none is lost.
+"""The failover demo: runs waits and settlements under faults, and checks that no task is lost.
 
 Every few seconds the active daemon is killed, frozen or cut off from the database. Meanwhile the
-ledger is compared with the records of the database. In the end every task must have succeeded.
+ledger is compared with the records in the database. At the end, every task must have succeeded.
 """
 
 from __future__ import annotations
@@ -80,14 +80,14 @@ def run_failover(arguments: argparse.Namespace) -> int:
 
 
 def _folder(stack: ExitStack) -> Path:
-    """Make a folder that is removed at the end. Its path is short, as sockets lie below."""
+    """Create a folder that is removed at the end. Its path is short, as it contains sockets."""
     parent = tempfile.gettempdir()
     if len(parent) > _LONGEST_FOLDER:
         parent = "/tmp"  # noqa: S108 - mkdtemp makes the name
     folder = Path(tempfile.mkdtemp(prefix="aioflow-failover-", dir=parent))
     stack.callback(shutil.rmtree, folder, ignore_errors=True)
     if os.geteuid() == 0:
-        folder.chmod(0o711)  # the user of the server has to pass
+        folder.chmod(0o711)  # the server's user has to pass through this folder
     return folder
 
 
@@ -103,8 +103,8 @@ class _Settlement(msgspec.Struct):
     """A settlement of one day.
 
     Attributes:
-        expected: The total that the generator of its file has computed.
-        has_ended: Its run has ended, and its total was compared.
+        expected: The total that the generator of the input file has computed.
+        has_ended: Whether the run has ended and its total was compared.
     """
 
     run_id: str
@@ -118,7 +118,7 @@ class _Demo:
     """Runs the demo.
 
     Args:
-        url: The database, without a proxy.
+        url: The URL of the database, without a proxy in between.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class _Demo:
         """Start the daemons one after the other.
 
         Raises:
-            SettingsError: If one does not start.
+            SettingsError: If a daemon does not start.
         """
         for node in self._nodes:
             node.launch()
@@ -203,7 +203,7 @@ class _Demo:
         self._display.tell(f"{self._waits:,} waits begin, which use no slot.")
 
     async def _keep_settling(self) -> None:
-        """Settle one day after the other, as long as faults are injected."""
+        """Settle one day after another, as long as faults are injected."""
         while self._elapsed() < self._seconds:
             await self._settle()
             while not self._settlements[-1].has_ended:
@@ -227,7 +227,7 @@ class _Demo:
         self._settlements.append(settlement)
 
     async def _start_run(self, dag_id: str, run_id: str, conf: dict[str, object]) -> None:
-        """Start a run at any node, and retry at the other one until it is certain."""
+        """Start a run at any node. Retry at the other node until it is certain to exist."""
         while True:
             for node in self._nodes:
                 if await node.start_run(dag_id, run_id, conf):
@@ -237,7 +237,7 @@ class _Demo:
     # ── the faults ──────────────────────────────────────────────────────────────────────
 
     async def _keep_injecting(self, store: Store) -> None:
-        """Inject faults into the active node until the time is over, at least one."""
+        """Inject faults into the active node, at least one, until the time is up."""
         faults: list[str] = []
         while True:
             await self._clock.sleep(self._chance.uniform(*_PAUSE_SECONDS))
@@ -262,7 +262,7 @@ class _Demo:
         self._faulty_node = None
 
     async def _wait_for_both(self, store: Store) -> tuple[DemoNode, DemoNode]:
-        """Wait until one node is active and the other is ready to take over; return both."""
+        """Wait until one node is active and the other is ready to take over. Return both."""
         while True:
             name = await self._find_active(store)
             active = next((node for node in self._nodes if node.name == name), None)
@@ -279,7 +279,7 @@ class _Demo:
     # ── the count ───────────────────────────────────────────────────────────────────────
 
     async def _finish(self, store: Store) -> None:
-        """Heal all nodes, and wait until every task has succeeded, or the time is over."""
+        """Heal all nodes. Wait until every task has succeeded, or the time is up."""
         self._display.tell(f"{self._elapsed():5.1f} s  no more faults; the work is finished")
         with anyio.move_on_after(_END_SECONDS + self._seconds):
             while not (self._ledger.is_complete and all(s.has_ended for s in self._settlements)):
@@ -302,15 +302,15 @@ class _Demo:
             await self._clock.sleep(_COUNT_SECONDS)
 
     async def _count(self, store: Store, *, is_last: bool = False) -> None:
-        """Compare the notes of bodies with the records of the database.
+        """Compare the notes of task bodies with the records in the database.
 
-        Settlements that have ended are compared again only at last.
+        Settlements that have ended are compared only once more, in the last call.
         """
         with suppress(StoreError):
             await self._record(store, _WAITS, "wait_once", self._waits)
             for settlement in self._settlements:
                 if is_last or not settlement.has_ended:
-                    await self._compare_total(store, settlement)  # all is recorded by then
+                    await self._compare_total(store, settlement)  # everything is recorded by then
                     await self._record(store, settlement.run_id, "settle", self._merchants)
         self._ledger.note(self._notes.new_lines())
         for settlement in self._settlements:
@@ -362,7 +362,7 @@ class _Demo:
 
 
 def _address(node: DemoNode) -> str:
-    """Return the URL of the web page of a node, with its token on a terminal only."""
+    """Return the URL of the web page of a node. It contains the token only on a terminal."""
     if sys.stderr.isatty():
         return f"{node.page}?token={node.token}"
     return f"{node.page} (the token is in {node.home / 'token'})"

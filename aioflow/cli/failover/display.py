@@ -19,9 +19,10 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """The figures of the demo so far.
 
     Attributes:
-        active: The name of the active node; empty if none is.
-        takeovers: How often one node took over from the other.
-        begun_again: How often a body began again because its node died within it.
+        active: The name of the active node; empty if no node is active.
+        takeovers: The number of times that one node took over from the other.
+        begun_again: The number of times that a task body began again because its node had died
+            meanwhile.
         lost, done_twice: See ``ledger``.
         wrong_totals: Settlements with a wrong total.
     """
@@ -43,7 +44,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
         return not (self.lost or self.done_twice or self.wrong_totals)
 
     def text(self) -> str:
-        """Return the figures as a line."""
+        """Return the figures as one line of text."""
         node = f"node {self.active} is active" if self.active else "no node is active"
         return (
             f"{self.seconds:3.0f} s: {node}, {self.done:,} of {self.tasks:,} tasks done, "

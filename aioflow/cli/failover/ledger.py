@@ -1,9 +1,9 @@
-"""The ledger of the demo: compares the notes of task bodies with the records of the database.
+"""The ledger of the demo: compares the notes of task bodies with the records in the database.
 
 A task is *lost* if its success is recorded but its body never noted its end, if a recorded success
-is no longer there, or, in the end, if there is no success at all. It is *done twice* if its body
-began after its success had been recorded. A body that begins again before that, because the daemon
-died within it, is no mistake: tasks are started at least once.
+no longer exists, or if there is still no success at the end of the demo. A task is *done twice* if
+its body began after its success had been recorded. It is not an error if a body begins again before
+that, because the daemon died meanwhile: tasks are started at least once.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _NS_PER_US = 1_000
 
 
 class NotesFile:
-    """A file to which bodies append lines; each line is returned once."""
+    """A file to which task bodies append lines. Each line is returned once."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offset = 0
 
     def new_lines(self) -> list[str]:
-        """Return the whole lines that were appended since the last call."""
+        """Return the complete lines that were appended since the last call."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._offset)
@@ -37,10 +37,10 @@ class NotesFile:
 
 
 class Ledger:
-    """Compares notes with records. Each task has a key, its idempotency key.
+    """Compares notes with records. Each task is identified by its idempotency key.
 
-    Notes must be read after the records that they are compared with: a body notes its end before
-    its success can be recorded.
+    Notes must be read after the records that they are compared with, because a body notes its end
+    before its success can be recorded.
     """
 
     def __init__(self) -> None:
@@ -52,11 +52,11 @@ class Ledger:
         self._is_closed = False
 
     def expect(self, keys: Iterable[str]) -> None:
-        """Add tasks that must succeed in the end."""
+        """Add tasks that must have succeeded at the end."""
         self._expected.update(keys)
 
     def note(self, lines: Iterable[str]) -> None:
-        """Add lines of bodies: ``begin`` or ``end``, a name, the key, and the time in ns."""
+        """Add lines from task bodies: ``begin`` or ``end``, a name, the key, and the time in ns."""
         for line in lines:
             what, *rest = line.split()
             if what == "begin":
@@ -65,11 +65,11 @@ class Ledger:
                 self._ended.add(rest[1])
 
     def record(self, asked: Collection[str], succeeded: Mapping[str, int]) -> None:
-        """Add the current records of the database.
+        """Add the current records in the database.
 
         Args:
-            asked: The keys that were looked for.
-            succeeded: When the success of a task was recorded, in µs, by key.
+            asked: The keys of the tasks that were queried.
+            succeeded: The time at which the success of a task was recorded, in µs, by key.
         """
         for key in asked:
             if key in self._recorded and key not in succeeded:
@@ -78,7 +78,7 @@ class Ledger:
             self._recorded.setdefault(key, at)
 
     def close(self) -> None:
-        """From now on a task without a recorded success is lost."""
+        """Count every expected task without a recorded success as lost from now on."""
         self._is_closed = True
 
     @property
@@ -98,7 +98,7 @@ class Ledger:
 
     @property
     def begun_again(self) -> int:
-        """How many bodies began again before their success was recorded, as they may."""
+        """The number of permitted restarts of bodies, before their success was recorded."""
         begun = sum(len(times) - 1 for times in self._begun.values())
         return begun - len(self.doubled)
 
@@ -111,7 +111,7 @@ class Ledger:
 
     @property
     def doubled(self) -> list[str]:
-        """The keys of tasks that were done twice, once for each time."""
+        """The keys of tasks that were done twice. A key occurs once for each extra time."""
         return [
             key
             for key, at in self._recorded.items()

@@ -1,4 +1,4 @@
-"""The PostgreSQL server of the failover demo: in its folder, with a Unix socket only."""
+"""The PostgreSQL server of the failover demo. It runs in a folder, and has only a Unix socket."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from aioflow.errors import SettingsError
 __all__ = ("SOCKET", "find_binaries", "local_postgres", "server_account")
 
 SOCKET = ".s.PGSQL.5432"
-"""Name of the socket in the folder of the server, which its clients expect."""
+"""Name of the socket in the folder of the server. Clients expect this name."""
 
 _NEEDED = ("initdb", "pg_ctl", "postgres")
 _PLACES = (
@@ -32,7 +32,7 @@ _START_SECONDS = 60
 
 
 def find_binaries(given: Path | None = None) -> Path:
-    """Return the folder of PostgreSQL's programs; the newest one, unless one is given.
+    """Return the folder of PostgreSQL's programs: the given one, or else the newest.
 
     Raises:
         SettingsError: If there is none.
@@ -59,7 +59,7 @@ def _has_all(folder: Path) -> bool:
 
 
 def _version(folder: Path) -> int:
-    """Return the major version of a server."""
+    """Return the major version of a PostgreSQL installation."""
     done = subprocess.run(
         [folder / "postgres", "--version"], capture_output=True, text=True, check=False
     )
@@ -69,10 +69,10 @@ def _version(folder: Path) -> int:
 
 @contextmanager
 def local_postgres(binaries: Path, home: Path) -> Iterator[str]:
-    """Run a server in a folder; yield the URL of its database. It is stopped at the end.
+    """Run a server in a folder, and yield the URL of its database. It is stopped at the end.
 
-    The path of the folder must be short, as it becomes that of a socket. PostgreSQL refuses to run
-    as root: then it runs as an unprivileged user.
+    The path of the folder must be short, because the path of a socket is. PostgreSQL refuses to run
+    as root. In that case it is run as an unprivileged user.
 
     Raises:
         SettingsError: If the server cannot be started.
@@ -101,7 +101,7 @@ def local_postgres(binaries: Path, home: Path) -> Iterator[str]:
 def server_account() -> dict[str, Any]:
     """Return the account of the server, as parameters of ``subprocess``.
 
-    It is that of this process, or an unprivileged one instead of root.
+    This is the account of this process or, if that is root, an unprivileged one.
 
     Raises:
         SettingsError: If this process runs as root, and there is no unprivileged account.
@@ -117,7 +117,7 @@ def server_account() -> dict[str, Any]:
 
 
 def _run(*command: str | Path, home: Path, account: dict[str, Any], may_fail: bool = False) -> None:
-    """Run a program in a session of its own, so that a Ctrl-C in the terminal does not reach it."""
+    """Run a program in a separate session, so that a Ctrl-C in the terminal does not reach it."""
     try:
         done = subprocess.run(
             command,

@@ -1,6 +1,6 @@
 """The daemons of the failover demo, and the faults that are injected into them.
 
-Each daemon has a home, a port, and a proxy that can cut it off from the database.
+Each daemon has its own home, port, and proxy. The proxy can cut it off from the database.
 """
 
 from __future__ import annotations
@@ -61,14 +61,15 @@ class Proxy:
 
     @asynccontextmanager
     async def listening(self, path: Path) -> AsyncIterator[None]:
-        """Listen on a socket, in a folder that only this user can enter, within the block."""
+        """Listen on a socket within the block. Only this user can access its folder."""
         server = await asyncio.start_unix_server(self._serve, path)
         try:
             yield
         finally:
             server.close()
             self.cut()
-            # The end of the loop would cancel the rest, and log that as an error.
+            # Connections that are left would be cancelled at the end of the loop, which would be
+            # logged as an error.
             with anyio.move_on_after(_CLOSE_SECONDS, shield=True):
                 while self._serving:
                     self._is_idle = anyio.Event()
@@ -97,7 +98,7 @@ class Proxy:
                 copying.start_soon(_copy, reader, there)
                 copying.start_soon(_copy, there_reader, writer)
         except OSError:
-            pass  # the server is gone, as is the connection then
+            pass  # the server has ended, and the connection with it
         finally:
             self._open -= ends
             for end in ends:
@@ -118,13 +119,13 @@ class DemoNode:
     """One of the daemons.
 
     Args:
-        folder: Its home and its socket to the database are below.
+        folder: Contains the home of the daemon, and its socket to the database.
         dags: The folders of DAG files.
         server: The folder of the database server.
 
     Attributes:
-        proxy: Between it and the database server.
-        port: The port of its page, also after a restart.
+        proxy: The proxy between the daemon and the database server.
+        port: The port of the daemon's page. It stays the same after a restart.
     """
 
     def __init__(self, folder: Path, name: str, dags: list[Path], server: Path) -> None:
@@ -143,7 +144,7 @@ class DemoNode:
         self._process: subprocess.Popen[bytes] | None = None
 
     def launch(self) -> None:
-        """Start the daemon, unless it runs. A Ctrl-C in the terminal does not reach it."""
+        """Start the daemon unless it runs. A Ctrl-C in the terminal does not reach it."""
         if self.is_alive:
             return
         with self._log.open("ab") as log:
@@ -175,7 +176,7 @@ class DemoNode:
         self.proxy.cut()
 
     def heal(self) -> None:
-        """Undo every fault: the daemon runs, and reaches the database."""
+        """Undo every fault: make the daemon run, and let it reach the database."""
         self.proxy.mend()
         self._signal(signal.SIGCONT)
         self.launch()
@@ -185,13 +186,13 @@ class DemoNode:
             self._process.send_signal(number)
 
     def end(self) -> None:
-        """Kill the daemon, and all processes that it has started."""
+        """Kill the daemon and all processes that it has started."""
         self.kill()
         with suppress(FileNotFoundError):
             kill_marked(f"{home_mark(self.home)}:")
 
     def last_words(self) -> str:
-        """Return the last lines of its log."""
+        """Return the last lines of the daemon's log."""
         with suppress(OSError):
             return "\n".join(self._log.read_text(errors="replace").splitlines()[-5:])
         return ""
@@ -200,18 +201,18 @@ class DemoNode:
 
     @property
     def page(self) -> str:
-        """The address of its page."""
+        """The URL of its page."""
         return f"http://127.0.0.1:{self.port}/"
 
     @property
     def token(self) -> str:
-        """The token of its home; empty before its first start."""
+        """The token of its home; empty before the first start of the daemon."""
         with suppress(OSError):
             return (self.home / "token").read_text().strip()
         return ""
 
     async def is_ready(self) -> bool:
-        """Return whether it executes requests."""
+        """Return whether the daemon executes requests."""
         try:
             status, _ = await self._ask("GET", "/health/ready", None, _HEALTH_SECONDS)
         except (OSError, http.client.HTTPException):
@@ -219,7 +220,7 @@ class DemoNode:
         return status == 200
 
     async def start_run(self, dag_id: str, run_id: str, conf: Mapping[str, object]) -> bool:
-        """Start a run, unless there is one with this id. Return whether that is certain."""
+        """Start a run, unless a run with this id exists. Return whether it is certain to exist."""
         body = {"run_id": run_id, "conf": conf}
         path = f"/api/v1/dags/{dag_id}/runs"
         try:
@@ -244,13 +245,13 @@ class DemoNode:
 
 
 FAULTS = {"killed": DemoNode.kill, "frozen": DemoNode.freeze, "cut off": DemoNode.cut}
-"""The faults of the active node, by name."""
+"""The faults that can be injected into the active node, by name."""
 
 
 def prepare_nodes(
     folder: Path, names: tuple[str, ...], dags: list[Path], server: Path
 ) -> list[DemoNode]:
-    """Create the nodes and their homes. They share a key, and the storage of results and logs."""
+    """Create the nodes and their homes. They share a key, and a folder for results and logs."""
     nodes = [DemoNode(folder, name, dags, server) for name in names]
     for node in nodes:
         prepare_home(node.home, node.name, shared=folder / "shared", key=folder / "key")
@@ -261,8 +262,8 @@ def prepare_home(home: Path, name: str, *, shared: Path, key: Path) -> None:
     """Create the home of a node, with its settings and a copy of the common key.
 
     Args:
-        shared: The results and logs of all nodes.
-        key: Created if it does not exist.
+        shared: The folder for the results and logs of all nodes.
+        key: The file of the common key. Created if it does not exist.
     """
     make_home(home)
     (home / FILE_NAME).write_text(_SETTINGS.format(name=name, shared=shared))

@@ -1,7 +1,7 @@
-"""Requests to clear tasks of a run: the tasks run again, and a run that had ended resumes.
+"""Requests to clear tasks of a run, so that they run again. A run that had ended resumes.
 
-The selection is made from memory and stored in one small batch, which also suspends the run. The
-tasks follow in slices, see ``execution``.
+The selection of tasks is made from memory and stored in one small batch, which also suspends the
+run. The tasks are then cleared in slices, see ``execution``.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ __all__ = ("asks", "clear", "has_to_wait", "key_of", "needed", "portion")
 
 
 def asks(inputs: Iterable[Input]) -> Iterator[ClearTasks | Mark]:
-    """Yield the requests to clear or mark tasks that are among these inputs.
+    """Yield the clear and mark requests among these inputs.
 
-    They can be executed only if their run is live, or in ``memory.loaded``.
+    A request can be executed only if its run is live or in ``memory.loaded``.
     """
     for entry in inputs:
         match entry:
@@ -47,7 +47,7 @@ def key_of(request: ClearTasks | Mark) -> str | None:
 def needed(inputs: Iterable[Input], memory: Memory) -> Sequence[TaskNo]:
     """Return the tasks whose rows must be in ``memory.prefetched_tasks`` for these inputs.
 
-    Runs that are live again are removed from ``memory.loaded``.
+    Runs that have become live again are removed from ``memory.loaded``.
     """
     for key in [key for key in memory.loaded if memory.find_run(key[0]) is not None]:
         del memory.loaded[key]
@@ -72,7 +72,7 @@ def _needed(request: ClearTasks | Mark, run: Run) -> Iterable[TaskNo]:
 def portion(inbox: Iterable[Input], limit: int, memory: Memory) -> int:
     """Return how many inputs the next turn processes.
 
-    An input that may need rows of a run gets a turn of its own.
+    An input that may need rows of a run is processed in a separate turn.
     """
     count = 0
     for count, entry in enumerate(islice(inbox, limit), 1):
@@ -100,7 +100,7 @@ def has_to_wait(request: ClearTasks | Mark, memory: Memory) -> bool:
 def clear(request: ClearTasks, tx: Transaction) -> tuple[int, RunState] | Preview:
     """Clear tasks. Return how many were cleared, and the state of their run.
 
-    A dry run changes nothing, and returns what would be cleared.
+    A dry run changes nothing, and returns the tasks that would be cleared.
 
     Raises:
         RequestError: If there is no such run or task, if the run is being cancelled, or if it
@@ -135,7 +135,7 @@ def clear(request: ClearTasks, tx: Transaction) -> tuple[int, RunState] | Previe
 
 
 def _newest(run: Run, chosen: Clearing, memory: Memory) -> DagVersion | None:
-    """Return the version to move a run to; ``None`` if it already has the newest version.
+    """Return the version to which a run is moved; ``None`` if it already has the newest version.
 
     Raises:
         RequestError: If the run cannot be moved.

@@ -1,15 +1,16 @@
 """Execution of clears and marks, slice by slice. The run is suspended until all slices are done.
 
-A cleared task is pending, with a row that keeps the number of its last start. Its result, records
-and waits are deleted; its tries stay visible. A mapped task keeps its width and its children keep
-their numbers, unless its input is cleared as well. Then the children are ``removed``, and the task
-is expanded again with new children.
+A cleared task is pending, and its row contains the number of its last start. Its result, records
+and waits are deleted; its tries stay visible. A cleared mapped task and its children keep their
+number of children and their row numbers, unless the task's input is cleared as well. In that case
+the children become ``removed``, and the task is expanded again with new children.
 
 A marked task ends in the requested state, and decisions that followed from its earlier end are
 cleared, see ``mark``. Then running tasks that their trigger rule no longer allows to run are
 stopped, see ``mark_apply``.
 
-The progress follows from the states of the tasks, so a restart continues where it stopped.
+The progress is derived from the states of the tasks, so it continues where it stopped after a
+restart.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ __all__ = (
 SLICE_TASKS = 1_500
 """Maximum number of tasks that are cleared or marked in one turn.
 
-For each of them, rows of the task, its tries and its result may change."""
+For each task, the rows of the task, its tries and its result may change.
+"""
 
 
 def _but(*states: TaskState) -> re.Pattern[bytes]:
@@ -98,7 +100,7 @@ def count(run: Run, chosen: Clearing) -> int:
 def undecided(run: Run) -> Iterable[TaskNo]:
     """Return the tasks whose rows are needed to decide which tasks a request resets.
 
-    These are the unmapped tasks that have ended, removed tasks, and ``skipped_children``.
+    These are the unmapped tasks that have ended, the removed tasks, and ``skipped_children``.
     """
     first = run.row.first_task_no
     ended = (at for at, state in enumerate(run.states) if state >= TaskState.SUCCESS)
@@ -124,10 +126,10 @@ def begin(run: Run, tx: Transaction, *, dag_version: DagVersion | None = None) -
     is decided.
 
     Args:
-        dag_version: The version that the run is moved to once none of its tasks is in progress.
+        dag_version: The version to which the run is moved once none of its tasks is in progress.
     """
     chosen = run.clearing
-    assert chosen is not None  # noqa: S101 - the caller holds it still
+    assert chosen is not None  # noqa: S101 - the caller still holds it
     _step_back(run, tx)
     if dag_version is not None:
         _clear(run, under_way(run, chosen), tx)
@@ -137,7 +139,7 @@ def begin(run: Run, tx: Transaction, *, dag_version: DagVersion | None = None) -
 
 
 def suspend(run: Run, chosen: Clearing, tx: Transaction) -> None:
-    """Suspend a run until all selected tasks are done. An ended run is added to memory again."""
+    """Suspend a run until all selected tasks are done. If it had ended, return it to memory."""
     memory = tx.memory
     selection.suspend_run(run, chosen, tx)
     if run.row.ended_at is not None:
@@ -150,7 +152,7 @@ def suspend(run: Run, chosen: Clearing, tx: Transaction) -> None:
 
 
 def _step_back(run: Run, tx: Transaction) -> None:
-    """Move a run out of its ended or queued state until all selected tasks are done."""
+    """Take a run out of its ended or queued state until all selected tasks are done."""
     mark = None if run.clearing is None else run.clearing.mark
     if run.row.ended_at is None:
         if run.state is RunState.QUEUED:
@@ -162,14 +164,14 @@ def _step_back(run: Run, tx: Transaction) -> None:
 
 
 def begin_mark(run: Run, tx: Transaction) -> None:
-    """Execute the first slice of a mark. A small mark is finished in this turn."""
+    """Execute the first slice of a mark. A small mark is completed in this turn."""
     _mark(run, tx)
     if run.clearing is not None:
         _step_back(run, tx)
 
 
 def execute_slice(run: Run, tx: Transaction) -> None:
-    """Execute the next slice, or resume the run."""
+    """Execute the next slice, or resume the run if nothing is left."""
     if run.clearing is not None and run.clearing.mark is not None:
         _mark(run, tx)
         return
@@ -182,7 +184,7 @@ def execute_slice(run: Run, tx: Transaction) -> None:
 
 
 def _mark(run: Run, tx: Transaction) -> None:
-    """Execute a slice of a mark, as far as rows are loaded. Resume the run if nothing is left."""
+    """Mark the next tasks whose rows are loaded. Resume the run if nothing is left."""
     rows, left = tx.memory.prefetched_tasks, SLICE_TASKS
     while run.clearing is not None:
         targets = _next(run)
@@ -200,7 +202,7 @@ def _mark(run: Run, tx: Transaction) -> None:
 
 
 def drop_selection(run: Run, tx: Transaction) -> None:
-    """Drop the selection of a run that is cut short. The remaining tasks are not changed."""
+    """Drop the selection of a run that is ended early. The remaining tasks are not changed."""
     if run.clearing is not None:
         for task_index in run.clearing.task_indexes:
             tx.task_ended(run, task_index)  # the next run ignored this run during the selection
@@ -263,9 +265,9 @@ def _marked(run: Run) -> Iterator[_Target]:
 
 
 def _unrun(run: Run) -> Iterator[_Target]:
-    """Yield children that may never have run, according to their state.
+    """Yield the children that, judged by their state, may never have run.
 
-    Only the row of a child tells for certain, see ``_clear_unrun``.
+    Only the row of a child can confirm this, see ``_clear_unrun``.
     """
     chosen = run.clearing
     if chosen is None:
@@ -284,10 +286,10 @@ def _unrun(run: Run) -> Iterator[_Target]:
 
 
 def _is_begun(run: Run, chosen: Clearing, task_index: int) -> bool:
-    """Return whether a selected task is to be reset as a whole.
+    """Return whether a selected task must be reset as a whole.
 
     This is the case if it has no children, has left ``pending``, and is not in ``retained``, the
-    selected tasks that stay as they are.
+    selected tasks that stay unchanged.
     """
     is_there = task_index not in run.groups and task_index not in chosen.retained
     return is_there and run.states[task_index] != TaskState.PENDING
@@ -324,7 +326,7 @@ def _has(bits: bytes, index: int) -> bool:
 def _clear(run: Run, targets: Iterable[_Target], tx: Transaction) -> None:
     """Clear or mark these tasks."""
     chosen = run.clearing
-    assert chosen is not None  # noqa: S101 - the callers looked
+    assert chosen is not None  # noqa: S101 - checked by the callers
     reexpanded = frozenset(chosen.reexpanded)
     for target in targets:
         task_index, index = target.task_index, target.map_index
@@ -354,7 +356,7 @@ def _restart_task(run: Run, target: _Target, tx: Transaction) -> TaskInstance:
 
 
 def _clear_unrun(run: Run, target: _Target, tx: Transaction) -> None:
-    """Clear a child, unless it ran and itself asked to be skipped."""
+    """Clear a child, unless it ran and requested its own skip."""
     run.checked_children[target.task_index] = target.map_index + 1
     row = tx.memory.prefetched_tasks[target.task_no]
     if row.try_number == 0:
@@ -367,7 +369,7 @@ def _clear_unrun(run: Run, target: _Target, tx: Transaction) -> None:
 def _finish(run: Run, tx: Transaction) -> None:
     """Resume the run after the last slice, or end it again if nothing is left to run."""
     chosen = run.clearing
-    assert chosen is not None  # noqa: S101 - the caller looked
+    assert chosen is not None  # noqa: S101 - checked by the caller
     tx.runs[run.run_no] = run
     mark = chosen.mark
     if mark is not None and mark.is_cut_short:

@@ -1,11 +1,10 @@
 """Marks: a person sets the final state of tasks of a run, or of the run itself.
 
-The trigger rules decide the tasks after a marked task as if it had ended in that state. Decisions
-that followed from its earlier end are made again, unless the affected task ran and has ended. This
-module computes the selection. The selection is executed in slices, see ``execution``, or
-immediately if it is small. A run that had ended resumes if one of its tasks must run. A run that
-was cut short, which means that it ended before its tasks, keeps its state, and only the rows of its
-tasks change.
+The trigger rules decide the tasks downstream of a marked task as if it had ended in that state.
+Decisions that followed from its earlier end are made again, unless the affected task ran and has
+ended. This module computes the selection. The selection is executed in slices, see ``execution``,
+or immediately if it is small. A run that had ended resumes if one of its tasks must run. A run that
+was ended before its tasks (cut short) keeps its state, and only the rows of its tasks change.
 """
 
 from __future__ import annotations
@@ -42,16 +41,16 @@ _UNRUN = frozenset({TaskState.UPSTREAM_FAILED, TaskState.SKIPPED})
 _ENDED = tuple(state for state in TaskState if not state.is_live)
 
 _Range: TypeAlias = tuple[int, int, int]
-"""Task index, first map index and end of the range, see ``Marking.ranges``."""
+"""Task index, first map index, and end of the range; see ``Marking.ranges``."""
 
 
 # ── rows to load ────────────────────────────────────────────────────────────────────────────
 
 
 def asks(inputs: Iterable[Input]) -> Iterator[Mark | DeleteRun]:
-    """Yield the requests to delete a run, or to mark it as a whole.
+    """Yield the requests to delete a run, or to mark a run as a whole.
 
-    The row of such a run may have to be loaded, see ``is_row_needed``.
+    The row of the run may have to be loaded, see ``is_row_needed``.
     """
     for entry in inputs:
         match entry:
@@ -67,9 +66,10 @@ def is_row_needed(request: Mark | DeleteRun, memory: Memory) -> bool:
 
 
 def needed(request: Mark, run: Run) -> Iterable[TaskNo]:
-    """Return the tasks whose rows a mark needs in its first turn.
+    """Return the tasks whose rows are needed in the first turn of a mark.
 
-    If the children of the run fit in one slice, the mark can be finished with these rows.
+    If the children of the run fit in one slice, these rows suffice to complete the mark in that
+    turn.
     """
     try:
         ranges = _ranges(request, run)
@@ -105,11 +105,11 @@ def mark(request: Mark, tx: Transaction) -> tuple[int, RunState] | Preview:
     """Mark tasks of a run, or the run itself.
 
     Returns:
-        How many tasks are marked, and the state of their run; for a dry run, what would be marked.
+        How many tasks are marked, and the state of their run; for a dry run, a preview.
 
     Raises:
-        RequestError: If there is no such run or task, if the run is being ended, or if the task is
-            one of a loop or stream.
+        RequestError: If there is no such run or task, if the run is already being ended, or if the
+            task belongs to a loop or stream.
     """
     if not request.tasks:
         return _preview_of_run(request, tx) if request.dry_run else (0, _mark_run(request, tx))
@@ -147,10 +147,10 @@ def _preview_of_run(request: Mark, tx: Transaction) -> Preview:
 
 
 def _check_markable(run: Run, task_index: int) -> None:
-    """Reject a mark of a task whose end also decides about loop iterations or stream items.
+    """Reject a mark of a task whose end also affects loop iterations or stream items.
 
     Raises:
-        RequestError: If the task is in a loop or belongs to a stream.
+        RequestError: If the task belongs to a loop or stream.
     """
     task = run.spec.tasks[task_index]
     if task.mapped is not None and task.mapped.until >= 0:
@@ -190,7 +190,7 @@ def _ranges(request: Mark, run: Run) -> Sequence[_Range]:
     """Return the tasks that a request names, as ranges.
 
     Raises:
-        UnknownTask: If the run has no such task, or the task no such child.
+        UnknownTask: If the run has no such task, or the task has no such child.
     """
     ranges: list[_Range] = []
     for task_id in dict.fromkeys(request.tasks):
@@ -206,7 +206,7 @@ def _ranges(request: Mark, run: Run) -> Sequence[_Range]:
 
 
 def _states(run: Run, task_range: _Range) -> bytes:
-    """Return the states of a range of tasks. All states of tasks in progress are treated as one."""
+    """Return the states of a range of tasks. All in-progress states are replaced by one."""
     task_index, first, end = task_range
     return bytes(
         (run.states[task_index],) if first < 0 else run.groups[task_index].states[first:end]
@@ -232,9 +232,9 @@ def _revoked_tasks(run: Run, ranges: Iterable[_Range], state: TaskState) -> set[
 def _choose(
     run: Run, ranges: Sequence[_Range], state: TaskState, rows: Mapping[TaskNo, TaskRow]
 ) -> Clearing:
-    """Return the selection of a mark: the marked tasks, and those to reset because of them.
+    """Return the selection for a mark: the marked tasks, and the tasks to reset because of them.
 
-    Its ``changed`` are the tasks whose dependents may have to be stopped.
+    The ``changed`` tasks of the selection are those whose dependents may have to be stopped.
     """
     revoked = _revoked_tasks(run, ranges, state)
     ended = None if run.row.ended_at is None else (run.state, run.row.ended_at)
@@ -264,20 +264,20 @@ def _decided_by(
 ) -> tuple[Chosen, dict[int, bytes]]:
     """Return the tasks to reset because the ends of the ``revoked`` tasks are undone.
 
-    These are tasks that never ran because of those ends, and tasks that were expanded from
-    their results. Also return, by task index, the children that a branch has skipped. They stay
-    skipped.
+    These are tasks that never ran because of those ends, and mapped tasks that were expanded over
+    their results. Also return, by task index, the children that a branch has skipped. These
+    children stay skipped.
     """
     again = Chosen()
     unrun, excluded = _unrun(run, revoked, ranges, rows)
     marked = {task_index for task_index, _, _ in ranges}
     before = None
-    while before != again.reexpanded:  # decisions that followed from those ends are undone as well
+    while before != again.reexpanded:  # decisions that follow from these ends are undone, too
         before = set(again.reexpanded)
         changed = revoked | again.reexpanded
         for task_index in _reached(changed, run, unrun):
             if task_index in run.groups and task_index not in again.whole:
-                again.children[task_index] = set()  # their states decide which
+                again.children[task_index] = set()  # chosen later, by their states
             else:
                 again.whole.add(task_index)
         _add_reexpanded(run, again, revoked, marked)

@@ -1,7 +1,7 @@
 """Application of a mark: marked tasks end, and tasks that must no longer run are stopped.
 
-A marked task is stopped wherever it is, or its end is undone. Then it ends in the requested state,
-with a new start number.
+If a marked task is in progress it is stopped; if it has ended, that end is undone. Then it ends in
+the requested state, with a new start number.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _UNDER_WAY: Final = re.compile(
 
 def end(run: Run, task_index: int, index: int, tx: Transaction) -> None:
     """End a task in the state of its mark."""
-    assert run.clearing is not None  # noqa: S101 - the caller looked
+    assert run.clearing is not None  # noqa: S101 - checked by the caller
     mark = run.clearing.mark
     assert mark is not None  # noqa: S101
     state, task_no = mark.state, run.task_no(task_index, index)
@@ -59,7 +59,7 @@ def marked(state: TaskState) -> Failure:
 
 
 def _stop_task(run: Run, task_no: TaskNo, tx: Transaction) -> tuple[int, Timestamp | None]:
-    """Stop a task wherever it is. Return its try number and the start of that try."""
+    """Stop a task, whether it runs or waits. Return its try number and the start of that try."""
     task, row = run.active_tasks.get(task_no), tx.memory.prefetched_tasks.get(task_no)
     if task is not None:
         retry_budget.correct_retries(run, task)
@@ -86,7 +86,8 @@ def overtake(run: Run, tx: Transaction) -> bool:
     """Stop unmapped tasks in progress that their trigger rule no longer allows to run.
 
     Returns:
-        Whether more tasks may have to be stopped: children, by ``stop_overtaken``, or later tasks.
+        Whether more tasks may have to be stopped: children (see ``stop_overtaken``) or tasks
+            further downstream.
     """
     chosen = run.clearing
     mark = None if chosen is None else chosen.mark
@@ -100,7 +101,8 @@ def overtake(run: Run, tx: Transaction) -> bool:
     whole, groups = _overtaken(run, {*mark.changed, *stopped_in})
     if not whole and not groups:
         return False
-    # The items that these tasks emitted are deleted. A marked consumer keeps its state.
+    # The items that these tasks emitted are deleted, so the consumers expand again. A marked
+    # consumer keeps its state.
     reexpanded = (consumers(run, whole) & run.groups.keys()) - {
         task_range[0] for task_range in mark.ranges
     }
@@ -113,7 +115,7 @@ def overtake(run: Run, tx: Transaction) -> bool:
 def _further(
     chosen: Clearing, mark: Marking, whole: set[int], groups: set[int], reexpanded: set[int]
 ) -> Clearing:
-    """Return the selection to continue with, after everything that was selected so far is done."""
+    """Return the selection to continue with once everything selected so far is done."""
     return replace(
         chosen,
         whole=tuple(sorted({*chosen.whole, *reexpanded})),
@@ -135,7 +137,7 @@ def consumers(run: Run, task_indexes: Iterable[int]) -> set[int]:
 
 
 def _overtaken(run: Run, changed: Iterable[int]) -> tuple[set[int], set[int]]:
-    """Return the dependents of ``changed`` to stop, and mapped ones whose children need a check."""
+    """Return the dependents of ``changed`` to stop, and those whose children must be checked."""
     whole, groups = set[int](), set[int]()
     for task_index in {
         evaluator for parent in changed for evaluator in run.graph.evaluators[parent]
@@ -162,7 +164,7 @@ def stop_overtaken(run: Run, tx: Transaction, limit: int) -> int:
         limit: Maximum number of children to check.
 
     Returns:
-        The number of checked children; less than ``limit`` if none is left.
+        The number of checked children; less than ``limit`` if all have been checked.
     """
     mark = None if run.clearing is None else run.clearing.mark
     count = 0
@@ -183,7 +185,7 @@ def stop_overtaken(run: Run, tx: Transaction, limit: int) -> int:
 
 
 def _stop(run: Run, task_no: TaskNo, tx: Transaction) -> None:
-    """Stop a task in progress that should not run, and reset it as if it had not started."""
+    """Stop a task in progress that must not run, and reset it as if it had not started."""
     task = run.active_tasks[task_no]
     retry_budget.refund_retries(run, task)
     restart(stopped(task, tx), tx)
@@ -194,7 +196,7 @@ def _stop(run: Run, task_no: TaskNo, tx: Transaction) -> None:
 
 def end_again(run: Run, state: RunState, mark: Marking, tx: Transaction) -> None:
     """End a run again that had ended before the mark. A run that was cut short keeps its state."""
-    assert mark.ended is not None  # noqa: S101 - the caller looked
+    assert mark.ended is not None  # noqa: S101 - checked by the caller
     was, ended_at = mark.ended
     if run.row.ended_at is None:  # the mark took more than one turn
         if not mark.is_cut_short:

@@ -1,7 +1,8 @@
-"""Previews of clears and marks: the tasks that a selection touches, counted by state.
+"""Previews of clears and marks: the tasks that a selection affects, counted by state.
 
-A preview counts the selection that the request itself would make and change, see ``selection`` and
-``mark``. Children are counted by their packed states, so a wide task takes no longer than others.
+A preview counts the same selection that the request would make and execute, see ``selection`` and
+``mark``. Children are counted from their packed states, so a wide mapped task takes hardly longer
+than a narrow one.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ def preview(run: Run, chosen: Clearing, tasks: tuple[str, ...] | None) -> Previe
     """Return the tasks that a selection would change.
 
     Args:
-        tasks: The tasks that are cleared without those after them, which may stay
-            ``upstream_failed``; ``None`` if that cannot be.
+        tasks: The ids of tasks that are cleared without their downstream tasks, which may then stay
+            ``upstream_failed``; ``None`` if there are no such tasks.
     """
     touched = [*_marked(run, chosen), *_cleared(run, chosen)]
     touched.sort(key=lambda task: run.graph.index_of[task.task_id])
@@ -35,7 +36,7 @@ def preview(run: Run, chosen: Clearing, tasks: tuple[str, ...] | None) -> Previe
 
 
 def preview_of_run(run: Run) -> Preview:
-    """Preview a mark of a live run, which changes the tasks that have not ended."""
+    """Preview a mark of a live run as a whole. It changes all tasks that have not ended."""
     found: list[TouchedTask] = []
     for task_index, task in enumerate(run.spec.tasks):
         states = {
@@ -47,7 +48,7 @@ def preview_of_run(run: Run) -> Preview:
 
 
 def _counts(run: Run, task_index: int) -> dict[TaskState, int]:
-    """Return the number of children by state; of a task without children, its own state."""
+    """Count the children of a task by state. A task without children counts as one."""
     group = run.groups.get(task_index)
     if group is None:
         return {TaskState(run.states[task_index]): 1}
@@ -97,7 +98,7 @@ def _states_of(group: MappedTask, indexes: list[int]) -> dict[TaskState, int]:
 
 
 def _less(states: dict[TaskState, int], skipped: int) -> dict[TaskState, int]:
-    """Return the counts without the children that a branch has skipped, which stay so."""
+    """Return the counts without the children that a branch has skipped, which stay skipped."""
     return states | {TaskState.SKIPPED: states.get(TaskState.SKIPPED, 0) - skipped}
 
 

@@ -1,6 +1,6 @@
 """Reset of tasks to pending, with a new start number.
 
-A task is stopped, or its end is undone, before it is reset.
+Before a task is reset, it is stopped if it is in progress, or its end is undone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = (
 
 
 def stopped(task: TaskInstance, tx: Transaction) -> TaskInstance:
-    """Stop a task, wherever it runs or waits."""
+    """Stop a task, whether it runs or waits."""
     store_try(task, TaskState.CANCELLED, None, tx)
     lifecycle.stop(task, "cancelled", tx)
     streams.cancel_streams(task, tx)
@@ -84,7 +84,7 @@ def remove(task: TaskInstance, tx: Transaction) -> None:
 
 
 def dissolve(run: Run, task_index: int, tx: Transaction) -> None:
-    """Forget that a task was expanded. Its trigger rule decides when it expands again."""
+    """Forget that a task was expanded. Its trigger rule decides when it is expanded again."""
     group = run.groups.pop(task_index)
     group.states, group.one_to_one = bytearray(), None  # its queue entries have no children left
     run.states[task_index] = TaskState.PENDING

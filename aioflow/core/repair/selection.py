@@ -61,7 +61,7 @@ def end_suspension(run: Run, tx: Transaction) -> None:
 
 
 def exclude_task(run: Run, task_index: int, index: int, tx: Transaction) -> None:
-    """Remove a task from the selection, because a branch that has just ended skipped it."""
+    """Remove a task from the selection, because a branch that has just ended skips it."""
     chosen = run.clearing
     if chosen is None or task_index in chosen.reexpanded or task_index not in chosen.task_indexes:
         return
@@ -98,8 +98,8 @@ class Chosen:
 
     Attributes:
         whole: Indexes of tasks that are selected as a whole, with all their children.
-        failed: Indexes of other mapped tasks, whose failed children are selected.
-        children: Map indexes of the selected children of other mapped tasks, by task index.
+        failed: Indexes of mapped tasks of which only the failed children are selected.
+        children: For other mapped tasks, the map indexes of the selected children, by task index.
         reexpanded: Mapped tasks among ``whole`` that will be expanded again.
     """
 
@@ -111,7 +111,7 @@ class Chosen:
 
     @property
     def task_indexes(self) -> set[int]:
-        """The indexes of tasks with at least one selected child, or selected themselves."""
+        """The indexes of tasks that are selected or have at least one selected child."""
         return self.whole | self.failed | self.children.keys()
 
     def includes(self, task_index: int, index: int, run: Run) -> bool:
@@ -122,12 +122,12 @@ class Chosen:
 
 
 def named(run: Run, task_id: str, map_index: int) -> int:
-    """Return the index of a task that a person names.
+    """Return the index of the task that a person names.
 
-    A map index of 0 or more must be one of its children.
+    If the map index is 0 or more, the task must have a child with this index.
 
     Raises:
-        UnknownTask: If the run has no such task, or the task no such child.
+        UnknownTask: If the run has no such task, or the task has no such child.
     """
     task_index = run.graph.index_of.get(task_id)
     if task_index is None:
@@ -142,8 +142,8 @@ def choose(request: ClearTasks, run: Run, rows: Mapping[TaskNo, TaskRow]) -> Cle
     """Return the selection of a request, with all tasks that must be cleared together with it.
 
     Args:
-        request: The request. Its tasks, and the child that it names, exist.
-        rows: The rows of the unmapped tasks of the run, and of those in ``skipped_children``.
+        request: The request. The tasks and the child that it names must exist.
+        rows: The rows of the unmapped tasks of the run, and of ``skipped_children``.
     """
     chosen = _asked(request, run)
     if request.failed:
@@ -164,7 +164,7 @@ def choose(request: ClearTasks, run: Run, rows: Mapping[TaskNo, TaskRow]) -> Cle
 
 
 def left_failed(run: Run, tasks: Iterable[str], clearing: Clearing | None) -> list[str]:
-    """Return the ``upstream_failed`` tasks downstream of these that ``clearing`` leaves so."""
+    """Return the tasks downstream of ``tasks`` that ``clearing`` leaves ``upstream_failed``."""
     graph = run.graph
     known = (graph.index_of[task_id] for task_id in tasks if task_id in graph.index_of)
     first = {child for task_index in known for child in graph.children[task_index]}
@@ -184,7 +184,7 @@ def _is_failed_upstream(task_index: int, run: Run) -> bool:
 
 
 def _asked(request: ClearTasks, run: Run) -> Chosen:
-    """Return the tasks that a person names and, if requested, the tasks after them."""
+    """Return the tasks that a person names and, if requested, their downstream tasks."""
     graph, chosen = run.graph, Chosen()
     asked = [graph.index_of[task_id] for task_id in request.tasks]
     for task_index in asked or range(len(run.states)):
@@ -225,7 +225,7 @@ def _chosen_away(
 
 
 def skipped_children(run: Run) -> Iterator[TaskNo]:
-    """Yield the children of mapped groups that a branch within the group may have skipped."""
+    """Yield the children of mapped task groups that a branch inside the group may have skipped."""
     skipped = bytes((TaskState.SKIPPED,))
     for task_index, group in run.groups.items():
         if group.counts[TaskState.SKIPPED] and _choosers_within(task_index, run):
@@ -253,7 +253,7 @@ def _failed_of(chosen: Chosen, run: Run) -> Chosen:
 
 
 def _complete(chosen: Chosen, run: Run) -> None:
-    """Add tasks that must be cleared together with the selected ones, until none is left to add."""
+    """Add the tasks that must be cleared together with selected ones, until none is missing."""
     scopes = [_scope(task_index, run) for task_index, t in enumerate(run.spec.tasks) if t.is_setup]
     before = -1
     while len(chosen.whole) > before:
@@ -277,9 +277,10 @@ def _complete(chosen: Chosen, run: Run) -> None:
 
 
 def _scope(setup: int, run: Run) -> tuple[set[int], set[int]]:
-    """Return a setup with its teardowns, and the tasks that cannot be cleared without these.
+    """Return a setup with its teardowns, and the tasks that cannot be cleared without them.
 
-    Setup and teardowns must run again, because a teardown has removed the setup's resources.
+    The setup and its teardowns must run again, because a teardown has removed the setup's
+    resources.
     """
     graph = run.graph
     teardowns = {p for p in graph.children[setup] if run.spec.tasks[p].is_teardown}
@@ -288,7 +289,7 @@ def _scope(setup: int, run: Run) -> tuple[set[int], set[int]]:
 
 
 def _is_under_way(task_index: int, run: Run) -> bool:
-    """Return whether a task is in progress. Its input must not change while it is."""
+    """Return whether a task is in progress. Its input must not change meanwhile."""
     group = run.groups.get(task_index)
     if group is None:
         return is_under_way(run.states[task_index])
@@ -296,7 +297,7 @@ def _is_under_way(task_index: int, run: Run) -> bool:
 
 
 def is_reexpanded(task_index: int, chosen: Chosen, run: Run) -> bool:
-    """Return whether the input of a fan-out is cleared as well or no longer exists."""
+    """Return whether the input of a mapped task is cleared as well, or no longer exists."""
     if chosen.reexpanded.intersection(run.graph.indexed[task_index]):  # child by child
         return True
     if chosen.task_indexes & _loop_of(task_index, run):
@@ -312,20 +313,20 @@ def is_reexpanded(task_index: int, chosen: Chosen, run: Run) -> bool:
 
 
 def _is_gone(source: int, width: int, run: Run) -> bool:
-    """Return whether the input of a fan-out of this width no longer exists."""
+    """Return whether the input of a mapped task of this width no longer exists."""
     if run.spec.tasks[source].streams:  # deleted by a clear that a cancel cut short
         return width > 0 and stream_expand.item_count(run, source) == 0
     return source not in run.widths
 
 
 def _loop_of(task_index: int, run: Run) -> set[int]:
-    """Return the tasks of the loop of a task. They restart together with the first iteration."""
+    """Return the tasks of a task's loop. They restart together at the first iteration."""
     mapped = run.spec.tasks[task_index].mapped
     return set() if mapped is None or mapped.until < 0 else {task_index, *mapped.along}
 
 
 def _lists(task_index: int, run: Run) -> set[int]:
-    """Return the tasks whose results a fan-out expands over, except those that are fan-outs."""
+    """Return the unmapped tasks whose results a mapped task expands over."""
     tasks = run.spec.tasks
     mapped = tasks[task_index].mapped
     made = () if mapped is None else leaves(mapped.sources)
@@ -339,7 +340,7 @@ def _lists(task_index: int, run: Run) -> set[int]:
 def is_chosen_away(row: TaskRow, chosen: Chosen, run: Run) -> bool:
     """Return whether a branch or short circuit that is not cleared has skipped this task.
 
-    The task never ran, and its trigger rule alone would give another state.
+    Such a task never ran, and its trigger rule alone would lead to another state.
     """
     if row.state is not TaskState.SKIPPED or row.try_number > 0:
         return False
@@ -356,7 +357,7 @@ def is_chosen_away(row: TaskRow, chosen: Chosen, run: Run) -> bool:
 
 
 def _is_child_chosen_away(row: TaskRow, chosen: Chosen, run: Run) -> bool:
-    """Return whether a branch in its mapped group that is not cleared has skipped a child."""
+    """Return whether a branch in the mapped group has skipped this child and is not cleared."""
     task_index, index = row.task_index, row.map_index
     choosers = _choosers_within(task_index, run)
     stay = any(not chosen.includes(chooser, index, run) for chooser in choosers)

@@ -1,1 +1,1 @@
-"""Decisions about runs: create, advance, evaluate, cancel, restore, end."""
+"""Decisions about runs: create, advance, evaluate, cancel, restore and end them."""

@@ -1,9 +1,9 @@
-"""Backfills: runs for the fire times of a date range, alongside those of the schedule.
+"""Backfills: runs for the fire times of a date range, alongside the scheduled runs.
 
-A backfill has its own limit of live runs, and its tasks queue behind those of all other live runs,
-so it never delays a scheduled run. Each fire time is processed exactly once, because the commit
-that creates runs also stores the next fire time to process. A backfill does not process fire times
-that the schedule has yet to create runs for.
+A backfill has its own limit of live runs, and its tasks queue behind the tasks of all other live
+runs, so it never delays a scheduled run. Each fire time is processed exactly once, because the
+commit that creates runs also stores the next fire time to process. A backfill skips fire times for
+which the schedule itself has yet to create runs.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ __all__ = (
 )
 
 FIRE_TIMES_AT_ONCE = 50
-"""Maximum fire times processed in one turn. The others follow in later turns."""
+"""Maximum number of fire times processed in one turn. The rest follow in later turns."""
 
 BACK_AT_ONCE = 10
-"""Maximum fire times processed in one turn of a reverse backfill."""
+"""Maximum number of fire times processed in one turn of a reverse backfill."""
 
 _BAD = frozenset({RunState.FAILED, RunState.PARTIAL, RunState.CANCELLED})
 
@@ -57,8 +57,8 @@ def start(request: StartBackfill, tx: Transaction) -> tuple[int, bool]:
     If the request equals that of the active backfill, return the active one.
 
     Raises:
-        RequestError: If the DAG does not exist, the conf does not fit it, another backfill of it is
-            active, or there is nothing to fill.
+        RequestError: If the DAG does not exist, the conf is not valid for it, another backfill of
+            the DAG is active, or there is nothing to fill.
     """
     before = _keyed(request, tx.memory)
     if before is not None:
@@ -110,7 +110,7 @@ def _keyed(request: StartBackfill, memory: Memory) -> int | None:
 
 
 def check_order(row: BackfillRow, spec: DagSpec) -> None:
-    """Check that the order and reprocessing of a backfill are possible for its DAG.
+    """Check that the DAG of a backfill allows its order and its reprocessing.
 
     Raises:
         BackfillRefused: If a task depends on the previous run, and the backfill is in reverse order
@@ -125,7 +125,7 @@ def check_order(row: BackfillRow, spec: DagSpec) -> None:
 
 
 def proposed(request: StartBackfill, row: DagRow, spec: DagSpec, now: Timestamp) -> BackfillRow:
-    """Return the backfill that a request would start, without a number.
+    """Return the backfill that a request would start, with no number yet.
 
     Its range is limited to the past.
     """
@@ -149,7 +149,7 @@ def proposed(request: StartBackfill, row: DagRow, spec: DagSpec, now: Timestamp)
 
 
 def _next_scheduled(row: DagRow, spec: DagSpec, now: Timestamp) -> Timestamp | None:
-    """Return the first past fire time whose run the schedule has yet to create.
+    """Return the first past fire time for which the schedule has yet to create a run.
 
     Return ``None`` if there is no such fire time.
     """
@@ -172,10 +172,10 @@ def _next_scheduled(row: DagRow, spec: DagSpec, now: Timestamp) -> Timestamp | N
 
 
 def _is_same(known: BackfillRow, wished: BackfillRow) -> bool:
-    """Return whether a request repeats a backfill.
+    """Return whether a request repeats the request of a backfill.
 
-    The range of the request may end later than that of the backfill: a range that reaches into the
-    future is limited to the time of the request.
+    The range of the repeated request may end later, because a range that reaches into the future is
+    limited to the time of the request.
     """
     fields = ("first", "reprocess", "max_active", "is_reverse", "conf")
     is_alike = all(getattr(known, name) == getattr(wished, name) for name in fields)
@@ -219,7 +219,7 @@ def wanted(
     """Yield the active backfills of these inputs with their next fire times.
 
     The newest runs of these fire times must be passed to ``found`` before the inputs are handled.
-    If one more fire time is yielded than a turn processes, the next turn starts with it.
+    One fire time more than a turn processes may be yielded; the next turn starts with it.
     """
     for number in dict.fromkeys(e.backfill_no for e in inputs if isinstance(e, ContinueBackfill)):
         row = memory.backfills.get(number)
@@ -231,7 +231,7 @@ def wanted(
 def found(
     row: BackfillRow, fire_times: Iterable[Timestamp], runs: Iterable[RunRow], memory: Memory
 ) -> None:
-    """Record the newest run of each fire time, for this turn and this version of the DAG."""
+    """Record the newest run of each fire time, for this turn and the current version of the DAG."""
     known: dict[Timestamp, RunRow | None] = dict.fromkeys(fire_times)
     known |= {run.logical_date: run for run in runs if run.logical_date is not None}
     memory.found_fire_times[row.backfill_no] = memory.dags[row.dag_id].version, known
@@ -277,7 +277,7 @@ def _fill(
     """Process the next fire times while the limit allows it.
 
     Raises:
-        RequestError: If the DAG no longer accepts such runs. It then rejects all of them.
+        RequestError: If the DAG no longer accepts these runs. It then rejects all of them.
     """
     upcoming = list(loaded)
     count = 0
@@ -319,7 +319,7 @@ def cancel_backfill(backfill_no: int, tx: Transaction) -> None:
 
 
 def fail(backfill_no: int, reason: str, tx: Transaction) -> None:
-    """End a backfill that cannot continue because of a defect. Its runs continue."""
+    """End a backfill that cannot continue because of a defect. Its existing runs continue."""
     row = tx.memory.backfills.get(backfill_no)
     if row is not None:
         _end(row, "failed", tx, failure=reason[:1_000])

@@ -1,6 +1,6 @@
 """Ending of a run before its tasks have ended, because it is cancelled, marked or timed out.
 
-The run changes state first, so that nothing starts in between. Then its tasks are ended.
+The run changes state first, so that no task starts in between. Then its tasks are ended.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ("cancel", "cancel_tasks", "mark_ended", "mark_live", "run_due")
 def cancel(run: Run, tx: Transaction) -> RunState:
     """Cancel a run. Idempotent.
 
-    The run has ended when the last of its tasks has, which may take several turns.
+    The cancellation is complete when its last task has ended, which may take several turns.
     """
     if run.state.is_live:
         _cut_short(run, RunState.CANCELLED, tx)
@@ -35,7 +35,7 @@ def cancel(run: Run, tx: Transaction) -> RunState:
 
 
 def mark_live(run: Run, state: RunState, tx: Transaction) -> RunState:
-    """End a live run in this state. A run that is already ending is not changed."""
+    """End a live run in this state. Do nothing if the run is already being ended."""
     if run.state.is_live:
         _cut_short(run, state, tx)
     return run.state
@@ -53,7 +53,7 @@ def mark_ended(run: Run, state: RunState, tx: Transaction, *, is_reported: bool)
 
 
 def run_due(run_no: RunNo, at: Timestamp, tx: Transaction) -> None:
-    """Handle a timer of a run: a deadline or its timeout."""
+    """Handle a timer of a run: its timeout, or one of its deadlines."""
     deadlines.end_deadlines(run_no, at, tx)
     run = tx.memory.runs.get(run_no)
     if run is None or not deadlines.is_timed_out(run, at, tx.memory):
@@ -80,10 +80,10 @@ def _timed_out(run: Run) -> Failure:
 
 
 def cancel_tasks(run: Run, tx: Transaction, now: Timestamp | None = None) -> None:
-    """End the active and cleared tasks of an ended run. Other pending tasks need no row.
+    """End the active and cleared tasks of an ended run. Its other pending tasks need no row.
 
-    Triggers are stopped as ``cancelled``, which undoes the work they started. After a timeout of
-    the run they are stopped as ``timeout``, which does not undo it.
+    Triggers are stopped with the reason ``cancelled``, so that the work they started is undone.
+    After a timeout of the run the reason is ``timeout``, and that work is not undone.
 
     Args:
         now: Lower bound of the current steady time.
@@ -101,7 +101,7 @@ def cancel_tasks(run: Run, tx: Transaction, now: Timestamp | None = None) -> Non
         task.try_number, task.ended_at = 0, tx.now
         if state is TaskState.SUCCESS:
             task.failure = marked(state)
-        # a task with children was going to be expanded again
+        # A cleared mapped task that still has children was going to be expanded again.
         has_children = map_index < 0 and task_index in run.groups
         tx.move(task, TaskState.REMOVED if has_children else state)
         if has_children:

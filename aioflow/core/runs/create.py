@@ -1,6 +1,6 @@
-"""Creation of runs, scheduled or requested. For repeated requests see ``idempotency``.
+"""Creation of scheduled and requested runs. For repeated requests see ``idempotency``.
 
-When a task ends, the tasks in the next run that wait for it are evaluated. When a run ends, queued
+When a task ends, the tasks of the next run that wait for it are evaluated. When a run ends, queued
 runs of its DAG start.
 """
 
@@ -60,8 +60,8 @@ def validate_conf(spec: DagSpec, conf: bytes | None) -> None:
     """Check a conf against the parameters of a DAG.
 
     Raises:
-        BadConf: If the conf is not a mapping, lacks a required parameter, or has one that the DAG
-            does not define.
+        BadConf: If the conf is not a mapping, lacks a required parameter, or contains a parameter
+            that the DAG does not define.
     """
     try:
         given: object = {} if conf is None else msgspec.msgpack.decode(conf)
@@ -79,10 +79,10 @@ def validate_conf(spec: DagSpec, conf: bytes | None) -> None:
 
 
 MISSED_FIRE_TIMES_AT_ONCE = 10
-"""Maximum runs created in one turn for missed fire times. The rest follow in later turns."""
+"""Maximum number of runs created in one turn for missed fire times. The rest follow later."""
 
 QUEUED_RUNS = 32
-"""Number of queued runs of a DAG from which on its schedule creates no further runs."""
+"""Number of queued runs at which the schedule of a DAG stops creating runs."""
 
 _MADE_ID = re.compile(r".*\.[0-9]{8}T[0-9]{6}Z\.[0-9]+")
 """Form of generated run ids, which requests may not choose."""
@@ -98,7 +98,7 @@ def set_paused(dag_id: str, *, paused: bool, tx: Transaction) -> bool:
     if row is None:
         raise UnknownDag(dag_id)
     if row.paused != paused:
-        # A delay caused by a pause is not reported as late.
+        # A delay caused by the pause is not reported as late.
         told = row.late_alert_for if paused else tx.now
         row = msgspec.structs.replace(row, paused=paused, late_alert_for=told)
         put_dag(row, tx)
@@ -114,8 +114,8 @@ def create_run(request: CreateRun, tx: Transaction) -> tuple[str, bool]:
     """Create a run for a request. Return its id and whether it is new.
 
     Raises:
-        RequestError: If the DAG does not exist, the conf does not fit it, the id belongs to another
-            run, or the run with that id is being deleted.
+        RequestError: If the DAG does not exist, the conf is not valid for it, the id belongs to
+            another run, or the run with that id is being deleted.
     """
     same = same_run(request, tx)
     if same is not None:
@@ -142,14 +142,14 @@ def make_run(
     backfill: int | None = None,
     started_by: str | None = None,
 ) -> Run:
-    """Create a run without a check for an existing one.
+    """Create a run without checking whether an equal request has already created it.
 
     Args:
         cause, caller, backfill, started_by: See ``model.rows.RunRow``.
 
     Raises:
-        RequestError: If the DAG does not exist, the conf does not fit it, or the logical date is
-            out of range. Nothing has changed.
+        RequestError: If the DAG does not exist, the conf is not valid for it, or the logical date
+            is out of range. Nothing has changed.
     """
     _check_date(request.logical_date)
     return _add_run(
@@ -243,13 +243,13 @@ def _add_run(
 
 
 def _run_id(dag_id: str, at: Timestamp, run_no: int) -> str:
-    """Return a readable run id. The row number makes it unique over all DAGs."""
+    """Return a readable run id. The row number makes it unique across all DAGs."""
     moment = to_datetime(at)
     return f"{dag_id}.{moment.year:04}{moment:%m%dT%H%M%SZ}.{run_no}"
 
 
 def run_ended(run: Run, *, was: RunState, tx: Transaction) -> None:
-    """Update counts and schedule after the end of a run, and start the next queued run."""
+    """Update counts and the schedule after a run has ended, and start queued runs."""
     run_queue.withdraw(run, was, tx)
     deadlines.delete_deadlines(run.run_no, tx)
     start_next(run.row, tx)
@@ -278,7 +278,8 @@ def start_next(run: RunRow, tx: Transaction) -> None:
 def fire_time_due(dag_id: str, at: Timestamp, tx: Transaction) -> None:
     """Create the run of a fire time that has been reached, and arm the next fire time.
 
-    No run is created while too many runs of the DAG are queued. The end of a run tries again.
+    If too many runs of the DAG are queued, no run is created. The end of a run causes another
+    attempt.
     """
     row = tx.memory.dags.get(dag_id)
     if row is None or row.gone or row.paused or row.next_run_at != at:
@@ -305,7 +306,7 @@ def fire_time_due(dag_id: str, at: Timestamp, tx: Transaction) -> None:
 
 
 def _make_due(row: DagRow, dag_version: DagVersion, limit: int, tx: Transaction) -> None:
-    """Create the runs of fire times that have been reached, by the DAG's policy for missed ones."""
+    """Create runs for fire times that have been reached. The DAG's policy selects missed ones."""
     spec, cursor = dag_version.graph.spec, row.next_run_at
     assert spec.schedule is not None  # noqa: S101 - checked by the caller
     assert cursor is not None  # noqa: S101
@@ -349,7 +350,7 @@ def _put_made(
 
 
 def create_missing_runs(entry: CreateMissingRuns, tx: Transaction) -> None:
-    """Create the runs of due fire times, except those that already have one."""
+    """Create runs for due fire times, except fire times that already have a run."""
     row = tx.memory.dags.get(entry.dag_id)
     known = tx.memory.found_ahead.get(entry.dag_id)
     if row is None or row.gone or row.paused or row.next_run_at != entry.cursor or known is None:
@@ -381,13 +382,13 @@ def _is_continuous(row: DagRow, memory: Memory) -> bool:
 
 
 def _has_run_enough(row: DagRow, memory: Memory) -> bool:
-    """Return whether a daemon that exits when idle has created its one run of a continuous DAG."""
+    """Return whether a continuous DAG has had its single run in a daemon that exits when idle."""
     rests, last = memory.rests_after, row.last_fire_time
     return rests is not None and last is not None and last >= rests
 
 
 def has_fire_time_due(memory: Memory, now: Timestamp) -> bool:
-    """Return whether the run of a fire time should have started by now and has not been created."""
+    """Return whether the run of any fire time should have started by now but does not exist yet."""
     return any(
         at <= now and not (_is_continuous(row, memory) and _has_run_enough(row, memory))
         for row in memory.dags.values()
@@ -396,9 +397,9 @@ def has_fire_time_due(memory: Memory, now: Timestamp) -> bool:
 
 
 def advance_next_runs(tx: Transaction) -> None:
-    """In the next runs, evaluate the tasks that waited for tasks ended in this turn.
+    """Evaluate the tasks of next runs that waited for tasks ended in this turn.
 
-    Start queued runs.
+    Also start queued runs.
     """
     while tx.ended_tasks or tx.recheck_dags:
         while tx.ended_tasks:
@@ -410,7 +411,7 @@ def advance_next_runs(tx: Transaction) -> None:
 
 
 def _advance_next_run(run: Run, task_index: int, tx: Transaction) -> None:
-    """Evaluate the dependent tasks in the next run. ``run`` itself may have ended by now."""
+    """Evaluate the tasks of the next run that depend on this task. ``run`` may have ended."""
     memory, key = tx.memory, run_key(run.row)
     sequence = memory.run_sequences.get(run.row.dag_id)
     number = None if sequence is None or key is None else sequence.next_run(key)
@@ -423,7 +424,7 @@ def _advance_next_run(run: Run, task_index: int, tx: Transaction) -> None:
 
 
 def previous_run_loaded(entry: PreviousRunLoaded, tx: Transaction) -> None:
-    """Evaluate the waiting tasks of a run whose previous run has been loaded."""
+    """Evaluate the tasks of a run that waited for its previous run, which is now loaded."""
     run = tx.memory.runs.get(entry.run_no)
     if run is not None and _is_advancing(run):
         _evaluate_pending(run, tuple(sorted(run.graph.past)), tx)

@@ -1,20 +1,20 @@
 """Alerts for late schedules and deadlines, and the timeouts of runs and of ``max_wait``.
 
-One alert is sent for all fire times of a schedule that are late together. This happens when the
+All fire times of a schedule that are late together cause a single alert. They are late if the
 daemon was down, the database was unavailable, too many runs of the DAG are queued, or a run is
-refused repeatedly. There is no further alert until the schedule is on time again. Fire times are
-not late if they passed while the DAG was paused or its file was missing, or before the DAG was
+refused repeatedly. There is no further alert until the schedule is on time again. Fire times do not
+count as late if they passed while the DAG was paused or its file was missing, or before the DAG was
 known.
 
-A deadline ends nothing; it causes an alert. The commit that creates the run adds an outbox row for
-it. The commit in which it is reached replaces this row by the alert. So no alert is lost or
-repeated. The rows of a run are deleted when it ends. A run timeout needs no row: it follows from
-the start of the run and its DAG version.
+A deadline does not end anything; it causes an alert. The commit that creates the run adds an outbox
+row for the deadline. The commit in which the deadline is reached replaces this row with the alert,
+so that no alert is lost or repeated. The rows of a run are deleted when the run ends. A run timeout
+needs no row, because it can be computed from the start of the run and its DAG version.
 
-The ``max_wait`` of tasks has such rows as well, one for each duration. The time counts from the
-start of the run. When a clear of the run is complete, the row is replaced and the time starts
-again. The row is deleted in the commit that fails the last of these tasks, so the failing continues
-after a restart.
+The ``max_wait`` of tasks has such rows as well, one for each duration. The time is measured from
+the start of the run. When a clear of the run is complete, the row is replaced and the measurement
+starts again. The row is deleted in the same commit that fails the last of these tasks, so an
+interrupted series of failures continues after a restart.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _WHAT_RUNS = {
 
 
 def alert_if_late(row: DagRow, spec: DagSpec, starts: Timestamp, tx: Transaction) -> DagRow:
-    """Alert if the next run of a DAG is created late. Return the DAG's row with a note of that.
+    """Alert if the next run of a DAG is created late. Return the DAG's row, which records that.
 
     Args:
         starts: When the run should have started.
@@ -99,7 +99,7 @@ def alert_if_blocked(row: DagRow, spec: DagSpec, starts: Timestamp, tx: Transact
 
 
 def alert_if_refused(dag_id: str, reason: str, tx: Transaction) -> None:
-    """Alert if the next run is late after a refusal. The run will be tried again."""
+    """Alert if the next run is late because it was refused. Its creation will be tried again."""
     row = tx.memory.dags.get(dag_id)
     if row is None or row.next_run_at is None or _is_known(row):
         return
@@ -186,7 +186,7 @@ def arm_deadlines(tx: Transaction) -> None:
 
 
 def start_timers(run: Run, tx: Transaction) -> None:
-    """Start the timers of a run that begins, or that continues after a clear."""
+    """Start the timers of a run that starts, or that resumes after a clear."""
     arm_timeout(run, tx)
     known = tx.memory.deadlines.get(run.run_no, {})
     for number in [number for number, deadline in known.items() if deadline.ends_wait]:
@@ -196,9 +196,9 @@ def start_timers(run: Run, tx: Transaction) -> None:
 
 
 def arm_timeout(run: Run, tx: Transaction) -> None:
-    """Arm the timeout of a run that has started, was restored, or was cleared.
+    """Arm the timeout of a run that was started, restored or cleared.
 
-    A second call for the same start does not change that start in steady time.
+    If it was already armed for the same start, the known start in steady time does not change.
     """
     length, began = run.spec.run_timeout_us, run.row.started_at
     if length is None:
@@ -219,7 +219,7 @@ def arm_timeout(run: Run, tx: Transaction) -> None:
 
 
 def is_timed_out(run: Run, at: Timestamp, memory: Memory) -> bool:
-    """Return whether a timer that fired is the timeout of a running run."""
+    """Return whether the timer that fired is the timeout of this running run."""
     is_running = run.state is RunState.RUNNING and run.row.quarantine is None
     end = memory.run_ends.get(run.run_no)
     return is_running and end is not None and end.at == at
@@ -234,7 +234,7 @@ def is_past_timeout(run: Run, steady: Timestamp, memory: Memory) -> bool:
 def end_deadlines(run_no: RunNo, at: Timestamp, tx: Transaction) -> None:
     """Handle the deadlines that a run has reached: alert, or fail unstarted tasks. Idempotent.
 
-    The ``max_wait`` rows of a quarantined run are retained, because it may continue after a
+    The ``max_wait`` rows of a quarantined run are retained, because the run may continue after a
     restart.
     """
     memory = tx.memory
@@ -255,8 +255,9 @@ def _has_ended_waits(run: Run | None, due: Deadline, tx: Transaction) -> bool:
     """Fail the tasks whose ``max_wait`` has passed. Return whether its row can be deleted.
 
     During a clear nothing fails, because the time starts again when the clear is complete. During a
-    mark nothing fails either, but the time continues: ``arm_waits`` follows. If there are many
-    children, the rest fail in the next turns, unless they begin earlier.
+    mark nothing fails either, but the time continues, and ``arm_waits`` arms the timer after the
+    mark. If there are many children, the rest fail in the next turns, unless they start before
+    that.
     """
     if run is None or run.state is not RunState.RUNNING:
         return True
@@ -274,8 +275,8 @@ def _has_ended_waits(run: Run | None, due: Deadline, tx: Transaction) -> bool:
 def arm_waits(run: Run, tx: Transaction) -> None:
     """Arm the timers of the ``max_wait`` rows of a run again, after a mark.
 
-    A ``max_wait`` that has passed has no row any more; its time starts again. Otherwise tasks that
-    are pending again because of the mark would wait without a limit.
+    A ``max_wait`` that has passed has no row any more, so its time starts again. Otherwise tasks
+    that are pending again because of the mark could wait indefinitely.
     """
     waits = [due for due in tx.memory.deadlines.get(run.run_no, {}).values() if due.ends_wait]
     for due in waits:
@@ -284,7 +285,7 @@ def arm_waits(run: Run, tx: Transaction) -> None:
 
 
 def _start_waits(run: Run, counted: Container[int], tx: Transaction) -> None:
-    """Start the time of each ``max_wait`` of a run, except of the durations in ``counted``."""
+    """Start measuring each ``max_wait`` of a run, except the durations in ``counted``."""
     lengths = {task.max_wait_us for task in run.spec.tasks}
     for length in sorted(length for length in lengths if length is not None):
         if length not in counted:
@@ -292,7 +293,7 @@ def _start_waits(run: Run, counted: Container[int], tx: Transaction) -> None:
 
 
 def _fail_unstarted(run: Run, task_index: int, failure: Failure, tx: Transaction) -> bool:
-    """Fail a task, or its children, that have not begun. Return ``False`` if the turn is full."""
+    """Fail a task or its children that have not started. Return ``False`` if the turn is full."""
     was = run.states[task_index]
 
     def is_full() -> bool:
@@ -321,9 +322,9 @@ def _fail_unstarted(run: Run, task_index: int, failure: Failure, tx: Transaction
 
 
 def _unstarted(run: Run, task_index: int, is_full: Callable[[], bool]) -> Iterator[int]:
-    """Yield the map index of each instance that has not begun.
+    """Yield the map index of each instance that has not started.
 
-    Skip those that end while iterating.
+    Instances that end during the iteration are skipped.
     """
     group = run.groups.get(task_index)
     if group is None:
@@ -348,9 +349,9 @@ def _unstarted(run: Run, task_index: int, is_full: Callable[[], bool]) -> Iterat
 
 
 def _has_begun(task: TaskInstance) -> bool:
-    """Return whether a task has begun its first try, even if it is deferred in that try now.
+    """Return whether a task has started its first try, even if it is deferred in that try now.
 
-    A try that waits for its code has not begun: no process could load it.
+    A try whose code is missing has not started, because no process could load the code.
     """
     is_unstarted = task.state is TaskState.QUEUED and task.started_at is None
     is_first = task.try_number == 1 and not task.interruptions

@@ -1,4 +1,4 @@
-"""Idempotency of requests for runs: finds the run that an equal request has already created.
+"""Idempotency of requests for runs: find the run that an equal request has already created.
 
 A repeated request is detected by its idempotency key or run id. Runs that have ended or are being
 deleted exist only as rows. Their rows are read before the turn, see ``requested_runs``.
@@ -26,7 +26,7 @@ __all__ = (
 
 
 def requested_runs(inputs: Iterable[Input]) -> tuple[list[str], dict[str, list[str]]]:
-    """Return the run ids that requests among the inputs name, and their idempotency keys by DAG."""
+    """Return the run ids that these inputs request, and their idempotency keys by DAG."""
     run_ids: list[str] = []
     keys: dict[str, list[str]] = {}
     for entry in inputs:
@@ -39,7 +39,7 @@ def requested_runs(inputs: Iterable[Input]) -> tuple[list[str], dict[str, list[s
 
 
 def remember_existing_runs(found: Iterable[tuple[RunRow, bool]], memory: Memory) -> None:
-    """Store the loaded runs for this turn: each run, and whether it is being deleted."""
+    """Store the loaded runs for this turn, each with whether it is being deleted."""
     memory.existing_runs, memory.existing_runs_by_key = {}, {}
     for row, is_going in found:
         memory.existing_runs[row.run_id] = row, is_going
@@ -48,11 +48,11 @@ def remember_existing_runs(found: Iterable[tuple[RunRow, bool]], memory: Memory)
 
 
 def same_run(request: CreateRun, tx: Transaction) -> str | None:
-    """Return the id of the run, ended or not, that an equal request has already created.
+    """Return the id of the run, active or ended, that an equal request has already created.
 
     Raises:
-        RunExists: If another request created the run of that id.
-        RunBeingDeleted: If its id, or its key, belongs to a run whose rows are not deleted yet.
+        RunExists: If a different request created the run with that id.
+        RunBeingDeleted: If the id or key belongs to a run whose rows are still being deleted.
     """
     if request.key is not None:
         keyed = _run_of_key(request.dag_id, request.key, tx)

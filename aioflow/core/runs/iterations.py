@@ -1,9 +1,9 @@
-"""Iterations of loops: sets of tasks that repeat together until one of the tasks ends the loop.
+"""Iterations of loops: sets of tasks that repeat together until one of them ends the loop.
 
-The task that ends a loop is its decider. Each task of a loop has one child for each iteration that
-has started; the map index of the child is the iteration. When the decider of the latest iteration
-succeeds and asks for another iteration, the same commit adds a child to each task. When that
-decider ends in any other way, the loop closes. Until then its tasks may get more children.
+The task that ends a loop is its *decider*. Each task of a loop has one child per started iteration;
+the map index of the child is the iteration number. When the decider of the latest iteration
+succeeds and requests another iteration, the same commit adds a child to each task. When that
+decider ends in any other way, the loop is closed. Until then its tasks may get more children.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def loop_groups(run: Run, decider: int) -> Iterator[MappedTask]:
 
 
 def iteration_limit_failure(task: TaskInstance) -> Failure | None:
-    """Return the failure of a loop that may not start another iteration; ``None`` if it may."""
+    """Return the failure of a loop at its iteration limit; ``None`` below the limit."""
     limit = task.spec.map_limit
     if task.map_index + 1 < limit:
         return None
@@ -57,10 +57,13 @@ def iteration_limit_failure(task: TaskInstance) -> Failure | None:
 
 
 def add_iteration(run: Run, decider: int, tx: Transaction) -> list[MappedTask]:
-    """Add an iteration. Return the mapped tasks to evaluate, as a whole or only the new child.
+    """Add an iteration to a loop.
 
-    If a task before the loop was marked after the loop started, the rules may not allow the new
-    iteration to run.
+    If a task before the loop was marked after the loop started, the trigger rules may not allow the
+    new iteration to run.
+
+    Returns:
+        The mapped tasks to evaluate, either as a whole or only their new child.
     """
     grown = []
     for group in loop_groups(run, decider):
@@ -98,7 +101,7 @@ def close_loop(run: Run, decider: int, tx: Transaction) -> Iterator[int]:
 
 
 def reopen_loops(run: Run, tx: Transaction) -> None:
-    """Reopen closed loops whose deciding task never ran and is pending again.
+    """Reopen closed loops whose decider never ran and is pending again.
 
     Such a loop is in its first iteration, because tasks of loops cannot be marked.
     """

@@ -32,7 +32,7 @@ class Blocker(msgspec.Struct, frozen=True):
     """A task of the previous run that another task waits for.
 
     Attributes:
-        run_id: Previous run; empty while it is not known.
+        run_id: Id of the previous run; empty while the previous run is not known.
         live: Number of that run, if it has not ended.
     """
 
@@ -48,10 +48,10 @@ class Blocker(msgspec.Struct, frozen=True):
 
 
 def blocker(run: Run, task_index: int, memory: Memory) -> Blocker | None:
-    """Return the task of the previous run that blocks a task; ``None`` if none does.
+    """Return the task of the previous run that blocks a task; ``None`` if there is none.
 
-    The first run of a DAG has no previous run, and neither has a run without a logical date. A task
-    that does not exist in the previous run blocks nothing.
+    The first run of a DAG and a run without a logical date have no previous run. A task that does
+    not exist in the previous run does not block.
     """
     key = run_key(run.row)
     if key is None or task_index not in run.graph.past:
@@ -91,7 +91,7 @@ def _blocked_by_active(before: Run, task_id: str) -> Blocker | None:
 def admits(run: Run, task_index: int, tx: Transaction) -> bool:
     """Return whether the previous run allows a task to run.
 
-    If not, the task is evaluated again when the task that blocks it has ended.
+    If not, the task is evaluated again when the blocking task has ended.
     """
     found = blocker(run, task_index, tx.memory)
     if found is None:
@@ -104,7 +104,7 @@ def admits(run: Run, task_index: int, tx: Transaction) -> bool:
 
 
 def _waits_for_live(run: Run, memory: Memory) -> bool:
-    """Return whether a task of a run waits only for an earlier live run."""
+    """Return whether any task of a run waits for nothing but an earlier live run."""
     if run.clearing is not None:
         return False  # its tasks are evaluated when the clear is complete
     if run.row.quarantine is not None:
@@ -120,8 +120,8 @@ def _waits_for_live(run: Run, memory: Memory) -> bool:
 def needed_run(dag_id: str, memory: Memory) -> Run | None:
     """Return the queued run that must start regardless of the limit of active runs, if any.
 
-    It is the first run in order, and an active run waits for it, so otherwise neither would ever
-    end.
+    It is the first queued run in order, and an active run waits for it. Without an exception from
+    the limit, neither run would ever end.
     """
     sequence = memory.run_sequences.get(dag_id)
     first = None if sequence is None else sequence.first
@@ -154,7 +154,8 @@ def forget(dag_id: str, key: RunKey, tx: Transaction) -> None:
 def came_before(run: Run, tx: Transaction) -> None:
     """Re-evaluate the run that now has a new run as its previous run.
 
-    Only needed if the versions of the two runs differ: then there may be nothing to wait for.
+    This is needed only if the versions of the two runs differ, because then the new previous run
+    may lack the task that is waited for.
     """
     sequence, key = tx.memory.run_sequences.get(run.row.dag_id), run_key(run.row)
     next_run = None if sequence is None or key is None else sequence.next_run(key)
@@ -163,7 +164,7 @@ def came_before(run: Run, tx: Transaction) -> None:
 
 
 def invalidate(dag_ids: Iterable[str], memory: Memory) -> list[PreviousRunLoaded]:
-    """Drop what is known about ended runs, after a rollback. Return the queries to repeat.
+    """Drop the cached data about ended runs, after a rollback. Return the queries to repeat.
 
     This takes one pass over the live runs of each DAG.
     """
@@ -193,7 +194,7 @@ def asked(inputs: Iterable[Input]) -> list[RunNo]:
 
 
 def wanted(inputs: Sequence[Input], memory: Memory) -> Iterator[tuple[str, list[RunKey]]]:
-    """Yield for each DAG the run keys whose previous run must be queried.
+    """Yield, for each DAG, the run keys whose previous run must be queried.
 
     The results must be passed to ``RunSequence.learn`` before the inputs are handled.
     """

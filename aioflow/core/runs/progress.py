@@ -1,8 +1,8 @@
 """Progress of a run when one of its tasks ends.
 
-``end`` records the end, updates the tallies of the children, and steps: each child whose trigger
-rule can be decided now is made ready, expanded, skipped or failed. This continues down the graph,
-with a queue instead of recursion.
+``end`` records the end, updates the tallies of the task's children in the graph, and steps: each of
+them whose trigger rule can be decided now is made ready, expanded, skipped or failed. This
+continues down the graph, with a queue instead of recursion.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ __all__ = (
 
 
 AT_HAND_BYTES = 1024
-"""Results up to this size stay in memory for tasks that take them as arguments."""
+"""Maximum size of results that stay in memory for tasks that take them as arguments."""
 
 EVALUATED_CHILDREN = 2_000
-"""Maximum children evaluated for the first time in one turn. The others follow in later turns."""
+"""Maximum number of children evaluated for the first time in one turn. The rest follow later."""
 
 
 def begin(run: Run, tx: Transaction) -> None:
-    """Start a queued run: tasks without parents to wait for become ready."""
+    """Start a queued run: make the tasks without parents ready."""
     tx.change_run(run, state=RunState.RUNNING, started_at=tx.now)
     if run.cleared or any(run.states):
         resume(run, tx)
@@ -90,10 +90,10 @@ def end(
     """End a task in a final state, and evaluate the tasks that depend on it.
 
     Args:
-        at: When it ended; now by default.
+        at: When the task ended; now by default.
         skips: Tasks to skip before any rule is evaluated, unless they have started. If the task is
-            a mapped child, their children at its own index are skipped.
-        again: Whether the loop that it decides continues with another iteration.
+            a mapped child, the children of these tasks with the same index are skipped.
+        again: Whether the loop that the task decides continues with another iteration.
     """
     if task.state is TaskState.RETRYING:
         task.run.retried -= 1  # the task ends before its scheduled retry
@@ -122,7 +122,7 @@ def end(
 
 
 def _skip(run: Run, task_index: int, map_index: int, tx: Transaction) -> list[Entry]:
-    """Skip a task, or its child at this index, unless it has started."""
+    """Skip a task, or its child with this index, unless it has started."""
     if map_index >= 0:
         group = run.groups.get(task_index)
         if group is None or not one_to_one.may_skip(group, map_index):
@@ -165,7 +165,7 @@ def end_unstarted(
     failure: Failure | None = None,
     map_index: int = WHOLE,
 ) -> None:
-    """Write the row of a task or child that ends before it was ready."""
+    """Write the row of a task or child that ends before it became ready."""
     task = fresh(run, task_index, map_index)
     task.try_number = 0
     task.ended_at = tx.now
@@ -253,7 +253,7 @@ def _may_open(run: Run, task_index: int) -> bool:
 
 
 def _evaluate_children(group: MappedTask, tx: Transaction) -> list[Entry]:
-    """Evaluate the children not evaluated since the expansion.
+    """Evaluate the children that have not been evaluated since the expansion.
 
     Return the tasks to evaluate next.
     """
@@ -290,18 +290,18 @@ def _evaluate_child(
 
 
 def continue_evaluation(run: Run, tx: Transaction) -> None:
-    """Evaluate the children for which an earlier turn had no capacity."""
+    """Evaluate children that did not fit into an earlier turn."""
     for group in list(run.groups.values()):
         if run.states[group.task_index] == TaskState.PENDING and run.state is RunState.RUNNING:
             step(run, [group.task_index], tx)
-        # while the task itself is undecided, its children are not evaluated
+        # As long as the mapped task itself is undecided, its children are not evaluated.
         is_evaluated = run.states[group.task_index] == TaskState.RUNNING
         if group.one_to_one is not None and is_evaluated and run.state is RunState.RUNNING:
             _step(run, _evaluate_children(group, tx), tx)
 
 
 def _lacks_a_list(run: Run, task_index: int) -> bool:
-    """Return whether a list that a mapped task expands over has yet to be produced."""
+    """Return whether any list that a mapped task expands over has yet to be produced."""
     mapped = run.spec.tasks[task_index].mapped
     if mapped is None or stream_expand.source_of(run, task_index) >= 0:  # a stream may begin empty
         return False
@@ -325,7 +325,7 @@ def _make_ready(run: Run, task_index: int, tx: Transaction) -> TaskState | None:
 
 
 def _end_children(run: Run, task_index: int, state: TaskState, tx: Transaction) -> list[Entry]:
-    """End the cleared children of a mapped task that will not run again."""
+    """End the cleared children of a mapped task, because they will not run again."""
     group = run.groups[task_index]
     run.states[task_index] = TaskState.RUNNING
     entries: dict[Entry, None] = {}  # each child has its own followers
@@ -386,7 +386,7 @@ def _expand(run: Run, task_index: int, tx: Transaction) -> TaskState | None:
 def _make_group(run: Run, task_index: int, width: int, tx: Transaction) -> MappedTask:
     """Expand a task.
 
-    In a loop, it has as many children as iterations have started, and may stay open.
+    In a loop, the task gets one child per started iteration, and may stay open for more.
     """
     spec, is_open = run.spec.tasks[task_index], False
     numbers = width
@@ -412,7 +412,7 @@ def _make_group(run: Run, task_index: int, width: int, tx: Transaction) -> Mappe
 def _without_source(parent: int) -> TaskState:
     """Return the state of a mapped task that has no list to expand over.
 
-    If its source is a success without a list, a person marked the source.
+    If the source succeeded but has no list, a person has marked it.
     """
     if parent in {TaskState.SKIPPED, TaskState.SUCCESS}:
         return TaskState.SKIPPED

@@ -1,7 +1,7 @@
-"""Recovery after a crash or restart: decides what becomes of each run, task and trigger.
+"""Recovery after a crash or restart: decide how each run, task and trigger continues.
 
 All processes of the last incarnation have ended, and only rows are left. A task that was running is
-interrupted, a queued one is offered again, and a deferred one continues to wait.
+interrupted, a queued task is offered again, and a deferred task continues to wait.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = (
 
 
 def delete_stray_triggers(tx: Transaction) -> None:
-    """Delete rows of triggers that no task needs and no host has."""
+    """Delete the rows of triggers that no task needs and no host runs."""
     memory = tx.memory
     tx.strays, memory.stray_triggers = memory.stray_triggers, []
     for stray in tx.strays:
@@ -59,7 +59,7 @@ def delete_stray_triggers(tx: Transaction) -> None:
 
 
 def find_suspects(tx: Transaction, *, has_crashed: bool) -> None:
-    """Find the tasks and triggers that were running, or may have been, when the daemon died."""
+    """Find the tasks and triggers that were, or may have been, running when the daemon died."""
     memory = tx.memory
     lives = [task for task in memory.active_tasks.objects.values() if task.run.state.is_live]
     running = [task for task in lives if task.state is TaskState.RUNNING]
@@ -73,7 +73,7 @@ def find_suspects(tx: Transaction, *, has_crashed: bool) -> None:
 
 
 def resume_run(run: Run, tx: Transaction) -> None:
-    """Continue a run and its tasks, which may have been running."""
+    """Continue a run and its tasks. Some of the tasks may have been running."""
     if not run.state.is_live and run.clearing is None:
         cancel_tasks(run, tx)
     deadlines.arm_timeout(run, tx)

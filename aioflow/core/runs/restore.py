@@ -1,11 +1,11 @@
 """Restoration of runs from their rows, one page at a time, after a restart or a rollback.
 
 Tasks that only wait are packed as their rows are read and never become objects. So a restart with a
-hundred thousand such tasks needs little more memory than the packed tasks. ``RunRestore`` makes no
-decisions.
+hundred thousand waiting tasks needs little more memory than the packed tasks. ``RunRestore`` makes
+no decisions.
 
-``recovery`` decides how restored runs continue after a restart. If this fails, it is repeated run
-by run, so that a run that cannot continue does not block other runs.
+After a restart, ``recovery`` decides how the restored runs continue. If this fails, it is repeated
+run by run, so that a run that cannot continue does not block other runs.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ __all__ = (
 _decode = msgspec.msgpack.Decoder(TaskRow).decode
 
 _CLEARED = frozenset({TaskState.PENDING, TaskState.REMOVED})
-"""States of rows whose task was reset, or no longer exists."""
+"""States of rows whose task was reset or no longer exists."""
 
 
 def restore_run(rows: LiveRun, memory: Memory) -> Run:
@@ -146,7 +146,7 @@ class RunRestore:
         return run
 
     def take_ended(self, rows: LiveRun) -> None:
-        """Add task rows of an ended run. Triggers that hosts have yet to release are not affected.
+        """Add task rows of an ended run. Triggers that hosts have not released yet are left alone.
 
         Raises:
             ValueError: If a task has not ended.
@@ -162,9 +162,9 @@ class RunRestore:
                 self._note_end(task)
 
     def look_back(self) -> Run:
-        """Compute tallies and mapped tasks from the task states, and return the run.
+        """Compute tallies and mapped tasks from the task states. Return the run.
 
-        An ended run needs nothing else.
+        An ended run needs no other step.
         """
         for expansion in self._expansions:
             stream_expand.restore(self.run, expansion)
@@ -172,7 +172,7 @@ class RunRestore:
         return self.run
 
     def _take_cleared(self, row: TaskRow) -> None:
-        """Add a task row that was reset, or whose task was replaced or removed."""
+        """Add the row of a task that was reset, replaced or removed."""
         run, group = self.run, None
         if row.map_index >= 0:
             group = run.groups.get(row.task_index)
@@ -213,13 +213,16 @@ class RunRestore:
             self._memory.backpressured[row.task_no] = task  # confirmed items are not known
 
     def _take_trigger(self, row: TriggerRow) -> None:
-        """Add a trigger, packed with its task if it is the task's first and both only wait."""
+        """Add a trigger.
+
+        It is packed with its task if it is the first trigger of the task and both only wait.
+        """
         memory = self._memory
         body = self._deferred.take(row.task_no)
         if body is not None:
             task = _decode(body)
             streams = self.run.spec.tasks[task.task_index].streams
-            # A trigger already in memory is not packed, because a host may have it.
+            # A trigger that is already in memory is not packed, because a host may be running it.
             if _only_waits(row) and not streams and row.trigger_no not in memory.waits:
                 progress = self._progress.get(row.task_no)
                 memory.packing.add_from_rows(self.run, task, row, progress, memory.shift)
@@ -281,14 +284,15 @@ def _restore_progress(run: Run, progress: CoroutineProgress) -> None:
 def _stream_of(name: str) -> int:
     """Return the ordinal after ``#`` in the name of a recorded call; -1 if there is none.
 
-    It identifies the call that opened the stream to which the recorded call belongs.
+    If the recorded call belongs to a stream, the ordinal identifies the call that opened the
+    stream.
     """
     _, mark, ordinal = name.rpartition("#")
     return int(ordinal) if mark else -1
 
 
 def restarted(entry: Restarted, tx: Transaction) -> None:
-    """Handle a restart: continue runs, DAGs and backfills as their rows say. Idempotent."""
+    """Handle a restart: continue runs, DAGs and backfills according to their rows. Idempotent."""
     memory = tx.memory
     if entry.runs is None or not entry.runs:
         delete_stray_triggers(tx)
@@ -303,7 +307,7 @@ def restarted(entry: Restarted, tx: Transaction) -> None:
 
 
 def split_restart(entry: Input, memory: Memory) -> Iterable[Input]:
-    """Split a restart into inputs that can be handled one by one."""
+    """Split a restart into inputs that can be handled separately."""
     if not isinstance(entry, Restarted) or entry.runs is not None:
         return [entry]
     return [replace(entry, runs=()), *(Restarted((number,)) for number in memory.runs)]
@@ -330,7 +334,7 @@ def report_quarantine(row: RunRow, tx: Transaction) -> None:
 
 
 def alert_damage(entry: DamageFound, tx: Transaction) -> None:
-    """Alert about a damaged row, with its table, key, run and DAG."""
+    """Alert about a damaged row. The alert contains its table, key, run and DAG."""
     damage = entry.damage
     memory, run_no = tx.memory, damage.run_no
     row = None if run_no is None else memory.isolated.get(run_no)

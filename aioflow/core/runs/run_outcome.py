@@ -1,4 +1,4 @@
-"""The outcome of a run: ``success``, ``partial`` or ``failed``, by the states of its tasks."""
+"""The outcome of a run: ``success``, ``partial`` or ``failed``, derived from its task states."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ __all__ = ("outcome",)
 _FAILURE_AWAITED = frozenset(
     {TriggerRule.ONE_SUCCESS, TriggerRule.ONE_DONE, TriggerRule.ONE_FAILED, TriggerRule.ALL_FAILED}
 )
-"""Rules that expect a failed parent.
+"""Trigger rules that expect a failed parent.
 
-A failure that they expect does not make the run ``partial``.
+The failure of a parent that such a rule expects does not make the run ``partial``.
 """
 
 
 def outcome(run: Run) -> RunState:
     """Return the final state of a run whose tasks have all ended.
 
-    The leaves decide. If they ended well, but a task failed whose failure no rule expected, the run
-    is ``partial``.
+    The leaf tasks decide. If they ended well but another task failed, and no rule expected its
+    failure, the run is ``partial``.
     """
     bad = (TaskState.FAILED, TaskState.UPSTREAM_FAILED, TaskState.CANCELLED)
     if any(run.states[leaf] in bad for leaf in run.graph.leaves):
@@ -38,7 +38,7 @@ def outcome(run: Run) -> RunState:
 
 
 def _awaits_failure(graph: Graph, child: int, parent: int) -> bool:
-    """Return whether a rule of the child expects a failure of this parent."""
+    """Return whether a trigger rule of the child expects this parent to fail."""
     return any(
         look.rule in _FAILURE_AWAITED and look.min_success is None and parent in look.parents
         for look in graph.evaluated[child]

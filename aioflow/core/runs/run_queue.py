@@ -1,4 +1,4 @@
-"""Queues of runs: runs wait here for ``max_active_runs`` of their DAG, and start in order."""
+"""Queues of runs that wait for ``max_active_runs`` of their DAG. Runs start in queue order."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def count_runs(memory: Memory) -> None:
 
 
 def remember(run: Run, memory: Memory) -> None:
-    """Add a run to its queue, or to the count of active runs. Quarantined runs do not count."""
+    """Add a run to its queue or to the count of active runs. Quarantined runs are not counted."""
     queue = run.queue
     if run.row.quarantine is not None:
         return
@@ -57,13 +57,13 @@ def leave_queue(run: Run, tx: Transaction) -> None:
 
 
 def withdraw(run: Run, was: RunState, tx: Transaction) -> None:
-    """Remove a run from the active runs or from its queue, because it ends or is quarantined.
+    """Remove a run that ends or is quarantined from the active runs or from its queue.
 
     Args:
         was: The state in which the run was counted.
     """
     if run.row.quarantine is not None:
-        return  # it has not been counted since
+        return  # a run in quarantine is not counted
     if was is RunState.RUNNING:
         tx.memory.active_runs[run.queue] -= 1
     else:
@@ -71,7 +71,7 @@ def withdraw(run: Run, was: RunState, tx: Transaction) -> None:
 
 
 def run_reopened(run: Run, tx: Transaction) -> None:
-    """Queue a run again after its tasks were cleared, behind the runs already waiting."""
+    """Queue a run again after its tasks were cleared, behind the runs that already wait."""
     remember(run, tx.memory)
     begin_queued(run.queue, tx)
 
@@ -79,8 +79,8 @@ def run_reopened(run: Run, tx: Transaction) -> None:
 def begin_queued(queue: str, tx: Transaction) -> None:
     """Start the oldest queued runs, up to the limit of the DAG.
 
-    One more run is started if active runs depend on it and could never end otherwise. All runs of a
-    backfill are started, because a backfill creates no more runs than its limit.
+    One more run is started if active runs depend on it and could never end otherwise. All queued
+    runs of a backfill are started, because a backfill creates no more runs than its limit allows.
     """
     memory = tx.memory
     waiting = memory.queued_runs.get(queue, deque())
@@ -97,7 +97,7 @@ def begin_queued(queue: str, tx: Transaction) -> None:
 
 
 def waits_while_paused(run: Run, memory: Memory) -> bool:
-    """Return whether a queued run that an event created waits because its DAG is paused."""
+    """Return whether a queued run that was created by an event waits because its DAG is paused."""
     row = memory.dags.get(run.row.dag_id)
     is_waiting = run.state is RunState.QUEUED and run.row.cause == BY_EVENT
     return is_waiting and row is not None and row.paused

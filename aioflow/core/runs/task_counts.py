@@ -1,6 +1,6 @@
-"""Number of tasks of a run by state, and recomputation of its tallies from the task states.
+"""Counts of the tasks of a run by state, and recomputation of its tallies from the task states.
 
-The number by state is computed from stored counts, without visiting each task.
+The counts by state are computed from stored counts, without visiting each task.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _WAITING = frozenset({TaskState.SENSING, TaskState.DEFERRED, TaskState.RETRYING}
 def counted(run: Run) -> list[tuple[int, TaskState, int]]:
     """Return the number of tasks by index and state, as ``(task_index, state, count)``.
 
-    Tasks without a row are included. Children that wait only for a slot count as queued, although
-    they have no row yet.
+    Tasks without a row are included. Children that wait only for a slot count as queued even before
+    they have a row.
     """
     of_groups = [
         (group.task_index, state, count)
@@ -50,7 +50,7 @@ def counted(run: Run) -> list[tuple[int, TaskState, int]]:
 
 
 def only_waits(run: Run) -> bool:
-    """Return whether a running run has tasks that wait, and none that runs or is queued."""
+    """Return whether a running run has waiting tasks, and no running or queued task."""
     if run.state is not RunState.RUNNING:
         return False
     found = False
@@ -69,7 +69,7 @@ def only_waits(run: Run) -> bool:
 
 
 def waiting_runs(memory: Memory, run_nos: Iterable[RunNo]) -> set[RunNo]:
-    """Return which of these runs only wait. Packed runs stay packed: all of their tasks wait."""
+    """Return which of these runs only wait. All tasks of packed runs wait, so they stay packed."""
     runs = memory.runs
     packed, loose = runs.packed_numbers(), runs.objects
     return {
@@ -127,17 +127,17 @@ def retally(run: Run) -> None:
 
 
 def recount(run: Run) -> None:
-    """Recompute everything that follows from the states of the tasks of a run.
+    """Recompute everything that is derived from the states of the tasks of a run.
 
-    Children that follow the children of another task are evaluated afterwards by steps, some in
-    each turn.
+    Children that depend on the children of another task one by one are evaluated later by ``step``,
+    some of them in each turn.
     """
     retally(run)
     one_to_one.reset_queues(run)
     for group in run.groups.values():
         rewind(group)
-    # Children that were cleared, or that were pending when the run was cancelled, wait for their
-    # rule again.
+    # Children that were cleared, or that were pending when the run was cancelled, must be evaluated
+    # again by their trigger rule.
     for task_index, group in run.groups.items():
         if group.is_over or group.unfinished:
             continue

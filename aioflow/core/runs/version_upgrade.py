@@ -1,12 +1,12 @@
 """Upgrade of a run to the newest version of its DAG while its tasks are cleared.
 
-A run has one version. Ended tasks keep their rows and results; all others run the newest code. So
-every active task must be cleared in the same request. Otherwise it would run partly in one version
-and partly in the other.
+A run has a single version. Its ended tasks keep their rows and results; all other tasks run the
+newest code. So every active task must be cleared in the same request. Otherwise the task would run
+partly in one version and partly in the other.
 
-The rows of a run refer to tasks by task index, and its mapped children to items by index. So both
-versions need the same tasks at the same task indexes, with the same edges and expansions. Code,
-retries, pools, limits and timeouts may differ.
+The rows of a run refer to tasks by task index, and mapped children refer to items by map index. So
+both versions need the same tasks at the same task indexes, with the same edges and expansions.
+Code, retries, pools, limits and timeouts may differ.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _ALIKE: tuple[tuple[str, Callable[[TaskSpec], object]], ...] = (
 
 
 def differences(old: DagSpec, new: DagSpec) -> list[str]:
-    """Return why a run of one version cannot continue with another, in the order of the tasks."""
+    """Return the reasons why a run cannot move from one version to another, in task order."""
     was, now = ([task.task_id for task in spec.tasks] for spec in (old, new))
     missing = [f"task {task_id!r} is gone" for task_id in was if task_id not in set(now)]
     added = [f"task {task_id!r} is new" for task_id in now if task_id not in set(was)]
@@ -76,7 +76,7 @@ def _task_differences(
         if part(was) != part(now):
             yield f"task {was.task_id!r} {reason}"
     if was.map_limit != now.map_limit and _grows(old, was):
-        # Its children have row numbers that were reserved when the task expanded.
+        # The row numbers of its children were reserved, up to this limit, when the task expanded.
         limit = "max_rounds" if was.mapped is not None and was.mapped.until >= 0 else "map_limit"
         yield f"task {was.task_id!r} has another {limit}"
 
@@ -148,9 +148,9 @@ def check_idle(run: Run, dag_version: DagVersion, cleared: Collection[TaskNo]) -
 
 
 def move(run: Run, dag_version: DagVersion, tx: Transaction) -> None:
-    """Change the version of a run that has no active tasks and whose clear is in progress.
+    """Change the version of a run that has no active tasks and is being cleared.
 
-    Child processes forget the run, and receive it again with the next task they start.
+    Child processes forget the run. They receive it again with the next task that they start.
     """
     old = run.row.version
     tx.batch.run_versions.append((run.run_no, old, dag_version.version))

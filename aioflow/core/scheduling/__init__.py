@@ -1,1 +1,1 @@
-"""Decisions about when and where work starts: timetables, the ready queue, slots."""
+"""Decisions about when and where work starts: timetables, ready queues and slots."""

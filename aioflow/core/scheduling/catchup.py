@@ -1,4 +1,4 @@
-"""Catch-up: decides which of the fire times that passed get a run, by the DAG's policy."""
+"""Catch-up: decide which of the past fire times get a run, according to the DAG's policy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = (
 )
 
 MISSED_US = 30_000_000
-"""With the policy ``skip``, a fire time whose run would start later than this counts as missed."""
+"""Delay from which a fire time counts as missed under the policy ``skip``."""
 
 
 def missed(
@@ -35,14 +35,16 @@ def missed(
 ) -> tuple[list[Timestamp], Timestamp | None]:
     """Return the fire times to run now, oldest first, and the next cursor.
 
-    The cursor is the first fire time that was not handled: all fire times from the cursor on are
-    pending. If the schedule has changed, the cursor need not be a fire time of the new schedule. If
-    the start of the next cursor is not in the future, ``limit`` was reached: call again.
+    The cursor is the first fire time that has not been handled; all fire times from the cursor on
+    are pending. If the schedule has changed, the cursor need not be a fire time of the new
+    schedule. If the run of the next cursor should already have started, ``limit`` was reached and
+    the caller must call again.
 
     Args:
         schedule: A valid schedule that has fire times.
         timezone: The time zone of its wall clock.
-        cursor: The cursor returned last. For the first call, the first fire time of the DAG.
+        cursor: The cursor returned by the last call. For the first call, the first fire time of the
+            DAG.
         now: The end of the period that is searched, inclusive.
         policy: Which missed fire times run: ``all``, the ``latest``, or none.
         limit: Maximum number of fire times per call, at least 1.

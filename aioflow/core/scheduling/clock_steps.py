@@ -1,10 +1,10 @@
 """Correction of schedules that ran ahead because the wall clock was ahead and was set back.
 
-The cursor of a schedule normally never moves back, because each fire time has one run. If the
-cursor passed fire times while the clock was wrong and they are in the future again, it is moved
-back to the first of them. A fire time that already has a run must not get another one, so for fire
-times up to ``last_fire_time``, which does not move, existing runs are looked up before a run is
-created.
+The cursor of a schedule normally never moves back, because each fire time has only one run. While
+the clock is ahead, the cursor may pass fire times that lie in the future again once the clock is
+set back. The cursor is then moved back to the first of them. A fire time that already has a run
+must not get another one. So for fire times up to ``last_fire_time``, which is not moved back,
+existing runs are looked up before a run is created.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ __all__ = ("REASON", "found", "handle_step", "is_ahead", "rewind_cursors", "want
 REASON: Final = "clock_set_back"
 
 _TOLD_US = 60_000_000
-"""An alert lists a schedule only if it was ahead by at least this much."""
+"""How far a schedule must have been ahead at least to be listed in the alert."""
 
 _NAMED = 5
 """Maximum number of schedules that the alert lists."""
 
 
 def handle_step(tx: Transaction) -> None:
-    """Adjust the schedules if the wall clock has stepped since the last turn."""
+    """Adjust the schedules if the wall clock was stepped since the last turn."""
     tx.step = tx.at.shift - tx.memory.shift
     if tx.step:
         rewind_cursors(tx)
@@ -43,7 +43,7 @@ def handle_step(tx: Transaction) -> None:
 
 
 def rewind_cursors(tx: Transaction) -> None:
-    """Move back the cursors of schedules that ran ahead. An alert lists those far ahead."""
+    """Move back the cursors of schedules that ran ahead. Alert about those far ahead."""
     behind = []
     for row in list(tx.memory.dags.values()):
         cursor = _next_fire_time(row, tx)
@@ -64,7 +64,7 @@ def rewind_cursors(tx: Transaction) -> None:
 
 
 def _next_fire_time(row: DagRow, tx: Transaction) -> Timestamp | None:
-    """Return the next fire time from now on; ``None`` if the schedule has not run ahead."""
+    """Return the next fire time after now; ``None`` if the schedule has not run ahead."""
     memory, now, last = tx.memory, tx.now, row.last_fire_time
     dag_version = memory.dag_versions.get((row.version, row.dag_id))
     spec = None if dag_version is None else dag_version.graph.spec
@@ -85,7 +85,7 @@ def is_ahead(row: DagRow) -> bool:
 
 
 def wanted(inputs: Iterable[Input]) -> Iterator[CreateMissingRuns]:
-    """Yield the inputs of a turn that need to know which of their fire times have a run.
+    """Yield the inputs of a turn for which it must be known which of their fire times have a run.
 
     The caller passes the rows to ``found`` before the turn processes these inputs.
     """

@@ -1,32 +1,34 @@
 """The ready queues: tasks that wait for a slot, their order, and limits on concurrent instances.
 
-Ready entries wait in one heap per kind of body, pool and required host. An entry is a queued task,
-or a whole mapped task whose pending children are drawn from it one by one, so a mapped task with a
-million children costs as much as one task. The order is: resumed tasks before new tasks, then
-priority, then the turn of the DAG. New tasks of backfill runs come after all others. Tasks that
-keep their slots in a pool while deferred come first, because no other task can use these slots.
+Ready entries wait in one heap for each combination of kind of body, pool and required host. An
+entry is a queued task, or a whole mapped task whose pending children are drawn from it one by one,
+so a mapped task with a million children costs as much as one task. Entries are ordered by rank
+(resumed tasks before new tasks), then by priority, then by the turn of the DAG, see below. New
+tasks of backfill runs come after all others. Tasks that keep their slots in a pool while deferred
+come first, because no other task can use these slots.
 
 An entry whose start would exceed a limit of its run is set aside with the run, in the same order.
 For each task that leaves its slot one entry returns, so a limit that blocks ten thousand tasks
-costs no more than one that blocks ten.
+costs no more than a limit that blocks ten.
 
-Slots are shared fairly among DAGs of equal priority, however many tasks each of them has. A new
-entry gets a *turn*: the amount of its DAG's work that the same queue will have served when the
-entry is reached, but at least the current turn, which is the turn of the entry served last. So
-eight thousand tasks of one DAG get consecutive turns, and the first task of another DAG gets the
-turn of the first of them, not a turn after the last. A task that is expected to take less than 5 ms
-counts proportionally less. Within one turn the DAG whose first task of that turn is the oldest goes
-first, with all its tasks of that turn. So short tasks of one DAG are claimed together and find its
-code loaded, even if runs of many DAG files started in between. The cost is bounded: the newer tasks
-of each DAG that overtake an older task of the same rank and priority are less than 5 ms of expected
-work plus one task, and they do so only once. Pools that wait for the same slots share them in the
-same way.
+Slots are shared fairly among DAGs of equal priority, however many tasks each of them has. In this
+module a *turn* is not a pass of the engine loop but a position in this sharing: the amount of its
+DAG's work that the same queue will have served when the entry is reached. It is at least the
+current turn, which is the turn of the entry served last. So eight thousand tasks of one DAG get
+consecutive turns, and the first task of another DAG gets the current turn, not a turn after the
+last of them. A task that is expected to take less than 5 ms counts proportionally less. Among
+entries with the same turn, the DAG whose first task in that turn is the oldest comes first, with
+all its tasks of that turn. So short tasks of one DAG are claimed together and find its code loaded,
+even if runs of many DAG files started in between. The cost is bounded: the newer tasks of each DAG
+that overtake an older task of the same rank and priority are less than 5 ms of expected work plus
+one task, and they overtake it only once. Pools that wait for the same slots share them in the same
+way.
 
 ``TaskConcurrency`` limits how many instances of a task run at the same time in all runs of its DAG.
 Entries beyond the limit are set aside and return one at a time. The next entry returns only when
-the one that returned last has started, was set aside for another reason, or no longer waits. It
-also returns if it precedes that one in the order, because that one may wait for the very slots that
-the next one keeps.
+the entry that returned last has started, was set aside for another reason, or no longer waits.
+There is one exception: the next entry also returns if it precedes that entry in the order, because
+that entry may wait for the very slots that the next one keeps.
 """
 
 from __future__ import annotations
@@ -73,12 +75,13 @@ _AGE_BITS = 40
 _TURN_BITS = 2 * _AGE_BITS
 
 Kind: TypeAlias = str | WorkerSpec
-"""What tasks of a queue wait for: a local worker, the async host, a remote worker, or nothing."""
+"""What the tasks of a queue wait for: a local worker, the async host, a remote worker, or nothing.
+"""
 
 _QueueKey: TypeAlias = tuple[Kind, str]
 _Class: TypeAlias = tuple[_QueueKey, int, int]
 _Next: TypeAlias = tuple[float, int, int]
-"""The next turn of a DAG, its last turn, and the age of the first task in that last turn."""
+"""A DAG's next turn and last turn, and the age of its first task in the last turn."""
 
 _FIRST: _Next = (0.0, -1, 0)
 
@@ -105,13 +108,13 @@ class Fairness:
     def turn(
         self, queue_key: _QueueKey, rank: int, priority: int, dag_id: str, cost_us: float, age: int
     ) -> int:
-        """Return the turn of one more task of a DAG. A lower turn goes first.
+        """Assign a turn to one more task of a DAG. A lower turn comes first.
 
         Args:
             queue_key: The executor and the pool that the task waits for.
             cost_us: Expected duration of the task; 0 if unknown.
-            age: Age of the task. Within one turn, the age of the DAG's first task decides first,
-                then the task's own age.
+            age: Age of the task. Within one turn, tasks are ordered by the age of their DAG's first
+                task in the turn, then by their own age.
         """
         kind = (queue_key, rank, priority)
         following, last, first_age = self._next.get((kind, dag_id), _FIRST)
@@ -139,7 +142,7 @@ class Fairness:
         self._line_next[queue_key] = at + _counted_cost(cost_us)
 
     def _sweep(self) -> None:
-        """Forget DAGs whose next turn is not later than the current one."""
+        """Forget DAGs whose next turn is not after the current one."""
         if len(self._next) > max(_DAGS_WORTH_SWEEPING, 2 * self._swept):
             self._next = {
                 key: of for key, of in self._next.items() if of[0] > self._now.get(key[0], 0.0)
@@ -152,7 +155,7 @@ def _counted_cost(cost_us: float) -> float:
 
 
 def age_of(turn: int) -> int:
-    """Return the age that was passed to ``turn``."""
+    """Return the age that was passed to ``Fairness.turn``."""
     return turn & ((1 << _AGE_BITS) - 1)
 
 
@@ -166,12 +169,13 @@ _BodyAndPool: TypeAlias = tuple[Kind, str]
 
 
 class TaskConcurrency:
-    """Running instances by DAG and task, for all versions.
+    """Number of running instances by DAG and task, over all versions of the DAG.
 
-    The limit of an entry is that of its version.
+    Each entry is subject to the limit that its own version sets.
 
     Args:
-        still_waits: Returns whether an entry still waits: it was not started, ended or forgotten.
+        still_waits: Returns whether an entry still waits, which means that it was not started,
+            ended or forgotten.
     """
 
     def __init__(self, still_waits: Callable[[TaskInstance | MappedTask], bool]) -> None:
@@ -190,7 +194,7 @@ class TaskConcurrency:
         return at_once is not None and self.running(entry) >= at_once
 
     def count(self, task: TaskInstance) -> None:
-        """Count a task that gets its slot."""
+        """Count a task that gets a slot."""
         if _task_limit(task) is not None:
             key = _task_key(task)
             self._running[key] = self._running.get(key, 0) + 1
@@ -204,7 +208,7 @@ class TaskConcurrency:
                 del self._running[key]
 
     def recount(self) -> None:
-        """Reset all counts, before each task with a slot is counted again."""
+        """Reset all counts. The caller then counts each task that has a slot again."""
         self._running.clear()
 
     def block(self, item: Item) -> None:
@@ -215,7 +219,7 @@ class TaskConcurrency:
         self.passed(entry)
 
     def passed(self, entry: TaskInstance | MappedTask) -> None:
-        """Record that a requeued entry has started, or was set aside for another reason."""
+        """Record that a requeued entry has started, or was set aside again."""
         if not self._returned or _task_limit(entry) is None:
             return
         returned = self._returned.get(_task_key(entry), {})
@@ -224,7 +228,7 @@ class TaskConcurrency:
             del returned[_body_and_pool(entry)]
 
     def next_admitted(self) -> Iterator[Item]:
-        """Yield the next entry of each queue if its limit admits it; see ``_may_call``."""
+        """Yield the next entry of each queue if the limit admits it; see ``_may_call``."""
         for key in list(self._blocked):
             lines, returned = self._blocked[key], self._returned.setdefault(key, {})
             for queue_key in list(lines):
@@ -241,7 +245,7 @@ class TaskConcurrency:
                 self._returned.pop(key, None)
 
     def _may_call(self, blocked: Queue, before: Item | None) -> bool:
-        """Return whether the next entry may return although an earlier one has not started."""
+        """Return whether the next entry may return, given the entry that returned before it."""
         if before is None or not self._still_waits(before[3]):
             return True
         return bool(blocked) and blocked[0][:3] < before[:3]
@@ -269,12 +273,15 @@ def _task_key(entry: TaskInstance | MappedTask) -> _TaskKey:
 
 
 def _body_and_pool(entry: TaskInstance | MappedTask) -> _BodyAndPool:
-    """Return the queue of an entry. Versions of a DAG may assign a task to different pools."""
+    """Return the kind of body and the pool of an entry.
+
+    Different versions of a DAG may assign the same task to different pools.
+    """
     return body_kind(entry), entry.spec.pool
 
 
 Admits: TypeAlias = Callable[[TaskInstance | MappedTask], bool]
-"""Returns whether the pool has capacity for the entry and the entry's host is up."""
+"""A function that returns whether the entry's pool has capacity and its host is up."""
 
 _HostQueueKey: TypeAlias = tuple[_QueueKey, str]
 """The key of a queue: the executor, the pool, and the role that must be up, if one is required."""
@@ -282,13 +289,13 @@ _HostQueueKey: TypeAlias = tuple[_QueueKey, str]
 SENSOR_QUEUE = "sensor"
 """The queue of hosted sensors. They wait only for their host.
 
-They hold no slot, so no limit applies.
+They hold no slot, so no limit applies to them.
 """
 
 START_QUEUE = "start"
-"""The queue of tasks that are deferred from the start. They hold no slot.
+"""The queue of tasks that are deferred from their start. They hold no slot.
 
-Only their window limits them, and their pool if it counts deferred tasks.
+They are limited only by their window and, if their pool counts deferred tasks, by the pool.
 """
 
 _WORTH_SWEEPING = 64
@@ -298,12 +305,12 @@ class Ready:
     """The ready queues.
 
     Args:
-        pool_holds: Tasks that keep their slots in a pool while they wait, as ``Slots`` has them.
+        pool_holds: Tasks that keep their slots in a pool while they wait. Shared with ``Slots``.
 
     Attributes:
         has_unblocked: Whether an entry that was set aside has returned to a queue, possibly to a
             queue that was already examined.
-        across: Limits over all runs of a DAG, and the entries set aside for them.
+        across: Limits across all runs of a DAG, and the entries set aside because of them.
     """
 
     def __init__(self, pool_holds: Container[TaskNo]) -> None:
@@ -321,7 +328,7 @@ class Ready:
         self._enqueue(self._placed(entry, self._fairness.age()))
 
     def _placed(self, entry: TaskInstance | MappedTask, age: int) -> Item:
-        """Assign the entry its rank, priority and turn."""
+        """Return an entry with its rank, priority and turn."""
         rank, priority, _, _ = self._ranked((0, -entry.spec.priority, 0, entry))
         dag_id, cost_us = entry.run.row.dag_id, _expected(entry)
         turn = self._fairness.turn(_queue_key(entry), rank, priority, dag_id, cost_us, age)
@@ -337,13 +344,13 @@ class Ready:
         return 2 if entry.run.row.backfill is None else 3, priority, age, entry
 
     def unblock(self, task: TaskInstance) -> None:
-        """Queue entries again that the limits of their run admit after a task has left its slot."""
+        """Requeue set-aside entries that limits of their run admit after a task left its slot."""
         self._unblock(task.run.blocked_at.get(task.task_index))
         self._unblock(task.run.blocked_at.get(_of_starts(task.task_index)))
         self._unblock(task.run.blocked)
 
     def admit_more(self, task: TaskInstance) -> None:
-        """Queue the next entry of a run again if the limits admit it after a task got a slot."""
+        """Requeue the next set-aside entry of a run if limits admit it after a task got a slot."""
         run = task.run
         if run.blocked and not _is_full(run):
             self._unblock(run.blocked)
@@ -353,18 +360,18 @@ class Ready:
         self.readmit()
 
     def readmit(self) -> None:
-        """Queue entries again that the limits over all runs of their DAG now admit."""
+        """Requeue set-aside entries that the limits across all runs of their DAG now admit."""
         for item in self.across.next_admitted():
             self._push(item)
             self.has_unblocked = True
 
     def _pass_on(self, entry: TaskInstance | MappedTask) -> None:
-        """Queue another entry of the task instead: this one is blocked for another reason."""
+        """Requeue another entry of the task, because another limit blocks this one."""
         self.across.passed(entry)
         self.readmit()
 
     def _unblock(self, blocked: Queue | None) -> None:
-        """Queue the best entry again that is still waiting."""
+        """Requeue the best set-aside entry that still waits."""
         while blocked:
             item = heapq.heappop(blocked)
             if still_waits(item[3]):
@@ -373,7 +380,7 @@ class Ready:
                 return
 
     def repool(self) -> None:
-        """Queue entries again that were too large for their pool, after pools were resized."""
+        """Requeue entries that were too wide for their pool, after pools were resized."""
         items, self._too_wide = self._too_wide, []
         for item in items:
             self._push(item)
@@ -387,13 +394,13 @@ class Ready:
         self.across.rerank(pool, self._ranked)
 
     def best_queue(self, kind: Kind, admits: Admits, pools: dict[str, PoolRow]) -> Queue | None:
-        """Return the executor's queue whose head is the best that may start, if there is one."""
+        """Return the executor's queue whose head is the best entry that may start, if any."""
         while (found := self._look(kind, admits, pools)) is not None:
             queue, item = found
             if queue[0] is item:
                 return queue
-            # Setting aside an entry of a later queue has returned another entry to the head of this
-            # queue.
+            # While a later queue was cleaned, one of its entries was set aside, and another entry
+            # has returned to the head of this queue.
         return None
 
     def _look(
@@ -429,7 +436,7 @@ class Ready:
                 yield kind, pool, self._queues[key]
 
     def missing_hosts(self, hosts_up: Container[str]) -> set[str]:
-        """Return the roles of hosts on demand that tasks wait for and that are not up."""
+        """Return the roles of on-demand hosts that tasks wait for and that are not up."""
         return {
             role
             for (_, role), queue in self._queues.items()
@@ -438,7 +445,7 @@ class Ready:
         }
 
     def pop(self, queue: Queue) -> TaskInstance:
-        """Remove one task from the head. A mapped task stays until no pending child is left."""
+        """Remove one task from the head. A mapped task stays until it has no pending child left."""
         rank, priority, turn, entry = queue[0]
         queue_key, cost_us = _queue_key(entry), _expected(entry)
         self._fairness.served(queue_key, rank, priority, turn, cost_us)
@@ -456,9 +463,10 @@ class Ready:
         return task
 
     def _push(self, item: Item) -> None:
-        """Queue a set-aside entry again.
+        """Requeue a set-aside entry.
 
-        Since it was set aside, it may have started or ceased to keep slots.
+        The entry is ranked again, because it may have started or lost its slots since it was set
+        aside.
         """
         self._enqueue(self._ranked(item))
 
@@ -473,16 +481,16 @@ class Ready:
         self._sweep(key, queue)
 
     def _sweep(self, key: _HostQueueKey, queue: Queue) -> None:
-        """Drop stale entries once they may outnumber the valid ones."""
+        """Drop stale entries from a queue in which they may outnumber the valid ones."""
         if len(queue) > max(_WORTH_SWEEPING, 2 * self._swept.get(key, 0)):
             queue[:] = [item for item in queue if still_waits(item[3])]
             heapq.heapify(queue)
             self._swept[key] = len(queue)
 
     def _clean(self, queue: Queue, kind: Kind, pool: PoolRow | None) -> bool:
-        """Set aside blocked entries at the head until one is not blocked.
+        """Set aside blocked entries at the head, until the head is an entry that is not blocked.
 
-        Return whether there is one.
+        Return whether there is such an entry.
         """
         while queue:
             entry = queue[0][3]
@@ -499,7 +507,8 @@ class Ready:
             elif kind == START_QUEUE and not _is_past_window(entry):
                 return True
             elif kind == START_QUEUE:
-                # It needs no slot, so it does not queue behind entries that wait for a slot.
+                # An entry that is deferred from its start needs no slot, so it does not queue
+                # behind entries that wait for a slot.
                 blocked = run.blocked_at.setdefault(_of_starts(entry.task_index), [])
                 heapq.heappush(blocked, heapq.heappop(queue))
             elif _is_full(run):
@@ -517,15 +526,15 @@ class Ready:
         return False
 
     def is_within_limits(self, task: TaskInstance) -> bool:
-        """Return whether the limits of the run, and of the task over all runs, admit one more."""
+        """Return whether the limits of the run, and of the task across all runs, admit one more."""
         return not (_is_full(task.run) or _is_full_at(task) or self.across.is_full(task))
 
     def _is_too_wide(
         self, entry: TaskInstance | MappedTask, kind: Kind, pool: PoolRow | None
     ) -> bool:
-        """Return whether the pool is too small for an entry.
+        """Return whether an entry needs more slots than its pool has.
 
-        A task that keeps its slots needs no capacity.
+        A task that keeps its slots needs no free ones.
         """
         if pool is None or entry.spec.slots <= pool.slots:
             return False
@@ -536,7 +545,7 @@ class Ready:
     def _block(self, item: Item) -> None:
         """Set aside an entry with its run.
 
-        If only its window blocks it, an entry past its window returns.
+        If only the window blocks the entry, another entry that is past its window returns instead.
         """
         entry = item[3]
         blocked = entry.run.blocked_at.setdefault(entry.task_index, [])
@@ -573,7 +582,7 @@ def _queue_kind(entry: TaskInstance | MappedTask) -> Kind:
 
 
 def body_kind(entry: TaskInstance | MappedTask) -> Kind:
-    """Return what the body of a task needs: a kind of local slot, or a remote worker."""
+    """Return what the body of a task needs: a local worker, the async host, or a remote worker."""
     spec = entry.spec
     return spec.body.value if spec.executor == LOCAL else worker_spec(entry)
 
@@ -603,7 +612,7 @@ def count_waiting(
     Args:
         free: Number of free slots in the pool.
         holders: Tasks that keep their slots in the pool while they wait, and need no free ones.
-        loaded: Tasks of these versions are not counted.
+        loaded: Versions whose tasks are not counted.
     """
     if free <= 0 and not holders:
         return  # a full pool would be scanned in each turn
@@ -627,13 +636,13 @@ def count_waiting(
 
 
 def _admitted(run: Run) -> int:
-    """Return how many more tasks of a run may run at once."""
+    """Return how many more tasks of a run may run at the same time."""
     at_once = run.spec.max_active_tasks
     return _UNLIMITED if at_once is None else at_once - run.running
 
 
 def _admitted_at(entry: TaskInstance | MappedTask) -> int:
-    """Return how many tasks of an entry its own limits admit."""
+    """Return how many tasks of an entry the limits of the task itself admit."""
     spec = entry.spec
     count = _UNLIMITED
     if spec.max_active_tis_per_dagrun is not None:
@@ -650,7 +659,7 @@ _UNLIMITED = 1 << 31
 
 
 def _of_starts(task_index: int) -> int:
-    """Return the key for set-aside entries of a task that are deferred from the start."""
+    """Return the key for set-aside entries of a task that would be deferred from their start."""
     return ~task_index
 
 
@@ -662,7 +671,7 @@ def is_start(entry: TaskInstance | MappedTask) -> bool:
 
 
 def is_hosted_sensor(spec: TaskSpec) -> bool:
-    """Return whether a task is a sensor that pokes in the async host; it holds no slot."""
+    """Return whether a task is a sensor that pokes in the async host, and so holds no slot."""
     return spec.sensor is not None and spec.body is Body.COROUTINE
 
 
@@ -691,7 +700,7 @@ def _is_full(run: Run) -> bool:
 
 
 def _is_full_at(entry: TaskInstance | MappedTask) -> bool:
-    """Return whether the limit of its task or its window is exhausted.
+    """Return whether a limit of the task itself, or its window, is exhausted.
 
     A resumed task has no window.
     """

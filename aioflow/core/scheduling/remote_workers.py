@@ -1,7 +1,8 @@
-"""Workers of executors other than the local one: they come and go, and are asked for by demand.
+"""Workers of executors other than the local one, which are started and ended by demand.
 
 A process loads the code of one DAG version for its whole life. So if tries of another version wait
-and no worker is left for them, as many idle workers are retired, and the executor starts others.
+and no worker is left for them, the same number of idle workers is retired, and the executor starts
+new ones.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Waiting:
     Attributes:
         count: Number of tasks that the limits of their runs and pools admit.
         priority: The highest priority among them.
-        since: When the longest wait of them began.
+        since: Since when the longest-waiting task has waited.
     """
 
     __slots__ = ("count", "priority", "since")
@@ -36,7 +37,7 @@ class Waiting:
         self.since: Timestamp | None = None
 
     def add(self, count: int, priority: int, since: Timestamp | None) -> None:
-        """Count tasks of equal priority."""
+        """Add a number of tasks of equal priority to the count."""
         self.count += count
         self.priority = priority if self.priority is None else max(self.priority, priority)
         if since is not None:
@@ -44,14 +45,14 @@ class Waiting:
 
 
 class RemoteWorkers:
-    """The workers of all executors but the local one.
+    """The workers of all executors except the local one.
 
     Args:
-        limits: The most workers of each executor, by its name.
+        limits: Maximum number of workers of each executor, by its name.
 
     Attributes:
-        unavailable: Why no worker of a spec can be had now, as its executor reported.
-        may_demand: Whether the demand may differ from the last one, because workers came, went or
+        unavailable: Why no worker of a spec is available now, as reported by its executor.
+        may_demand: Whether the demand may differ from the last one, because workers came, left or
             were lost, or because a pool has changed.
     """
 
@@ -75,7 +76,7 @@ class RemoteWorkers:
 
     @property
     def limits(self) -> Mapping[str, int]:
-        """The most workers of each executor of the settings, by its name."""
+        """Maximum number of workers of each configured executor, by its name."""
         return self._limits
 
     @property
@@ -88,23 +89,27 @@ class RemoteWorkers:
         return self._workers.get(number)
 
     def limit(self, executor: str) -> int:
-        """Return the most workers of an executor; 1 for an unknown one, which says that it is."""
+        """Return the maximum number of workers of an executor.
+
+        It is 1 for an unknown executor, so that there is a demand, which is then reported as
+        unavailable.
+        """
         return self._limits.get(executor, 1)
 
     def of_spec(self, spec: WorkerSpec) -> list[Worker]:
-        """Return the workers of a spec that may get tries."""
+        """Return the workers of a spec that may be granted tries."""
         workers = self._of_spec.get(spec, {}).values()
         return [one for one in workers if not (one.is_leaving or one.is_lost)]
 
     @property
     def specs(self) -> list[WorkerSpec]:
-        """The specs of all workers, in the order in which the first of each came up."""
+        """The specs of all workers, ordered by when the first worker of each spec came up."""
         return list(self._of_spec)
 
     # ── workers come and go ─────────────────────────────────────────────────────────────
 
     def add(self, number: WorkerNo, spec: WorkerSpec, location: WorkerLocation = NOWHERE) -> None:
-        """Add a worker. Does nothing if it is there."""
+        """Add a worker. Do nothing if it is already known."""
         if number in self._workers:
             return
         self.may_demand = True
@@ -115,14 +120,14 @@ class RemoteWorkers:
             self._replacing[spec] -= 1
 
     def restore(self, number: WorkerNo, spec: WorkerSpec) -> Worker:
-        """Return the worker of a restored try. It gets no other try if its process has ended."""
+        """Return the worker of a restored try. If its process has ended, it gets no other try."""
         if number not in self._workers:
             self.add(number, spec)
             self._workers[number].is_leaving = True
         return self._workers[number]
 
     def remove(self, number: WorkerNo) -> None:
-        """Remove a worker whose process has ended, at once or when its tries have left it."""
+        """Remove a worker whose process has ended, at once or when its last try has left it."""
         worker = self._workers.get(number)
         if worker is not None:
             self.may_demand = True
@@ -130,7 +135,7 @@ class RemoteWorkers:
             self.drop_if_over(worker)
 
     def drop_if_over(self, worker: Worker) -> None:
-        """Forget a worker that is leaving and has no try any more."""
+        """Forget a worker that is leaving, if it has no try any more."""
         if worker.is_leaving and worker.is_idle and worker.number in self._workers:
             del self._workers[worker.number]
             del self._of_spec[worker.spec][worker.number]
@@ -138,14 +143,15 @@ class RemoteWorkers:
                 del self._of_spec[worker.spec]
 
     def retire(self, worker: Worker) -> None:
-        """Retire an idle worker: its executor will end it."""
+        """Retire an idle worker. Its executor will end it."""
         self.remove(worker.number)
 
     def replace(self, idle: list[Worker], count: int) -> list[Worker]:
-        """Retire idle workers of one spec for the code of other versions, and return them.
+        """Retire idle workers of one spec to make way for the code of other versions. Return them.
 
         Args:
-            count: How many tries wait for such code. No more workers are replaced at a time.
+            count: How many tries wait for such code. At most this many workers are being replaced
+                at the same time.
         """
         spec = idle[0].spec
         replacing = self._replacing.get(spec, 0)
@@ -162,7 +168,7 @@ class RemoteWorkers:
         self._demanded, self.may_demand = None, True
 
     def demand(self, waiting: Mapping[WorkerSpec, Waiting]) -> tuple[WorkerDemand, ...] | None:
-        """Return the whole demand; ``None`` if it has not changed.
+        """Return the complete demand; ``None`` if it has not changed.
 
         Args:
             waiting: The tasks that wait for a worker of each spec.
@@ -182,8 +188,9 @@ class RemoteWorkers:
         for spec in {**busy, **waiting}:
             found = waiting.get(spec) or Waiting()
             count = busy[spec] + found.count
-            # The executor counts the workers that are up. Without more, idle ones that are lost or
-            # have other code would seem to be enough.
+            # The executor compares this count with the workers that are up. If the count did not
+            # include idle workers that are lost or have other code, these workers would seem to be
+            # enough.
             if found.count:
                 count += lost[spec]
             if replacing := min(self._replacing.get(spec, 0), found.count):
@@ -192,7 +199,7 @@ class RemoteWorkers:
             if count:
                 wanted[spec] = WorkerDemand(spec, count, found.priority or 0, found.since)
         is_same = self._demanded is not None and _is_same(wanted, self._demanded)
-        self._demanded = wanted  # with its age, which people see
+        self._demanded = wanted  # stored with its age, which is displayed
         if is_same:
             return None
         for spec in self.unavailable.keys() - wanted.keys():
@@ -205,7 +212,7 @@ class RemoteWorkers:
 def _is_same(
     one: Mapping[WorkerSpec, WorkerDemand], other: Mapping[WorkerSpec, WorkerDemand]
 ) -> bool:
-    """Return whether two demands are for the same workers. The age of the demand may differ."""
+    """Return whether two demands are for the same workers. Their ages may differ."""
     return one.keys() == other.keys() and all(
         (demand.count, demand.priority) == (other[spec].count, other[spec].priority)
         for spec, demand in one.items()

@@ -1,11 +1,12 @@
 """Assignment of free slots to ready tasks, by pools and limits, and choice of the worker.
 
-A worker that runs a short task gets further *claimed* (prefetched) tasks of the same pool, weight
-and version, as many as are expected to fit in ``max(5 ms, two commits)``. The slot and its capacity
-in the pool pass from each task to the next. Tasks are claimed only in the order of ``ready``.
+While a worker runs a short task, it gets further *claimed* (prefetched) tasks of the same pool,
+weight and version, as many as are expected to fit in ``max(5 ms, two commits)``. Each task passes
+its slot, and the pool slots that it uses, on to the next one. Tasks are claimed only in the order
+of ``ready``.
 
-Workers of other executors get tasks in the same way, each only tasks of its own spec. They come and
-go: see ``remote_workers``.
+Workers of other executors get tasks in the same way, but each gets only tasks of its own spec. For
+how these workers come and go, see ``remote_workers``.
 
 A pool with ``include_deferred`` also counts tasks that have started and are deferred. Such a task
 *keeps* its slots while it waits, and resumes with them. Tasks of such a pool are not claimed.
@@ -61,7 +62,7 @@ class Grant:
     """A try that may start now.
 
     Attributes:
-        is_waiting: Whether it is deferred from its start, which needs no slot.
+        is_waiting: Whether the try is deferred from its start and so needs no slot.
     """
 
     __slots__ = ("is_claimed", "is_waiting", "task", "worker")
@@ -83,11 +84,11 @@ class Grant:
 _UNLIMITED = 1 << 62
 
 CLAIM_LIMIT = 256
-"""Maximum number of claimed tries of a worker, however short they are."""
+"""Maximum number of claimed tries of a worker, no matter how short they are."""
 
 _LEAST_CLAIM_US = 5_000.0
 _LEAST_REMOTE_CLAIM_US = 20_000.0
-"""The same for a worker on another machine: two round trips through a busy engine."""
+"""Minimum claim horizon of a worker on another machine: two round trips through a busy engine."""
 
 
 class Slots:
@@ -100,14 +101,14 @@ class Slots:
         coroutines: How many ``async def`` bodies may run at once. Sensors are not counted, because
             a sensor never holds a slot.
         at_work: Running ``async def`` tasks by number, in the order in which they started.
-        is_open: Whether slots are granted at all. A draining node grants none.
-        is_suspended: Whether no slots are granted yet, because the web server does not answer.
-            People must be able to see and cancel tasks.
+        is_open: Whether slots are granted. A draining node grants none.
+        is_suspended: Whether no slots are granted yet because the web server does not respond.
+            Users must be able to see and cancel tasks.
         ready: The tasks that wait for slots.
         unwritten: Starts whose results do not fit on the disk. No slot is granted while one of
             these starts still holds its slot.
-        unstored: Starts whose results are being stored while too many results wait for that. No
-            slot is granted while one of these tasks still runs.
+        unstored: Starts whose results are waiting to be stored while too many results are waiting.
+            No slot is granted while one of these tasks still runs.
         pool_holds: Tasks that keep their slots in a pool that counts deferred tasks, with the pool
             and the number of slots.
     """
@@ -181,7 +182,7 @@ class Slots:
         return row
 
     def put_pool(self, name: str, row: PoolRow | None, memory: Memory) -> None:
-        """Configure a pool as in its row. Without a row it has no limit."""
+        """Configure a pool from its row. A pool without a row has no limit."""
         self.remote.may_demand = True
         before = self.pools.pop(name, None)
         if row is not None:
@@ -199,7 +200,7 @@ class Slots:
         return self._used_by_deferred.get(pool, 0)
 
     def counts_deferred(self, spec: TaskSpec) -> bool:
-        """Return whether a task uses its pool while deferred. A hosted sensor never does."""
+        """Return whether a task uses its pool while it is deferred. A hosted sensor never does."""
         return _counts_deferred(self.pools.get(spec.pool)) and not is_hosted_sensor(spec)
 
     def _has_capacity(self, pool: str, weight: int) -> bool:
@@ -213,7 +214,7 @@ class Slots:
         return self._has_capacity(spec.pool, spec.slots)
 
     def _may_wait(self, entry: TaskInstance | MappedTask) -> bool:
-        """Return whether a task may be deferred from its start."""
+        """Return whether the pool of a task allows it to be deferred from its start."""
         spec = entry.spec
         return not self.counts_deferred(spec) or self._has_capacity(spec.pool, spec.slots)
 
@@ -229,10 +230,10 @@ class Slots:
     # ── entering and leaving ────────────────────────────────────────────────────────────
 
     def hold_pool_slots(self, task: TaskInstance) -> None:
-        """Let a task that waits within its try keep its slots, if its pool counts deferred tasks.
+        """Let a task that waits mid-try keep its slots, if its pool counts deferred tasks.
 
-        A resumed task of a quarantined run loses them: it does not continue. Other tasks are
-        ignored. Idempotent.
+        A resumed task of a quarantined run loses its slots, because it does not continue. Other
+        tasks are ignored. Idempotent.
         """
         if _is_between(task):
             self._hold_pool_slots(task)
@@ -255,13 +256,13 @@ class Slots:
             self._take_for_deferred(task.spec.pool, task.spec.slots)
 
     def free_pool_slots(self, task: TaskInstance) -> None:
-        """Free the slots that a task keeps, whatever it waits for."""
+        """Free the slots that a task keeps, no matter what it waits for."""
         if task.task_no in self.pool_holds:
             pool, weight = self.pool_holds.pop(task.task_no)
             self._take_for_deferred(pool, -weight)
 
     def _recount_deferred(self, pool: str, memory: Memory) -> None:
-        """Recount a pool that has begun or ceased to count deferred tasks."""
+        """Recount a pool that has started or stopped counting deferred tasks."""
         for task in memory.active_tasks.values():
             if task.spec.pool != pool:
                 continue
@@ -278,14 +279,14 @@ class Slots:
         self.ready.offer(entry)
 
     def offer_again(self, run: Run) -> None:
-        """Queue the tasks of a run that wait for slots again."""
+        """Queue again all tasks of a run that wait for slots."""
         for task in run.active_tasks.objects.values():
             waits = task.state is TaskState.QUEUED and task.worker < 0
             if task.waits_for_host or (waits and not task.is_hosted):
                 self.offer(task)
 
     def unblock(self, task: TaskInstance) -> None:
-        """Queue entries again that the limits of their run admit after a task has left its slot."""
+        """Requeue set-aside entries that limits of their run admit after a task left its slot."""
         self.ready.unblock(task)
 
     def release(self, task: TaskInstance) -> None:
@@ -302,16 +303,16 @@ class Slots:
         self.hold_pool_slots(task)
 
     def call_back(self, task: TaskInstance) -> None:
-        """Take back a try from a process. No more tasks are claimed after the running try."""
+        """Take back a try from a process. No more tasks are claimed behind the running try."""
         worker = self.worker(task.worker)
         worker.slow = worker.current
         self.release(task)
 
     def note_silence(self, report: WorkerUnresponsive) -> None:
-        """Record that a worker stopped answering, or answers again."""
+        """Record that a worker stopped responding, or responds again."""
         is_local = report.worker < len(self.workers)
         worker = self.workers[report.worker] if is_local else self.remote.find(report.worker)
-        if worker is not None:  # a remote worker may have gone
+        if worker is not None:  # a remote worker may have ended
             is_over = report.since is None or worker.is_idle
             worker.silence = None if is_over else report
             worker.is_lost = report.since is not None and not is_local
@@ -320,14 +321,14 @@ class Slots:
                 self._free(worker)
 
     def note_delayed_result(self, task: TaskInstance, *, disk_is_full: bool) -> None:
-        """Record whether a process cannot write a result because the disk is full."""
+        """Record whether the result of a task is delayed because the disk is full."""
         if disk_is_full:
             self.unwritten[task.task_no] = task.start_no
         else:
             self.unwritten.pop(task.task_no, None)
 
     def count_unwritten(self, memory: Memory) -> int:
-        """Return how many results still do not fit on the disk."""
+        """Return how many results still cannot be written to the disk."""
         found = [memory.active_tasks.objects.get(task_no) for task_no in self.unwritten]
         return sum(
             task.start_no == self.unwritten[task.task_no] and (task.is_hosted or task.worker >= 0)
@@ -336,7 +337,7 @@ class Slots:
         )
 
     def count_unstored(self, memory: Memory) -> int:
-        """Return how many results of a backlog still wait to be stored."""
+        """Return how many results in the backlog still wait to be stored."""
         found = [memory.active_tasks.objects.get(task_no) for task_no in self.unstored]
         return sum(
             task.start_no == self.unstored[task.task_no] and task.state is TaskState.RUNNING
@@ -358,24 +359,24 @@ class Slots:
             self._free(worker)
 
     def _free(self, worker: Worker) -> None:
-        """Free the pool slots of an idle worker, and forget it if it has ended."""
+        """Free the pool slots of an idle worker. Forget the worker if it has ended."""
         self._take(worker.pool, -worker.weight)
         worker.weight = 0
         if worker.is_leaving:
             self.remote.drop_if_over(worker)
 
     def remove_worker(self, number: WorkerNo) -> None:
-        """Remove a remote worker whose process has ended; its tries may still be known."""
+        """Remove a remote worker whose process has ended. Tries in it may still be known."""
         worker = self.remote.find(number)
         if worker is not None and worker.is_held:
             self._free(worker)
         self.remote.remove(number)
 
     def begin(self, task: TaskInstance) -> bool:
-        """Start a claimed try. It now owns the slot of the previous try.
+        """Start a claimed try, which takes over the slot of the previous try.
 
         Returns:
-            Whether the try was claimed. If it was not, it has had its slot since the grant.
+            Whether the try was claimed. If not, it has held its own slot since the grant.
         """
         if not task.is_claimed:
             return False
@@ -387,7 +388,7 @@ class Slots:
         return True
 
     def recount(self, memory: Memory) -> None:
-        """Recount used slots from the slots of all tasks after some tasks were restored."""
+        """Recount the used slots from all tasks, after some tasks were restored."""
         self._used.clear()
         self._used_by_deferred.clear()
         self.pool_holds.clear()
@@ -402,7 +403,7 @@ class Slots:
             run.running = 0
             run.running_at.clear()
         self.ready.across.recount()
-        # Packed tasks only wait, so they count only if a pool includes deferred tasks.
+        # Packed tasks only wait, so they use slots only if a pool counts deferred tasks.
         counted = memory.active_tasks if self._any_counts_deferred else memory.active_tasks.objects
         for task in list(counted.values()):
             self._count(task)
@@ -435,9 +436,9 @@ class Slots:
     # ── granting ────────────────────────────────────────────────────────────────────────
 
     def grant(self, memory: Memory) -> Iterator[Grant]:
-        """Yield tasks that may start now, best first. The slot of each is already taken.
+        """Yield tasks that may start now, best first. The slot of each is already reserved.
 
-        The caller starts each task before it requests the next, and may stop at any time.
+        The caller starts each task before it requests the next one, and may stop at any time.
         """
         if not self.is_open or self.is_suspended:
             return
@@ -471,7 +472,7 @@ class Slots:
     def _grant_alone(
         self, suspects: Iterable[TaskInstance], hosts_up: Container[str]
     ) -> Iterator[Grant]:
-        """Grant slots in the process on trial only to these tasks, one of which may kill it."""
+        """Grant slots in the process on trial to these suspects only, one of which may kill it."""
         for task in suspects:
             if not (self._may_start(task) and self.ready.is_within_limits(task)):
                 continue
@@ -488,7 +489,7 @@ class Slots:
                 yield Grant(task)
 
     def missing_hosts(self, hosts_up: Container[str]) -> set[str]:
-        """Return the roles of hosts on demand that tasks wait for, while slots are granted."""
+        """Return the roles of on-demand hosts that tasks wait for; none if no slots are granted."""
         return self.ready.missing_hosts(hosts_up) if self.is_open else set()
 
     def _grant_starts(self) -> Iterator[Grant]:
@@ -542,7 +543,7 @@ class Slots:
                 yield from self._claim(worker, Body.FUNCTION.value, memory)
 
     def _idle_worker(self, task: TaskInstance) -> Worker | None:
-        """Return the idle worker for a task; ``None`` if there is none now."""
+        """Return the best idle worker for a task; ``None`` if there is none now."""
         version = task.run.row.version
         kind = body_kind(task)
         if isinstance(kind, WorkerSpec):
@@ -553,8 +554,8 @@ class Slots:
     def _idle_remote(self, workers: list[Worker], version: str) -> Worker | None:
         """Return an idle worker that can run a version.
 
-        If all idle workers have loaded other code, retire as many of them as tries wait for code
-        that none of them has, and return ``None``.
+        If all idle workers have loaded other code, return ``None``, and retire idle workers: as
+        many as there are tries waiting for code that no idle worker has.
         """
         idle = [worker for worker in workers if worker.is_idle and not worker.is_leaving]
         if not idle:
@@ -563,7 +564,7 @@ class Slots:
         if worker.version in {"", version}:
             return worker
         waiting = self._waiting(worker.spec, {one.version for one in idle})
-        # A suspect, which is tried alone, is in no queue.
+        # A suspect of a crash trial is not in any queue.
         count = waiting[worker.spec].count if worker.spec in waiting else 1
         self.retired += self.remote.replace(idle, max(count, 1))
         return None
@@ -579,8 +580,8 @@ class Slots:
     def _grant_idle_remote(self, spec: WorkerSpec, workers: list[Worker]) -> Iterator[Grant]:
         """Grant the idle workers of one spec.
 
-        A task whose code none of them has waits for a replacement. Tasks in other pools for which
-        an idle worker has the code start meanwhile.
+        If none of them has the code of a task, the task waits for a replacement. Meanwhile, tasks
+        of other pools start if an idle worker has their code.
         """
         is_replacing = False
 
@@ -606,15 +607,15 @@ class Slots:
             yield Grant(task, worker.number)
 
     def take_retired(self) -> list[Worker]:
-        """Return the remote workers that the turn retires, once."""
+        """Return the remote workers that the turn retires, each only once."""
         retired, self.retired = self.retired, []
         return retired
 
     def demand(self, runs: Iterable[Run], *, granting: bool) -> tuple[WorkerDemand, ...] | None:
-        """Return the whole demand for remote workers; ``None`` if it has not changed.
+        """Return the complete demand for remote workers; ``None`` if it has not changed.
 
-        It is counted only if it may have changed: by tasks of the runs that the turn touched, by
-        workers, by pools, or because tasks may start now or no longer.
+        The demand is computed only if it may have changed: because of tasks of the runs that the
+        turn touched, workers, or pools, or because tasks may now start or no longer start.
 
         Args:
             runs: The runs that the turn touched.
@@ -637,8 +638,8 @@ class Slots:
         """Count the tasks that wait for remote workers and that limits admit.
 
         Args:
-            only: Count those of this spec only.
-            loaded: Do not count tasks of these versions.
+            only: Count only tasks of this spec.
+            loaded: Versions whose tasks are not counted.
         """
         waiting: dict[WorkerSpec, Waiting] = {}
         for spec, pool, queue in self.ready.remote_queues():
@@ -652,7 +653,7 @@ class Slots:
         return waiting
 
     def _claim(self, worker: Worker, kind: Kind, memory: Memory) -> Iterator[Grant]:
-        """Claim tasks to follow a running try, as many as are expected to fit into the horizon."""
+        """Claim tasks to follow a running try, as many as should fit within the horizon."""
         least = _LEAST_CLAIM_US if kind == Body.FUNCTION.value else _LEAST_REMOTE_CLAIM_US
         horizon = max(least, 2 * memory.commit_us)
 
@@ -665,7 +666,8 @@ class Slots:
 
         row = self.pools.get(worker.pool)
         is_shrinking = row is not None and self.used(worker.pool) > row.slots
-        # The try before a claim may be deferred and keep its slots, so it could not pass them on.
+        # If the pool counts deferred tasks, the try before a claim may be deferred and keep its
+        # slots, so it could not pass them on.
         if worker.slow is worker.current or is_shrinking or _counts_deferred(row):
             return
         expected = worker.expected_us()
@@ -697,7 +699,7 @@ class Slots:
         self._count_in_run(task)
 
     def _count_in_run(self, task: TaskInstance) -> None:
-        """Count a task against its limits from its claim on, so that no limit is exceeded."""
+        """Count a task against its limits from when it is claimed, so that no limit is exceeded."""
         run: Run = task.run
         run.running += 1
         if task.spec.max_active_tis_per_dagrun is not None:
@@ -712,7 +714,7 @@ class Slots:
 
 
 def _has_workers(entry: TaskInstance | MappedTask, hosts_up: Container[str]) -> bool:
-    """Return whether workers of this machine can be started in the interpreter of an entry."""
+    """Return whether local workers can be started in the interpreter that an entry needs."""
     spec = entry.run.spec
     return not spec.interpreter or entry.spec.executor != LOCAL or slot_role(spec) in hosts_up
 
@@ -725,8 +727,8 @@ def _is_between(task: TaskInstance) -> bool:
     """Return whether the task is mid-try without a slot: deferred, or resumed and queued for one.
 
     Derived from the row alone, so a restart reaches the same result. A claimed task counts until it
-    starts, because it may be recalled. An interrupted try has lost its slots, and asks for them
-    again: others may have them by now.
+    starts, because it may be recalled. An interrupted try does not count: it has lost its slots and
+    must queue for them again, because other tasks may have them by now.
     """
     if task.is_hosted or (task.worker >= 0 and not task.is_claimed):
         return False

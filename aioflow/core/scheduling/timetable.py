@@ -10,8 +10,8 @@ change, cron expressions follow the rule of Debian's cron:
 - **Wildcards** (``*/15 * * * *``, ``0 * * * *``, ``*/15 2 * * *``) follow elapsed time: a time that
   does not exist is skipped, and a time that occurs twice fires twice.
 
-If both the day of the month and the day of the week are restricted, they are joined by *or*, as in
-every cron.
+If both the day of the month and the day of the week are restricted, a day matches if either of
+them does, as in every cron.
 
 ``once`` and schedules with a ``gap_us`` have no fire times; ``core.runs.create`` decides when they
 run.
@@ -60,7 +60,7 @@ _FIELD_SIZES = (
 
 _KINDS = "a cron expression, an interval, dates, once, or one run after the other"
 
-# Outside these dates a datetime, or the search for a match over fifty years, would overflow.
+# Beyond these dates a datetime, or the search for a match over fifty years, would overflow.
 _EARLIEST: Timestamp = to_timestamp(datetime(2, 1, 1, tzinfo=UTC))
 _LATEST: Timestamp = to_timestamp(datetime(9900, 1, 1, tzinfo=UTC))
 
@@ -106,7 +106,7 @@ def _check(schedule: ScheduleSpec, timezone: str) -> None:
 def _check_steps(expression: str) -> None:
     """Reject a step that is larger than the number of values of its field.
 
-    Checked only when a schedule is declared: schedules of stored versions stay valid.
+    Checked only when a schedule is declared, so that the schedules of stored versions stay valid.
     """
     fields = expression.split()
     for (name, size), field in zip(_FIELD_SIZES[-len(fields) :], fields, strict=True):
@@ -128,7 +128,7 @@ def fire_times_after(
     """Yield all fire times after ``after``, up to the year 9900.
 
     Raises:
-        BadSchedule: If ``validate`` would have returned it.
+        BadSchedule: If ``validate`` would return this error.
     """
     return takewhile(lambda fire_time: fire_time <= _LATEST, _fire_times(schedule, timezone, after))
 
@@ -165,10 +165,10 @@ def _multiples(every_us: int, anchor: Timestamp, after: Timestamp) -> Iterator[T
 def next_fire_time(schedule: ScheduleSpec, timezone: str, *, after: Timestamp) -> Timestamp | None:
     """Return the first fire time after ``after``, never ``after`` itself.
 
-    ``None`` if there is none within fifty years, or before the year 9900.
+    Return ``None`` if there is none within fifty years, or before the year 9900.
 
     Raises:
-        BadSchedule: If ``validate`` would have returned it.
+        BadSchedule: If ``validate`` would return this error.
     """
     return next(fire_times_after(schedule, timezone, after=after), None)
 
@@ -205,8 +205,8 @@ def latest_fire_time(
 def _latest_cron(
     schedule: ScheduleSpec, timezone: str, after: Timestamp, until: Timestamp
 ) -> Timestamp | None:
-    # Search back in growing steps until there is a fire time, then bisect to the last one. Each
-    # probe reads forward, because cron handles clock changes differently when read backwards.
+    # Search back in growing steps until a step contains a fire time, then bisect to the last one.
+    # Each probe reads forward, because cron handles clock changes differently when read backwards.
     reach_us, low, found = 60 * _SECOND, until, None
     while found is None and low > after:
         low = max(after, until - reach_us)
@@ -236,7 +236,7 @@ def _fire_time_within(
 def interval_up_to(
     schedule: ScheduleSpec, timezone: str, at: Timestamp
 ) -> tuple[Timestamp, Timestamp] | None:
-    """Return the last two fire times not later than ``at``; ``None`` if there are not two."""
+    """Return the last two fire times not later than ``at``; ``None`` if there are fewer."""
     end = latest_fire_time(schedule, timezone, after=_EARLIEST, until=at)
     if end is None:
         return None
@@ -247,10 +247,11 @@ def interval_up_to(
 def starts_at(
     schedule: ScheduleSpec, timezone: str, fire_time: Timestamp, *, salt: str
 ) -> Timestamp:
-    """Return when the run of a fire time may start: at the fire time, plus a share of the jitter.
+    """Return when the run of a fire time may start: at the fire time plus a part of the jitter.
 
-    The share depends only on the fire time and on ``salt``, the name of the DAG. It is at most half
-    the distance to the next fire time, so that runs start in the order of their fire times.
+    The part depends only on the fire time and on ``salt``, the name of the DAG. The delay is at
+    most half the distance to the next fire time, so that runs start in the order of their fire
+    times.
     """
     jitter_us = _jitter_us(schedule, timezone, fire_time)
     if not jitter_us:
@@ -264,7 +265,7 @@ def starts_at(
 def _jitter_us(schedule: ScheduleSpec, timezone: str, fire_time: Timestamp) -> int:
     """Return the jitter of a fire time.
 
-    If several schedules have this fire time, the smallest counts.
+    If several parts of the schedule have this fire time, the smallest jitter applies.
     """
     if not any(_is_shaky(part) for part in schedule.parts):
         return schedule.jitter_us
@@ -306,8 +307,8 @@ def _cron_fire_times(expression: str, zone: ZoneInfo, after: Timestamp) -> Itera
 
 
 def _on_the_wall(expression: str, zone: ZoneInfo, after: datetime) -> Iterator[datetime]:
-    """Yield fixed times: each when the wall clock shows it, or at the first valid time after it."""
-    # Label the wall time as UTC, because the offset of UTC never changes.
+    """Yield fixed times: when the wall clock shows each, or at the first valid time after it."""
+    # Treat the wall time as UTC, because the offset of UTC never changes.
     for reading in CronSim(expression, after + _offset(zone, after)):
         found = first_instant(reading, zone)
         if found > after:
@@ -318,7 +319,7 @@ def _on_the_wall(expression: str, zone: ZoneInfo, after: datetime) -> Iterator[d
 def first_instant(reading: datetime, zone: ZoneInfo) -> datetime:
     """Return when a clock first shows a wall time.
 
-    If the clock skips that time, return when it first shows a later one.
+    If the clock skips that time, return when it first shows a later time.
     """
     wall = reading.replace(tzinfo=None)
     found = wall.replace(tzinfo=zone).astimezone(UTC)
@@ -329,7 +330,7 @@ def first_instant(reading: datetime, zone: ZoneInfo) -> datetime:
 
 
 def _elapsed(expression: str, zone: ZoneInfo, after: datetime) -> Iterator[datetime]:
-    """Yield wildcard times by calendar arithmetic, for each period with a constant UTC offset.
+    """Yield wildcard times, computed separately for each period with a constant UTC offset.
 
     The time zone support of cronsim is not used, because it is wrong where clocks change by half an
     hour.
@@ -355,7 +356,7 @@ def _elapsed(expression: str, zone: ZoneInfo, after: datetime) -> Iterator[datet
 def _next_change(
     zone: ZoneInfo, after: datetime, until: datetime, offset: timedelta
 ) -> datetime | None:
-    """Return the first second in ``(after, until]`` at which the UTC offset differs."""
+    """Return the first second in ``(after, until]`` at which the UTC offset is not ``offset``."""
     low = after
     while low < until:
         high = min(low + timedelta(days=1), until)

@@ -1,4 +1,4 @@
-"""One worker as the scheduler sees it: its tries, and the code that its process has loaded."""
+"""A worker as the scheduler sees it: its tries, and the code that its process has loaded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOWHERE = WorkerLocation()
 
 _UNKNOWN_US = 1e12
 _SHORTEST_US = 20.0
-"""Minimum cost of a try in a worker, even if it does nothing."""
+"""Minimum expected duration of a try in a worker, even if it does nothing."""
 
 _OUTLIER = 10
 """A measured duration is capped at this many times the expected duration."""
@@ -35,12 +35,12 @@ class Worker:
     """One worker.
 
     Attributes:
-        spec: Its specification. All tasks in it require exactly this.
+        spec: Its specification. All its tasks require exactly this one.
         location: Where it runs, for display.
         current: The running try.
         claims: Prefetched tries, in the order in which they will start after ``current``.
         pool: The pool whose slots it uses, as long as it has any try or is held.
-        silence: Time since which its process neither answers nor uses CPU.
+        silence: Time since which its process neither responds nor uses CPU.
         slow: A try that took so long that the claims after it were recalled.
         is_leaving: Whether it gets no further try, because its process is ending or dead.
         is_lost: Whether nothing is known about its process now.
@@ -81,25 +81,26 @@ class Worker:
 
     @property
     def is_idle(self) -> bool:
-        """Whether this worker could start another try now."""
+        """Whether this worker has no running or claimed try."""
         return self.current is None and not self.claims
 
     @property
     def is_held(self) -> bool:
-        """Whether its last try ended while it was lost, so that the body may still run.
+        """Whether its last try ended while the worker was lost, so that the body may still run.
 
-        It keeps the slots of the pool until its process has certainly ended, or is back: then it
-        has got, in order, the command that ends the body.
+        It keeps the slots of the pool until its process has certainly ended, or is connected again.
+        In the latter case the process has already received the command that ends the body, because
+        commands arrive in order.
         """
         return self.is_idle and self.weight > 0
 
     def expected_us(self) -> float:
-        """Return how long the tries of this worker are expected to take."""
+        """Return how long all tries of this worker are expected to take."""
         total = 0.0 if self.current is None else expected_us(self.current)
         return total + sum(expected_us(task) for task in self.claims)
 
     def is_like(self, entry: TaskInstance | MappedTask) -> bool:
-        """Return whether the task could follow in this worker and take over its slot unchanged."""
+        """Return whether this worker could claim a task that takes over its slot unchanged."""
         spec = entry.spec
         return (
             entry.run.row.version == self.version
@@ -125,7 +126,7 @@ def learn_duration(task: TaskInstance, took_us: int) -> None:
 
 
 def best_idle(idle: list[Worker], version: str) -> Worker:
-    """Return the idle worker that must load the least code for a version."""
+    """Return the idle worker that has to load the least code to run a version."""
     for worker in idle:
         if worker.version == version:
             return worker

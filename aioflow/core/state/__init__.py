@@ -1,1 +1,1 @@
-"""The engine's memory: runs, tasks, triggers, the outbox, accounts."""
+"""The engine's memory: runs, tasks, triggers, the outbox and accounts."""

@@ -1,8 +1,9 @@
 """Accounts, API tokens and sessions in the engine's memory, and the hash chain of the audit log.
 
-``core.accounts`` limits the number of rows of each kind. The chain makes a changed or missing audit
-entry detectable. The *head* holds the number of entries and the digest of the last one. It makes
-missing entries at the end detectable, and it is encrypted, so that forging it requires the key.
+``core.accounts`` limits the number of rows of each kind. The chain makes changed or missing audit
+entries detectable. The *head* of the audit log contains the number of entries and the digest of the
+last one, so that entries missing at the end are detectable as well. The head is encrypted, so that
+forging it requires the key.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ CHAIN_BEGINNING = b""
 CHAIN_LOST = b"lost"
 """Substitute for the digest of the last entry if that entry is unknown.
 
-The next entry that is chained to it breaks the chain, so the loss is detectable, too.
+An entry that is chained to it breaks the chain, so the loss is detectable, too.
 """
 
 _CREATORS = 100
@@ -67,7 +68,7 @@ def chained_row(number: int, at: Timestamp, noted: AuditEntry, *, previous: byte
 def check_chain(rows: Iterable[AuditRow], *, before: AuditRow | None = None) -> list[str]:
     """Verify the hash chain and return one message per broken entry.
 
-    The first entry is trusted: its predecessor may have been removed by retention.
+    The first entry is trusted, because its predecessor may have been removed by retention.
 
     Args:
         rows: Entries in ascending order of number.
@@ -150,10 +151,10 @@ class Accounts:
 
 
 def person_of(name: str, accounts: Accounts) -> str:
-    """Return the person behind a caller: the creator of a token, and the user of a signed link.
+    """Return the person behind a caller: the creator of a token, or the user of a signed link.
 
     Args:
-        name: The name of the caller, as the audit has it.
+        name: The name of the caller, as in the audit log.
     """
     token = caller_name("", "token")
     for _ in range(_CREATORS):
@@ -236,7 +237,7 @@ class AccountUpdates:
             self._head = batch.audit_head = head
 
     def mark_durable(self) -> None:
-        """Adopt the new audit head: the batch is committed."""
+        """Adopt the new audit head, because the batch is committed."""
         if self._head is not None:
             self._admitted.head = self._head
 

@@ -1,13 +1,14 @@
 """Roles of the child processes that run user code.
 
-All DAGs share ``async``, ``triggers`` and ``quarantine``. A DAG whose specification says
-``isolated`` runs its coroutines in ``async:<dag_id>`` and its triggers in ``triggers:<dag_id>``.
+All DAGs share ``async``, ``triggers`` and ``quarantine``. A DAG that is ``isolated`` in its
+specification runs its coroutines in ``async:<dag_id>`` and its triggers in ``triggers:<dag_id>``.
 
 A DAG that chooses an interpreter shares ``async@<name>``, ``triggers@<name>`` and
-``quarantine@<name>`` with others of that interpreter. Isolated, it has ``async@<name>:<dag_id>``
-and ``triggers@<name>:<dag_id>``. All such hosts run only while they have work.
+``quarantine@<name>`` with the other DAGs of that interpreter. If it is isolated as well, it has
+``async@<name>:<dag_id>`` and ``triggers@<name>:<dag_id>``. The hosts of isolated DAGs and of chosen
+interpreters run only while they have work.
 
-``slot@<name>`` is no process. It is up while workers can be started in that interpreter.
+``slot@<name>`` is not a process. This role is up while workers can be started in that interpreter.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def is_own(role: str) -> bool:
 
 
 def is_on_demand(role: str) -> bool:
-    """Return whether a host of this role must be requested, and ends when it has no work."""
+    """Return whether a host of this role is started on request and ends when it has no work."""
     return _MARK in role or _INTERPRETER_MARK in role
 
 
@@ -72,7 +73,7 @@ def dag_of(role: str) -> str:
 
 
 def interpreter_of(role: str) -> str:
-    """Return the interpreter of a host, or ``""`` if that is the daemon's own."""
+    """Return the interpreter of a host, or ``""`` if it is the daemon's own interpreter."""
     return role.partition(_MARK)[0].partition(_INTERPRETER_MARK)[2]
 
 
@@ -94,10 +95,10 @@ def async_role(spec: DagSpec) -> str:
 
 
 def slot_role(spec: DagSpec) -> str:
-    """Return the role of the workers of a DAG version; empty in the daemon's own interpreter."""
+    """Return the role of the workers of a DAG version; empty for the daemon's own interpreter."""
     return shared_role(SLOT, spec.interpreter) if spec.interpreter else ""
 
 
 def shown_interpreter(role: str) -> str:
-    """Return the words that name the interpreter of a role, if it is not the daemon's own."""
+    """Return a phrase that names the interpreter of a role; empty for the daemon's own."""
     return f"python {interpreter_of(role)!r}" if interpreter_of(role) else ""

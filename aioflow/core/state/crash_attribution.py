@@ -3,10 +3,10 @@
 Blocks of an event loop are counted per trigger class and per task, to decide when a class is
 isolated. If a host crashes by a segfault, an exit or an out-of-memory error, the task whose code
 was running is charged a try. If the host is killed by SIGKILL, usually no try is charged, because
-the signal usually comes from outside. However, code that sends SIGKILL to itself would crash its
-host forever, so code that was running at too many kills is charged.
+the signal usually comes from outside. However, code that sends SIGKILL to its own process would
+kill its host again and again, so code that was running during too many kills is charged.
 
-All counts are in memory only: a restart resets them.
+All counts are in memory only, so a restart resets them.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ __all__ = (
 
 BLOCK_LIMIT = 3
 BLOCK_WINDOW_US = 3_600_000_000
-"""``BLOCK_LIMIT`` blocks within this time are too many."""
+"""Time within which ``BLOCK_LIMIT`` blocks are too many."""
 
 LONG_BLOCK_MS = 5_000
-"""A single block of this length is enough to isolate a class."""
+"""Duration of a single block that is enough to isolate a class."""
 
 BLOCKER_LIMIT = 1_000
-"""Maximum number of known loop blockers. Above it, the least recently reported one is dropped."""
+"""Maximum number of known loop blockers. Above it, the least recently reported is dropped."""
 
 _SILENCE_US = 1_000_000
 
@@ -48,14 +48,14 @@ class LoopBlocker(msgspec.Struct, kw_only=True):
 
     Attributes:
         kind: ``trigger`` or ``task``.
-        name: The class path, or the DAG and the task.
+        name: The class path of the trigger, or the DAG and the task.
         count: Number of blocks.
         number: Trigger or task number of the last block.
         source_location: Source location of the last block.
         incident: Id of the last block, see ``protocol.inputs.LoopBlocked``.
         incident_ms: Duration of the last block.
         offences: Report times of the most recent blocks that count towards isolation.
-        is_quarantined: Its triggers run in the quarantine host.
+        is_quarantined: Whether triggers of this class run in the quarantine host.
         logged_at: When a block was last logged.
     """
 
@@ -81,7 +81,7 @@ class LoopBlocker(msgspec.Struct, kw_only=True):
         return len(recent) >= BLOCK_LIMIT
 
     def may_log(self, steady: Timestamp) -> bool:
-        """Return whether a blocked loop may be logged again: at most once per second."""
+        """Return whether a block may be logged now. Blocks are logged at most once per second."""
         return abs(steady - self.logged_at) >= _SILENCE_US
 
 
@@ -120,7 +120,7 @@ class LoopBlockers:
     def note(self, known: LoopBlocker, report: LoopBlocked, at: Moment) -> None:
         """Record a report.
 
-        If it is about the same block as the last one, only update the duration.
+        If it is about the same block as the last report, only the duration is updated.
         """
         if report.incident != known.incident:
             known.incident, known.incident_ms = report.incident, 0
@@ -148,7 +148,7 @@ _KILLED = "killed"
 
 
 class CrashSuspects:
-    """For each task or trigger, the kills of its host at which its code was running."""
+    """For each task or trigger, the kills of its host that happened while its code was running."""
 
     def __init__(self) -> None:
         self._kills: dict[TaskNo | TriggerNo, set[Timestamp]] = {}
@@ -156,10 +156,10 @@ class CrashSuspects:
     def failure(self, lost: HostLost, *known: Container[TaskNo | TriggerNo]) -> Failure | None:
         """Return the failure to charge to the culprit of a lost host.
 
-        Return ``None`` if the host was killed, and the culprit's code was not yet running at more
-        than ``INTERRUPTION_LIMIT_OWN`` such kills.
+        Return ``None`` if the host was killed, unless the culprit's code was running during more
+        than ``INTERRUPTION_LIMIT_OWN`` kills.
 
-        If a loss is reported again because its turn was rolled back, it counts once.
+        If the same loss is reported twice because its turn was rolled back, it counts once.
 
         Args:
             lost: Report of the host's death, with the code that was running.

@@ -1,4 +1,4 @@
-"""Permissions during a crash trial: which tasks may start, and which triggers hosts may get.
+"""Permissions during a crash trial: which tasks may start and which triggers may be assigned.
 
 ``core.crash_trials`` decides which suspects are on trial; this module only reads the trial in
 memory.
@@ -37,7 +37,7 @@ If an async host died, the name is the role of the host.
 def process_on_trial(memory: Memory) -> str | None:
     """Return the process in which only suspects may start; ``None`` if there is none.
 
-    If it is a host, tasks start in workers and in other hosts as usual.
+    If the process is a host, tasks start in workers and in other hosts as usual.
     """
     trial = memory.trial
     return None if trial is None or not trial.groups else trial.process
@@ -52,7 +52,7 @@ def on_trial(memory: Memory) -> list[TaskInstance]:
 
 
 def may_host_all(memory: Memory) -> bool:
-    """Return whether every trigger of a task may be assigned to a host."""
+    """Return whether triggers may be assigned to hosts without restriction."""
     return hosted_only(memory.trial) is None
 
 
@@ -70,7 +70,7 @@ def may_host(number: TriggerNo, memory: Memory) -> bool:
 
 
 def is_barred(number: TriggerNo, memory: Memory) -> bool:
-    """Return whether a DAG's trigger has killed the daemon with the current version of the DAG."""
+    """Return whether a DAG's trigger has killed the daemon with the DAG's current version."""
     trial, one = memory.trial, memory.dag_triggers.get(number)
     version = None if trial is None else dict(trial.barred).get(number)
     if version is None or one is None:
@@ -92,7 +92,7 @@ def waits_to_start(task: TaskInstance) -> bool:
 def hosted_only(trial: Trial | None) -> tuple[Span, bool] | None:
     """Return the span of the triggers on trial, and whether they may be assigned to hosts yet.
 
-    ``None`` if all triggers may be assigned. Otherwise no trigger outside of the span may.
+    Return ``None`` if all triggers may be assigned. Otherwise no trigger outside the span may be.
     """
     if trial is None or trial.process != DAEMON or not trial.groups or not trial.spans:
         return None

@@ -25,7 +25,7 @@ _decode = msgspec.msgpack.Decoder(AssetCondition).decode
 
 
 class PendingAssetEvent(NamedTuple):
-    """An asset event that waits until the condition over all assets of the trigger is met."""
+    """An asset event that waits until the trigger's condition on all its assets is met."""
 
     event_no: int
     sequence: int
@@ -40,17 +40,17 @@ class DagTrigger:
         assignment_id: Number of the current assignment to a host; 0 for none.
         role: Role of its host.
         version: DAG version whose code its host runs.
-        made_of: Class and fields that its host was given.
+        made_of: Class and fields that were sent to its host.
         leaving: Reason given to its host with the request to stop it; empty without a request.
         has_capacity: Whether its host has capacity for it, as last reported.
         index: Index of the next event of this assignment.
         confirmed: Events below this index were confirmed to the host as stored.
         is_refusing: Whether no run could be created for its last event and this was reported.
-        failures: Assignments that ended by themselves since the last event.
-        failure: Reason the last of them failed; ``None`` if the trigger returned.
+        failures: Number of assignments since the last event that ended without a request to stop.
+        failure: Failure of the last of these assignments; ``None`` if the trigger returned.
         retry_at: When it is assigned again; ``None`` if no delay is needed.
         check_at: Time of the timer that re-checks the event that this trigger holds, if any.
-        pending: Events held by a condition over assets, by asset.
+        pending: Events that wait for the condition on assets, by asset.
     """
 
     __slots__ = (
@@ -90,7 +90,7 @@ class DagTrigger:
 
     @property
     def condition(self) -> AssetCondition | None:
-        """The condition over assets; ``None`` if this is another kind of trigger."""
+        """The condition on assets; ``None`` if this is another kind of trigger."""
         row = self.row
         return _decode(row.kwargs) if row.class_path == ASSETS and row.kwargs is not None else None
 
@@ -128,7 +128,7 @@ class DagTriggers:
         return self._by_dag.get(dag_id)
 
     def assets(self) -> list[str]:
-        """Return the assets that conditions name, in no order."""
+        """Return the assets that conditions name, in arbitrary order."""
         return list(self._takers)
 
     def consumers(self, asset: str) -> list[DagTrigger]:

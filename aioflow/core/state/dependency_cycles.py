@@ -8,11 +8,11 @@ __all__ = ("cycles",)
 
 
 def cycles(children: tuple[tuple[int, ...], ...]) -> Iterator[list[int]]:
-    """Yield cycles that share no task, each with its first task repeated at the end.
+    """Yield disjoint cycles, each with its first task repeated at the end.
 
-    This is a depth-first search with an explicit stack. Each strongly connected component that has
-    a cycle yields at least one cycle: the first back edge found in the component cannot meet a
-    cycle of another component.
+    This is a depth-first search with an explicit stack. Each strongly connected component that
+    contains a cycle yields at least one cycle, because the first back edge found in the component
+    cannot meet a cycle of another component.
     """
     reported: set[int] = set()
     visited = bytearray(len(children))

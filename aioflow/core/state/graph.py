@@ -1,15 +1,15 @@
-"""The dependency graph of a DAG, and the DAG version that holds it.
+"""The dependency graph of a DAG, and the DAG version that contains it.
 
-The engine walks ``Graph``, which is built once per DAG version and shared by all its runs. It loops
-over task indexes and never recurses, because a chain of tasks may have any length.
+The engine walks ``Graph``, which is built once per DAG version and shared by all its runs. The
+engine loops over task indexes and never recurses, because a chain of tasks may have any length.
 
 A task that is declared as a teardown is the teardown of each setup among its parents. The scope of
 a setup is everything after it and before one of its teardowns; without teardowns, everything after
 it. As in Airflow, no task in a scope runs unless the setup has succeeded, whatever the trigger rule
-of the task is. Exceptions are the rule ``always`` and the direct children of the setup. No teardown
-runs before everything in its scope has ended.
+of the task is. Exceptions are tasks with the rule ``always`` and the direct children of the setup.
+No teardown runs before everything in its scope has ended.
 
-Ended parents are counted in tallies. The graph numbers the tallies, and each run stores their
+Ended parents are counted in *tallies*. The graph numbers the tallies, and each run stores their
 counts.
 """
 
@@ -50,7 +50,7 @@ _WAITS_FOR_ALL = frozenset({TriggerRule.ALL_DONE, TriggerRule.ALL_DONE_SETUP_SUC
 
 
 class ParentScope(NamedTuple):
-    """A trigger rule for some parents of a task."""
+    """A trigger rule that applies to some parents of a task."""
 
     parents: tuple[int, ...]
     rule: TriggerRule
@@ -83,7 +83,7 @@ def scope_groups(
                 setups[task_index].append(setup)
     for task_index, indirect in setups.items():
         if tasks[task_index].rule is not TriggerRule.ALWAYS:
-            # A share (``min_success``) is decided regardless of the order in which the setups end.
+            # A share (``min_success``) gives the same decision in whichever order the setups end.
             asked[task_index].append(ParentScope(tuple(indirect), TriggerRule.ALL_SUCCESS, 1.0))
     for teardown, task_indexes in between.items():
         task = tasks[teardown]
@@ -94,7 +94,7 @@ def scope_groups(
 
 
 def own_parents(task: TaskSpec) -> tuple[int, ...]:
-    """Return the parents that the task's own rule evaluates: those in no ``ParentScope``."""
+    """Return the parents that the task's own rule evaluates, which are in no ``ParentScope``."""
     if not task.groups:
         return task.parents
     grouped = {parent for group in task.groups for parent in group.parents}
@@ -107,7 +107,7 @@ def is_ignorable(task: TaskSpec) -> bool:
 
 
 def reached(first: Iterable[int], neighbours: Sequence[Sequence[int]]) -> set[int]:
-    """Return the indexes in ``first``, and those of all tasks that are reachable from them."""
+    """Return the indexes in ``first`` and of all tasks that are reachable from them."""
     seen = set(first)
     agenda = list(seen)
     while agenda:
@@ -128,8 +128,8 @@ class Evaluated(NamedTuple):
         tally: Index of the tally that counts their ends, see ``Graph.evaluated``.
         min_success: Share of parents that must succeed; replaces the rule.
         parents: Ascending task indexes.
-        setups: The parents that are setups, for the one rule that distinguishes them.
-        indexed: The parents that are evaluated child by child and counted in no tally.
+        setups: The parents that are setups; only one rule distinguishes them.
+        indexed: The parents that are evaluated child by child and not counted in any tally.
     """
 
     tally: int
@@ -144,7 +144,7 @@ class Graph:
     """The edges of one DAG, indexed by task.
 
     Args:
-        spec: A specification without ``validate`` findings.
+        spec: A specification for which ``validate`` finds no errors.
 
     Attributes:
         spec: The specification of the graph.
@@ -152,9 +152,10 @@ class Graph:
         children: Ascending task indexes of the children of each task.
         order: Topological order; ties are in the order of definition.
         roots: Tasks without parents.
-        leaves: Tasks whose ends decide the state of the run: those without children, ignoring
-            teardowns that cannot fail the run.
-        indexed: For each task, the mapped tasks that its own children follow index by index.
+        leaves: Tasks whose ends decide the state of the run: tasks without children, where
+            teardowns that cannot fail the run do not count as children.
+        indexed: For each task, the mapped tasks whose children its own children follow index by
+            index.
         followers: Inverse of ``indexed``.
         evaluated: For each task, the tallies that its rules evaluate, with those rules. The tally
             with the index of the task belongs to the task's own rule; it has no parents if all of
@@ -328,7 +329,7 @@ def _setups(
 def _counted(
     evaluated: tuple[tuple[Evaluated, ...], ...], makers: Sequence[frozenset[int]]
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
-    """Return for each task the tallies that count it, and the tasks to evaluate when it ends."""
+    """Return, for each task, the tallies that count it, and the tasks to evaluate when it ends."""
     tallies: list[list[int]] = [[] for _ in evaluated]
     evaluators: list[dict[int, None]] = [{} for _ in evaluated]
     for task_index, looks in enumerate(evaluated):
@@ -346,13 +347,13 @@ def _counted(
 def topological_order(
     tasks: Sequence[TaskSpec], children: tuple[tuple[int, ...], ...]
 ) -> tuple[int, ...]:
-    """Return the indexes of tasks, parents first, otherwise in the order of definition.
+    """Return the task indexes with parents first, and otherwise in the order of definition.
 
     Raises:
         CycleError: If the tasks cannot be ordered.
     """
     missing = [len(task.parents) for task in tasks]
-    # A heap: of several tasks that could be next, the one defined first is chosen.
+    # A heap, so that of several tasks that could be next, the one defined first is chosen.
     ready = [task_index for task_index, count in enumerate(missing) if count == 0]
     order: list[int] = []
     while ready:
@@ -372,7 +373,8 @@ class DagVersion:
     """A DAG version, with measured durations of its tasks.
 
     Attributes:
-        durations: Expected microseconds of user code by task index; 0 while unknown.
+        durations: Expected duration of the user code by task index, in microseconds; 0 while
+            unknown.
         has_result_argument: By task index, 1 if another task takes its result as an argument.
     """
 
@@ -389,9 +391,9 @@ class DagVersion:
 
     @property
     def widest_run(self) -> int:
-        """Upper bound on how many row numbers the creation and the start of one run need.
+        """Upper bound on the row numbers needed to create and start one run.
 
-        A task needs one for its row, two for callbacks, and one for each of its timers.
+        A task needs one number for its row, two for callbacks, and one for each of its timers.
         """
         tasks = self.graph.spec.tasks
         mapped = sum(task.map_limit for task in tasks if task.mapped is not None)
@@ -401,9 +403,9 @@ class DagVersion:
 _NUMBERS_OF_TASK = 5
 
 TALLY = 6
-"""Words per tally in ``Run.tallies``. The first counts all parent instances.
+"""Number of words per tally in ``Run.tallies``. The first word counts all parent instances.
 
-The others count those that ended as success, failed, upstream_failed, skipped and removed.
+The others count the instances that ended as success, failed, upstream_failed, skipped and removed.
 """
 
 TALLY_OFFSET = bytes(
@@ -417,4 +419,4 @@ TALLY_OFFSET = bytes(
     }.get(state, 0)
     for state in TaskState
 )
-"""By state, the index of the word of a tally that counts tasks that ended in the state."""
+"""For each final state, the index of the word in a tally that counts tasks in this state."""

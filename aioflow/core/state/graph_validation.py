@@ -23,8 +23,8 @@ __all__ = (
 def validate(tasks: Sequence[TaskSpec], dag_id: str) -> list[DagError]:
     """Return all errors of a DAG, in the order of its tasks, cycles last.
 
-    If several cycles share a task, only one of them is reported; the next appears once that one is
-    fixed.
+    If several cycles share a task, only one of them is reported. The next one is reported once the
+    first is fixed.
     """
     findings: list[DagError] = []
     _check_id("DAG", dag_id, findings)
@@ -51,9 +51,9 @@ def validate(tasks: Sequence[TaskSpec], dag_id: str) -> list[DagError]:
 
 
 def orphans(tasks: Sequence[TaskSpec]) -> list[str]:
-    """Return the tasks without any edges in a DAG of several tasks.
+    """Return the tasks without any edges, if the DAG has several tasks.
 
-    This is a warning, not an error.
+    Such tasks cause a warning, not an error.
     """
     if len(tasks) < 2:
         return []

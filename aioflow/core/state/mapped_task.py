@@ -23,7 +23,8 @@ class OneToOne:
 
     Attributes:
         widths: Number of items in each list that the task expands over.
-        evaluated: Number of leading children that were evaluated since the expansion.
+        evaluated: How many children, counted from the first, have been evaluated since the
+            expansion.
     """
 
     __slots__ = ("_queue", "_queued", "evaluated", "widths")
@@ -62,17 +63,17 @@ class MappedChildren:
     Attributes:
         cursor: Index of the next child to start, as returned by ``take_fresh``. It stays 0 if
             ``one_to_one`` is set, because the children then start in the order of their evaluation.
-        unfinished: Children that have left ``pending`` and not ended.
+        unfinished: Number of children that have left ``pending`` but not ended.
         is_open: Whether more children may be added, from a stream or as iterations of a loop.
         is_loop: Whether the children are iterations. Iterations run one after the other. To
             downstream tasks they count as one instance, which ends in the state of the last
             iteration.
-        cut: State that the end of the stream adds to those of the children: ``UPSTREAM_FAILED`` or
-            ``SKIPPED`` if the stream failed or was empty, else ``PENDING``.
+        cut: State that the end of the stream adds to the states of the children:
+            ``UPSTREAM_FAILED`` or ``SKIPPED`` if the stream failed or was empty, else ``PENDING``.
         one_to_one: If each child waits for a child of another task, the queue of the children that
             may start; else ``None``.
         origin: Location of the items, ``(sources, widths)`` as in ``protocol.commands.StartTask``.
-            It is the same for all children, and computed when the first one starts.
+            It is the same for all children, and is computed when the first child starts.
     """
 
     __slots__ = (
@@ -111,7 +112,7 @@ class MappedChildren:
 
     @property
     def has_fresh(self) -> bool:
-        """Whether a child waits for its first start."""
+        """Whether any child waits for its first start."""
         return self.cursor < self.width if self.one_to_one is None else len(self.one_to_one) > 0
 
     @property
@@ -138,7 +139,7 @@ class MappedChildren:
 
     @property
     def is_between_rounds(self) -> bool:
-        """Whether all iterations so far have ended and another may follow."""
+        """Whether all iterations so far have ended and another iteration may follow."""
         all_ended = not self.unfinished and not self.counts[TaskState.PENDING]
         return self.is_loop and self.is_open and all_ended
 
@@ -169,7 +170,7 @@ class MappedChildren:
                 self.cursor = min(self.cursor, index)
 
     def pending_from(self, index: int) -> int:
-        """Return the index of the first pending child from ``index`` on; the width if none is."""
+        """Return the index of the first pending child from ``index`` on; the width if none."""
         found = self.states.find(TaskState.PENDING, index)
         return self.width if found < 0 else found
 

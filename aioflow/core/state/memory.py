@@ -40,8 +40,8 @@ class RetryMinute(msgspec.Struct, frozen=True):
     """Retries of the tasks of one pool within one minute.
 
     Attributes:
-        is_over: A retry was refused because of the limit.
-        is_known: The minute before was over the limit, so people were already alerted.
+        is_over: Whether a retry was refused because of the limit.
+        is_known: Whether the previous minute was over the limit, so that an alert was already sent.
     """
 
     began: Timestamp
@@ -51,11 +51,11 @@ class RetryMinute(msgspec.Struct, frozen=True):
 
 
 class RunEnd(NamedTuple):
-    """The time at which a run with a timeout times out.
+    """The timeout of a run.
 
     Attributes:
         began: Start of the run in wall time, as in its row.
-        started: The same timestamp in steady time.
+        started: The same start in steady time.
         at: When the run times out, in steady time.
     """
 
@@ -71,11 +71,11 @@ class Memory:
         epoch: Epoch of the node's writes.
         dag_versions: Loaded DAG versions by ``(version, dag_id)``.
         stored_versions: Versions that are stored in the database.
-        lacking_code: Triggers without a host because their code was missing on disk.
+        lacking_code: Triggers that have no host because their code is missing on disk.
         refused: By DAG name, files that define a DAG that another file already defines, with spec
             and version.
         queued_runs: Runs that wait for ``max_active_runs``, oldest first, by queue. The runs of a
-            backfill have a queue of their own, see ``Run.queue``.
+            backfill have a separate queue, see ``Run.queue``.
         active_runs: Number of running runs by queue.
         backfills: Active backfills by number.
         keyed_backfills: Backfills that were started by an earlier copy of a request of this turn:
@@ -96,29 +96,30 @@ class Memory:
         backpressured: Tasks whose output is ahead of its consumers. They continue when there is
             capacity, see ``tasks.streams``.
         dag_triggers: Triggers that start runs of DAGs.
-        known_keys: Keys of events of DAG triggers that this turn receives and that are already
-            stored: trigger number and key.
-        stray_triggers: Rows to delete of triggers that are no longer needed. Their host died with
-            the previous daemon.
+        known_keys: Among the keys of DAG trigger events received in this turn, those that are
+            already stored: trigger number and key.
+        stray_triggers: Rows, to be deleted, of triggers that are no longer needed. Their host died
+            with the previous daemon.
         outbox: Outbox entries in memory, kind and body by number: all entries of the kinds that
-            the engine handles itself, and those of other kinds that are in flight.
+            the engine handles itself, and the entries of other kinds that are in flight.
         outbox_quotas: Outbox state of each kind that the engine does not handle itself.
         loaded_outbox: Rows of these kinds that were read for this turn.
         callbacks_failed: Number of failed callbacks; reset at a restart.
         deadlines: Pending deadlines by run and by outbox number.
         last_assignment_id: Last assignment number. Its upper half is the epoch, so it starts above
             every number of an earlier incarnation.
-        hosts_up: Roles whose shared host is ready, and those of workers that can be started; see
+        hosts_up: Roles whose shared host is ready, and roles of workers that can be started; see
             ``child_roles``.
-        host_processes: Number of the process of each of these hosts.
+        host_processes: Process number of each of these hosts.
         interpreter_problems: Why interpreters are unusable, by name.
         node_no: Number of this node.
-        is_drained: The node accepts no more work, see ``processes``.
+        is_drained: Whether the node accepts no more work, see ``processes``.
         event_requests: Idempotency keys of recent named events: event number by name and key. Lost
             at a restart.
         encrypted: Values, triggers and decisions that a request of this turn re-encrypts.
         isolated: Rows of quarantined runs that cannot continue. Such runs are in no other map, and
-            the column ``quarantine`` holds the reason. A restart tries them again.
+            the column ``quarantine`` contains the reason. They are loaded again at the next
+            restart.
         untold: Rows in ``isolated`` whose quarantine is not stored yet.
         clearings: Pending clears by run: outbox number and content.
         trial: Crash trial in progress, see ``crash_trials``; ``None`` without one.
@@ -136,14 +137,14 @@ class Memory:
         accounts: Accounts, tokens and sessions.
         prefetched_tasks: Task rows that this turn needs.
         decisions: By number, the decisions that requests of this turn answer.
-        noted_runs: By id, the ended runs whose notes requests of this turn change.
+        noted_runs: By id, the ended runs whose notes are changed by requests of this turn.
         notes: By key, the present notes of those requests.
         prefetched_runs: By id, run rows that a mark or a deletion of this turn needs.
         existing_runs, existing_runs_by_key: Stored runs, including active ones, and whether each is
             being deleted; by the run ids, or by the DAGs and idempotency keys, of this turn's
             requests.
-        answered: Answers to requests of this turn that were already handled earlier, by run id and
-            idempotency key.
+        answered: Responses to requests of this turn that were already executed in an earlier turn,
+            by run id and idempotency key.
         loop_blockers: Code that blocked an event loop; reset at a restart.
         retries_per_run: Limit of retries per run if its DAG sets none.
         retries_per_pool: Limit of retries per pool and minute.
@@ -155,8 +156,8 @@ class Memory:
             only one run after this timestamp.
         shift: Offset of the wall clock from steady time, as of the last turn.
         commit_us: Recent duration of a commit, as measured by the engine.
-        other_commits: The last commit of each other node that has committed. None of them commits
-            while this node is active.
+        other_commits: The last commit of each other node that has committed. None of these nodes
+            commits while this node is active.
     """
 
     def __init__(self, *, epoch: int) -> None:
@@ -222,7 +223,7 @@ class Memory:
 
     @property
     def has_queued(self) -> bool:
-        """Whether a task is queued for a slot."""
+        """Whether any task is queued for a slot."""
         return any(one.state is TaskState.QUEUED for one in self.active_tasks.objects.values())
 
     def on_wall(self, steady: Timestamp | None) -> Timestamp | None:
@@ -316,7 +317,7 @@ class Memory:
             sequence.remove(key, ended)
 
     def hosted_versions(self) -> set[str]:
-        """Return the versions of all DAGs, and the versions that triggers are assigned with."""
+        """Return the newest versions of all DAGs, and the versions of assigned triggers."""
         versions = {row.version for row in self.dags.values()}
         versions |= {wait.version for wait in self.waits.objects.values()}
         versions |= {shape.version for shape in self.packing.shapes()}
@@ -324,11 +325,11 @@ class Memory:
         return versions
 
     def next_assignment_id(self) -> int:
-        """Return an assignment number that no incarnation has used."""
+        """Return an assignment number that no incarnation of this or another node has used."""
         self.last_assignment_id += 1
         return self.last_assignment_id
 
 
 def _ends_with_number(run_id: str, run_no: RunNo) -> bool:
-    """Return whether a run id ends with the row number of its run, as generated ids do."""
+    """Return whether a run id ends with the row number of its run, as in generated ids."""
     return run_id.endswith(f".{run_no}")

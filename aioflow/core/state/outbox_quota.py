@@ -1,7 +1,7 @@
-"""Limits on the outbox entries in flight per kind; the remaining entries stay in their rows.
+"""Limits on the outbox entries in flight per kind. The other entries exist only as rows.
 
 A hundred thousand callbacks of one DAG therefore need no more memory than a hundred. They delay
-neither the callbacks of other DAGs nor alerts.
+neither alerts nor the callbacks of other DAGs.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from aioflow.protocol.inputs import Input, OutboxLoaded
 __all__ = ("EMPTY", "WINDOW", "OutboxQuota", "backlog", "wanted")
 
 WINDOW = 100
-"""Maximum number of entries of a kind in flight. More rows are read when half of them are done."""
+"""Maximum number of entries of a kind in flight. When half of them are done, more are read."""
 
 
 class OutboxQuota(msgspec.Struct, frozen=True):
     """The outbox entries of one kind: how many are in flight, and how many wait.
 
     Attributes:
-        in_flight: Entries in flight, not yet reported as done.
+        in_flight: Number of entries that were handed out and not yet reported as done.
         waiting: Number of rows that are not in flight yet. Their numbers are above ``after``.
         after: Highest number of an entry that was handed out.
         is_reading: Whether the next rows are being read.
@@ -40,7 +40,7 @@ class OutboxQuota(msgspec.Struct, frozen=True):
 
     @property
     def has_capacity(self) -> bool:
-        """Whether a new entry may be handed out at once."""
+        """Whether a new entry may be handed out immediately."""
         return not self.waiting and self.in_flight < WINDOW
 
     @property
@@ -55,7 +55,7 @@ EMPTY = OutboxQuota()
 def wanted(
     inputs: Iterable[Input], quotas: Mapping[str, OutboxQuota]
 ) -> dict[str, tuple[int, int]]:
-    """Return the outbox rows to read for a turn: by kind, after which number and how many."""
+    """Return the outbox rows to read for a turn: for each kind, after which number and how many."""
     kinds = {entry.kind for entry in inputs if isinstance(entry, OutboxLoaded)}
     return {
         kind: (quotas[kind].after, WINDOW - quotas[kind].in_flight)

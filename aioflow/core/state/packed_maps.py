@@ -1,10 +1,10 @@
 """Compact maps by row number or digest for hundreds of thousands of entries, and shared values.
 
-Row numbers are leased in blocks, so those of one run are adjacent. A page holds the values of 128
-numbers in order, with a bitmap of the numbers present. In ``Rows`` and ``Numbers`` the values are
-stored contiguously, without an object for each. A byte string then takes about five bytes more than
-its length, and a number eight bytes. An entry of a ``dict`` takes eighty bytes in addition to its
-value.
+Row numbers are leased in blocks, so the numbers of one run are adjacent. A page contains the values
+of 128 numbers in order, with a bitmap of the numbers that have a value. ``Rows`` and ``Numbers``
+store the values contiguously, without an object for each value. A byte string then takes about five
+bytes more than its length, and a number takes eight bytes. An entry of a ``dict`` takes eighty
+bytes in addition to its value.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Value = TypeVar("Value")
 class PackedMap(ABC, Generic[Value]):
     """Values by number, as objects or packed.
 
-    Iterating over the values unpacks all of them, so do it only for small maps. Code that never
+    Iterating over the values unpacks all of them, so do this only with small maps. Code that never
     needs packed values iterates over ``objects``.
 
     Attributes:
@@ -50,7 +50,7 @@ class PackedMap(ABC, Generic[Value]):
 
     @abstractmethod
     def unpack(self, number: int) -> Value | None:
-        """Unpack the value of this number and return it; ``None`` if none is packed."""
+        """Unpack and return the value of a number; ``None`` if the number has no packed value."""
 
     @abstractmethod
     def packed_numbers(self) -> Collection[int]:
@@ -114,7 +114,7 @@ _LAST = (1 << _BITS) - 1
 
 
 packed: Final = msgspec.msgpack.Encoder().encode
-"""Encodes a value to msgpack, for ``Rows``."""
+"""Function that encodes a value to msgpack, for ``Rows``."""
 
 
 class Column(Protocol[Value]):
@@ -127,7 +127,7 @@ class Column(Protocol[Value]):
     def __iter__(self) -> Iterator[Value]: ...
 
     def insert(self, at: int, value: Value, /) -> None:
-        """Insert a value at this index. The values from this index on move up."""
+        """Insert a value at this index. The values at and after this index move up."""
 
     def pop(self, at: int, /) -> Value:
         """Remove and return the value at this index. The values after it move down."""
@@ -305,8 +305,8 @@ Key = TypeVar("Key")
 class Digests(Generic[Key]):
     """Numbers by key. The keys themselves are not stored.
 
-    A key is represented by a 64-bit digest, so an entry takes 16 bytes. Keys with equal digests
-    collide, so the caller must verify every hit against the stored key.
+    A key is represented by a 64-bit digest, so an entry takes 16 bytes. Different keys may have
+    equal digests, so the caller must verify every hit against the stored key.
 
     Args:
         digest: Returns the unsigned 64-bit digest of a key; equal keys have equal digests.
@@ -404,7 +404,7 @@ class _Bucket:
 
 
 def text_digest(text: str) -> int:
-    """Return a 64-bit BLAKE2b digest, so that users who choose texts cannot produce collisions."""
+    """Return a 64-bit BLAKE2b digest. Users who choose the texts cannot produce collisions."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 

@@ -1,8 +1,8 @@
-"""The dated runs of one DAG in the order of their logical dates.
+"""The runs of one DAG that have a logical date, in the order of these dates.
 
 The sequence contains all live runs. It also knows the ended run right before each live run, and the
-ended run right before any future run. If it does not know one of these, the database is queried: at
-most once per run, and never for the runs of a schedule without gaps.
+ended run right before any future run. If one of these is not known yet, the database is queried.
+This happens at most once per run, and never for the runs of a schedule without gaps.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ __all__ = (
 )
 
 RunKey: TypeAlias = tuple[Timestamp, RunNo]
-"""Logical date and number of a run."""
+"""Sort key of a run: its logical date and number."""
 
 NEXT: Final[RunKey] = (1 << 62, -1)
-"""Key of a future run: it sorts after all existing runs."""
+"""Key of a future run, which sorts after all existing runs."""
 
 GOOD = frozenset({TaskState.SUCCESS, TaskState.SKIPPED})
-"""End states of a task that let the next run depend on it."""
+"""Final states of a task that satisfy a dependency of the next run."""
 
 _WORST = (TaskState.FAILED, TaskState.CANCELLED, TaskState.UPSTREAM_FAILED)
 """States that a mapped task gets if any of its children has them, in order of precedence."""
 
 
 class EndedRun(msgspec.Struct, frozen=True):
-    """A summary of an ended run, with what the next run depends on.
+    """Summary of an ended run, containing what the next run depends on.
 
     Attributes:
         bad: Tasks that did not end well, with their states.
@@ -94,7 +94,8 @@ class RunSequence:
         """Remove a live run.
 
         Args:
-            ended: How the run ended; ``None`` if it was never created or its end is not known.
+            ended: Summary of the ended run; ``None`` if the run was never created or its end is not
+                known.
         """
         at = bisect.bisect_left(self._keys, key)
         if self._keys[at] != key:
@@ -116,14 +117,15 @@ class RunSequence:
     def forget(self, key: RunKey) -> RunNo | None:
         """Record that an ended run was deleted.
 
-        Return the next live run, which may have followed it directly; ``None`` if there is none.
+        Return the next live run, which may have been its direct successor; ``None`` if there is
+        none.
         """
         above = self.next_run(key)
         self._before.pop(NEXT[1] if above is None else above, None)
         return above
 
     def learn(self, key: RunKey, ended: EndedRun | None) -> None:
-        """Record the ended run right before a run, as read from the database; ``None`` for none."""
+        """Record the ended run right before a run, as read from the database; ``None`` if none."""
         self._before[key[1]] = ended
 
     def knows(self, key: RunKey) -> bool:
@@ -131,7 +133,7 @@ class RunSequence:
         return key[1] in self._before
 
     def before(self, key: RunKey) -> RunNo | EndedRun | NotLoaded | None:
-        """Return the run right before another; ``None`` if there is none.
+        """Return the run right before this one; ``None`` if there is none.
 
         A live run is returned as its number, an ended run as its summary. ``NotLoaded`` means that
         the database must be queried.
@@ -148,7 +150,7 @@ class RunSequence:
     def next_run(self, key: RunKey) -> RunNo | None:
         """Return the live run right after a key; ``None`` if there is none.
 
-        The key may be outside the sequence.
+        The key need not be in the sequence.
         """
         above = self._keys[bisect.bisect_right(self._keys, key)]
         return None if above == NEXT else above[1]
@@ -184,7 +186,7 @@ def ended_as(
 
 
 def _cut_short(group: MappedTask, absent: TaskState) -> TaskState:
-    """Return the state of a mapped task whose run ended before it.
+    """Return the state of a mapped task that had not ended when its run ended.
 
     Its last children may end later.
     """
@@ -215,7 +217,7 @@ def stored_as(
 
     Args:
         counts: Number of task rows by task index and state.
-        last_rounds: Rows of the tasks that the function ``last_rounds`` returns.
+        last_rounds: Task rows with the numbers that the function ``last_rounds`` returns.
     """
     absent = TaskState.PENDING if row.ended_at is None else _absent(row)
     found: list[dict[TaskState, int]] = [{} for _ in spec.tasks]
@@ -232,7 +234,7 @@ def stored_as(
 
 
 def _lack_items(spec: DagSpec, expanded: Iterable[int], states: list[TaskState]) -> None:
-    """Fail mapped tasks over a stream whose producer did not end well."""
+    """Set mapped tasks to ``upstream_failed`` if the producer of their stream did not end well."""
     for task_index in expanded:
         mapped = spec.tasks[task_index].mapped
         source = -1 if mapped is None else mapped.sources[0].task_index

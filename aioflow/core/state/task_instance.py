@@ -1,16 +1,16 @@
-"""Live runs and their tasks in memory: a few machine words per task, never an object per child.
+"""Live runs and their tasks in memory: a few machine words per task, and no object per child.
 
 A pending or ended task is one byte in its run, or in its mapped task if it is a child. Only a task
-between these states (queued in its own right, running, sensing, deferred, retrying) has a
+between these states (queued as an individual task, running, sensing, deferred, retrying) has a
 ``TaskInstance``, so memory grows with the number of active tasks, not with the width of mapped
 tasks. A task that only waits is packed, see ``packed``. A pending task has a row only if it was
 cleared.
 
-The ``execution_timeout`` of a try counts running and deferred time together. It is measured in
-steady time from the start of the try. The row stores its end in ``due_at``, which is otherwise
-unused during a try.
+The ``execution_timeout`` of a try includes both its running and its deferred time. It is measured
+in steady time from the start of the try. The row stores the end of the timeout in ``due_at``, which
+is otherwise unused during a try.
 
-The classes of this module only keep their own data consistent. Decisions are made in
+The classes of this module only maintain the consistency of their own data. Decisions are made in
 ``runs.progress``, ``scheduling.slots``, ``triggers`` and ``step``.
 """
 
@@ -62,7 +62,7 @@ Uncommitted = TypeVar("Uncommitted")
 
 
 class ClearedTasks(Generic[Uncommitted]):
-    """Cleared tasks: a ``TaskInstance`` each until the clear is committed, then a ``start_no``."""
+    """Cleared tasks: each a ``TaskInstance`` until the clear is committed, then a ``start_no``."""
 
     __slots__ = ("_stored", "_uncommitted")
 
@@ -86,10 +86,10 @@ class ClearedTasks(Generic[Uncommitted]):
         self._stored.put(task_no, start_no)
 
     def take(self, task_no: TaskNo) -> Uncommitted | StartNo | None:
-        """Remove a task that is no longer pending, and return what was stored for it.
+        """Remove a task that is no longer pending, and return its entry.
 
-        This is its ``TaskInstance`` if its clear is not committed yet, else its last ``start_no``;
-        ``None`` if the task was not cleared.
+        The entry is its ``TaskInstance`` if its clear is not committed yet, else its last
+        ``start_no``; ``None`` if the task was not cleared.
         """
         uncommitted = self._uncommitted.pop(task_no, None)
         return self._stored.take(task_no) if uncommitted is None else uncommitted
@@ -106,7 +106,7 @@ class ClearedTasks(Generic[Uncommitted]):
 
 
 RECENT_BYTES = 256 * 1024
-"""Size of a task's most recent items in memory; children query the store for older ones."""
+"""Maximum size of the recent items of a task in memory. Children query the store for older ones."""
 
 
 class EventStream:
@@ -114,11 +114,11 @@ class EventStream:
 
     Attributes:
         next_sequence: Sequence number of the next event to store.
-        pending: ``(sequence, payload, key)`` of events stored and not consumed, in order.
+        pending: ``(sequence, payload, key)`` of events that are stored but not consumed, in order.
         keys: Digests of the keys of all events that were ever stored.
         index: Index of the next event of the current assignment.
         confirmed: Events below this index were confirmed to the host as stored.
-        last: Payload and key of the last event stored, for the next host of the trigger.
+        last: Payload and key of the last stored event, for the next host of the trigger.
     """
 
     __slots__ = ("confirmed", "index", "keys", "last", "next_sequence", "pending", "pending_bytes")
@@ -168,7 +168,7 @@ class StreamOutput:
 
 
 NOWHERE = (-1, False, False)
-"""Slot, claim and host of a task that is in no process."""
+"""Worker, claim and host of a task that is not in any process."""
 
 _NO_STREAMS: Mapping[int, TriggerInstance] = MappingProxyType({})
 
@@ -176,7 +176,7 @@ _DEFERRED = re.compile(re.escape(bytes([TaskState.DEFERRED])))
 
 
 class Fire(NamedTuple):
-    """An event that a trigger fired. If the trigger belongs to a DAG, it has no run and no task."""
+    """An event that a trigger fired. The trigger of a DAG has no run and no task."""
 
     class_path: str
     key: str | None
@@ -188,9 +188,9 @@ class TriggerInstance:
     """A trigger in memory: its row, the task that waits for it, and its host.
 
     Attributes:
-        task: The waiting task; ``None`` once it no longer waits and only the host has yet to
-            confirm that it stopped the trigger.
-        assignment_id: Current assignment number; 0 while no host has it.
+        task: The waiting task; ``None`` if the task no longer waits and the host has yet to confirm
+            that it stopped the trigger.
+        assignment_id: Current assignment number; 0 while it has no host.
         role: Role of the host it was last assigned to.
         has_capacity: Whether the host had capacity for it, as last reported.
         version: Newest version of its DAG when it was assigned. The trigger class is loaded from
@@ -221,15 +221,15 @@ class TriggerInstance:
 
     @property
     def is_handled(self) -> bool:
-        """Whether this is a stream whose events an operator handles, one batch per start."""
+        """Whether this is a stream whose events are handled by an operator, one batch per start."""
         return self.stream is not None and self.row.ordinal < 0
 
     @property
     def must_resume(self) -> bool:
-        """Whether the operator that handles this stream must wait until the trigger continues.
+        """Whether the operator that handles this stream must wait for the trigger to continue.
 
-        True if no event is pending, unless the stream has ended without a failure. False if this is
-        not such a stream, see ``is_handled``.
+        True if no event is pending, unless the stream has ended without a failure. False if no
+        operator handles the stream, see ``is_handled``.
         """
         if not self.is_handled or self.stream is None or self.stream.pending:
             return False
@@ -244,14 +244,14 @@ class TaskInstance:
         stored_state: State of its row; ``PENDING`` while it has none.
         stored_start: ``start_no`` of its row.
         stored_slot: ``(worker, is_claimed, is_hosted)`` when its row was last written.
-        worker: Slot in which it runs or is claimed; -1 for none.
+        worker: Worker in which it runs or is claimed; -1 for none.
         is_claimed: Whether it was sent to a worker that still runs another try, and has not
             started.
-        is_hosted: Whether it is a coroutine that the async host has.
+        is_hosted: Whether it is a coroutine that was sent to the async host.
         waits: Trigger instances it waits for. Only a coroutine can wait for several.
         resumed: Trigger instance whose event it resumes from, which determines the method; ``None``
             if it runs from the start. For an operator that handles many events: the trigger of
-            their stream, also between two tries.
+            their stream, even between two tries.
         streams: Streams that its coroutine has opened, by the ordinal of the opening call.
         recorded: Number of durable calls of its coroutine that have a record.
         first_failed: First recorded call that failed; -1 for none.
@@ -338,18 +338,18 @@ class TaskInstance:
 
     @property
     def waits_again(self) -> bool:
-        """Whether the next try has no input yet, because its stream must continue first."""
+        """Whether the next try has no input yet, because its stream must deliver events first."""
         return self.resumed is not None and self.resumed.must_resume
 
     @property
     def waits_for_host(self) -> bool:
-        """Whether this is a coroutine sensor that is due and not yet assigned to the async host."""
+        """Whether this is a coroutine sensor that is due but not yet assigned to the async host."""
         is_coroutine = self.state is TaskState.SENSING and self.spec.body is Body.COROUTINE
         return is_coroutine and self.due_at is None and not self.is_hosted
 
     @property
     def name(self) -> str:
-        """``task_id``, followed by the map index if it has one."""
+        """``task_id``, followed by the map index if there is one."""
         index = "" if self.map_index < 0 else f"[{self.map_index}]"
         return f"{self.spec.task_id}{index}"
 
@@ -358,8 +358,8 @@ class ActiveTasks(PackedMap[TaskInstance]):
     """The tasks of one run that are neither pending nor ended, by number.
 
     Args:
-        first_task_no, states, groups: As in the run. The run itself is not passed: without a
-            reference cycle, a dropped run is freed immediately and not at a garbage collection.
+        first_task_no, states, groups: As in the run. The run itself is not passed, to avoid a
+            reference cycle. So a dropped run is freed immediately, without a garbage collection.
     """
 
     __slots__ = ("_count", "_first_task_no", "_groups", "_packed", "_states")
@@ -405,7 +405,7 @@ class ActiveTasks(PackedMap[TaskInstance]):
         self.count_packed(packed)
 
     def count_packed(self, packed: PackedMap[TaskInstance]) -> None:
-        """Record that the cache holds one more packed task, which was never an object."""
+        """Record that the cache contains one more packed task, which was never an object."""
         self._count += 1
         self._packed = packed
 
@@ -476,9 +476,9 @@ class Run:
         tallies: ``TALLY`` words per task and per group of parents: counts of their instances.
         unfinished: Number of tasks that have not ended.
         running: Number of tasks that hold a slot now, for the limits.
-        running_at: ``running`` by task index, only where a limit needs it.
+        running_at: ``running`` by task index, only for tasks with a limit.
         results: Small results of unmapped tasks, msgpack, for tasks that have yet to start.
-        known: By task index, 1 if ``results`` is authoritative, also for a result of ``None``.
+        known: By task index, 1 if ``results`` is authoritative, even if the result is ``None``.
         widths: Number of items of each result that an expansion uses.
         source_starts: ``start_no`` of the try that wrote each of these results.
         items: Streamed output of tasks, by task number.
@@ -488,17 +488,18 @@ class Run:
         blocked: Ready entries that get no slot because of the run's limit, see
             ``scheduling.ready``.
         blocked_at: By task index, ready entries that get no slot because of the limits of tasks and
-            windows. The key of entries whose start needs no worker is the complement of the index.
+            windows. For entries whose start needs no worker, the key is the complement of the
+            index.
         is_forgotten: Whether the run was dropped and loaded again, so references to this object are
             stale.
         retried: Number of retries of its tasks, including scheduled ones.
-        is_over_budget: Whether people were alerted that the retry budget is exhausted, see
+        is_over_budget: Whether an alert was sent that the retry budget is exhausted, see
             ``tasks.retry_budget``.
         beyond_budget: Number of tasks that failed because the retry budget was exhausted.
         cleared: Pending tasks with a row.
-        removed: ``start_no`` of each mapped task that ended without expansion and so has a row of
-            its own.
-        clearing: Clear or mark in progress; until it is complete, nothing of the run continues.
+        removed: ``start_no`` of each mapped task that ended without expansion and therefore has a
+            row.
+        clearing: Clear or mark in progress. The run does not continue until it is complete.
         checked_children: For mapped tasks of this clear or mark, how many children were checked.
     """
 
@@ -598,7 +599,7 @@ class Run:
             self.tallies[tally * TALLY + offset] += times
 
     def count_child(self, group: MappedTask, state: TaskState, times: int = 1) -> None:
-        """Add ended children of a mapped task to the tallies. Iterations are not counted."""
+        """Add ended children of a mapped task to the tallies. Loop iterations are not counted."""
         if not group.is_loop:
             self.count_ended(group.task_index, state, times)
 
@@ -634,7 +635,7 @@ class Expansions:
             self._changed[key] = group, self._changed[key][1]
 
     def dissolve(self, run_no: RunNo, task_index: int) -> None:
-        """Delete the row of an expansion and drop this turn's changes of it.
+        """Delete the row of an expansion, and drop the changes that this turn made to it.
 
         The task may be expanded again in the same turn.
         """
@@ -661,11 +662,11 @@ class Expansions:
 
 
 _DUE_STATES = frozenset({TaskState.RETRYING, TaskState.SENSING})
-"""States in which ``due_at`` of the row is the time when the task is due."""
+"""States in which ``due_at`` of the row contains the time at which the task is due."""
 
 
 def time_left(task: TaskInstance, steady: Timestamp) -> int | None:
-    """Return the microseconds left of the try's timeout, at least 1; ``None`` without a limit.
+    """Return the microseconds left until the try times out, at least 1; ``None`` without a limit.
 
     The timeout continues to run while the try is deferred. The minimum of 1 lets an expired try
     report its timeout. A sensor has the full ``execution_timeout`` for each poke; its ``timeout``
@@ -684,9 +685,9 @@ def try_ends_at(task: TaskInstance, steady: Timestamp) -> Timestamp | None:
 
 
 def time_limit(spec: TaskSpec) -> int | None:
-    """Return the limit of a try's running plus deferred time; ``None`` without a limit.
+    """Return the limit on the running and deferred time of a try; ``None`` without a limit.
 
-    A sensor's ``execution_timeout`` limits one poke, so its waits have no such limit.
+    A sensor has no such limit, because its ``execution_timeout`` applies to each single poke.
     """
     return None if spec.sensor is not None else spec.execution_timeout_us
 
@@ -699,7 +700,7 @@ def stored_due(task: TaskInstance) -> Timestamp | None:
 def stored_times(
     spec: TaskSpec, row: TaskRow, shift: int
 ) -> tuple[Timestamp | None, Timestamp | None]:
-    """Return when a restored task is due and when its try times out, as its row says.
+    """Return when a restored task is due and when its try times out, according to its row.
 
     Args:
         shift: Offset of the wall clock from steady time.
@@ -707,5 +708,5 @@ def stored_times(
     limit = time_limit(spec)
     if row.state in _DUE_STATES or limit is None or row.started_at is None:
         return row.due_at, None
-    # Rows of an earlier version of aioflow hold the start of the try instead of its end.
+    # Rows of an earlier version of aioflow contain the start of the try but not its end.
     return None, row.started_at - shift + limit if row.due_at is None else row.due_at

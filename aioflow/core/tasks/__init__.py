@@ -1,1 +1,1 @@
-"""Decisions about tasks: trigger rules, tries, retries, expansion, durable calls, streams."""
+"""Decisions about tasks: trigger rules, tries, retries, expansion, durable calls and streams."""

@@ -1,11 +1,12 @@
-"""Durable calls of a coroutine: recording, waiting, answering, and dropping them if a try fails.
+"""Durable calls of a coroutine: record, suspend and answer them, and drop them if a try fails.
 
-The calls of a task are numbered from 0. Only the last call can be open. While it is open, the task
-is deferred and its coroutine is suspended in the async host. If the host has lost the coroutine, it
-runs again from the start, and the records answer the calls that it has already made.
+The calls of a task are numbered from 0. Only the last call can be open, which means that it has no
+answer yet. While it is open, the task is deferred and its coroutine is suspended in the async host.
+If the host has lost the coroutine, the coroutine runs again from the start, and the records answer
+the calls that it has already made.
 
 A call may start a run of another DAG and wait for it. The run, the record of the call and the wait
-for the run's end are stored in one commit. Such a wait is not assigned to a host; the commit that
+for the run's end are stored in one commit. Such a wait is not assigned to a host. The commit that
 ends the run also answers the call.
 """
 
@@ -67,7 +68,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def answered(task: TaskInstance, report: CallAnswered, tx: Transaction) -> None:
-    """Record a call that does not wait, with its answer, and confirm it to the coroutine."""
+    """Record a call that is answered immediately, and confirm it to the coroutine."""
     if report.ordinal == task.recorded and task.state is TaskState.RUNNING:
         state = RecordState.ANSWERED if report.failure is None else RecordState.FAILED
         record(task, report, state, tx, answer=report.answer, failure=report.failure)
@@ -115,7 +116,7 @@ def open_stream(
 
 
 def next_event(task: TaskInstance, report: NextEventRequested, tx: Transaction) -> Failure | None:
-    """Answer with the next event, or suspend. Return the failure of the stream if it failed."""
+    """Answer with the next event, or suspend. If the stream has failed, return its failure."""
     if report.ordinal != task.recorded or task.state is not TaskState.RUNNING:
         return None  # repeated report
     wait = task.streams.get(report.stream)
@@ -134,14 +135,14 @@ def next_event(task: TaskInstance, report: NextEventRequested, tx: Transaction) 
 
 
 def is_after(task: TaskInstance, wait: TriggerInstance) -> bool:
-    """Return whether the coroutine is suspended until this stream has an event."""
+    """Return whether the coroutine is suspended until this stream has its next event."""
     return task.open_kind == NEXT and task.wait is wait
 
 
 def answer_next(task: TaskInstance, wait: TriggerInstance, tx: Transaction) -> bool:
     """Answer a suspended coroutine with the next event, or with the end of the stream.
 
-    Return ``False`` if there is neither an event nor an end.
+    Return ``False`` if there is no new event and the stream has not ended.
     """
     payload = event_stream.consume(wait, tx)
     if payload is None and not event_stream.is_over(wait):
@@ -169,7 +170,7 @@ def fire(wait: TriggerInstance, report: TriggerFired, tx: Transaction) -> bool:
 
 
 def time_out(task: TaskInstance, tx: Transaction) -> None:
-    """Answer a call whose deadline has passed: a sleep is complete, any other call raises."""
+    """Answer a call whose deadline has passed: a sleep returns, any other call raises."""
     failure = None
     if task.open_kind != SLEEP:
         assert task.wait is not None  # noqa: S101 - checked by the caller
@@ -181,7 +182,7 @@ def time_out(task: TaskInstance, tx: Transaction) -> None:
 
 
 def not_suspended(task: TaskInstance, report: NotSuspended, tx: Transaction) -> None:
-    """Run a coroutine again from the start, because its host had lost it. No try is charged."""
+    """Run a coroutine again from the start, because its host has lost it. No try is charged."""
     if task.start_no == report.start_no and task.state is TaskState.RUNNING:
         forget_suspension(task)
         tx.slots.release(task)
@@ -263,7 +264,7 @@ def _note_failure(task: TaskInstance, failure: Failure | None) -> None:
 def deadline(task: TaskInstance, timeout_us: int | None, steady: Timestamp) -> Timestamp | None:
     """Return when a wait that starts now times out.
 
-    This is at its own limit or that of the try, whichever is earlier.
+    It times out at its own limit or at the timeout of the try, whichever is earlier.
     """
     own = None if timeout_us is None else steady + timeout_us
     ends = try_ends_at(task, steady)
@@ -284,7 +285,7 @@ def wait_for(
 ) -> TriggerInstance:
     """Create a trigger for the last recorded call.
 
-    ``number`` is the trigger's row number if reserved.
+    ``number`` is the row number of the trigger, if one was reserved.
     """
     class_path, kwargs = trigger
     row = TriggerRow(
@@ -313,7 +314,7 @@ _WENT_WELL = frozenset({RunState.SUCCESS, RunState.PARTIAL})
 
 
 def start_run(task: TaskInstance, report: RunCalled, tx: Transaction) -> None:
-    """Start a run for a coroutine. If it waits for the run, suspend it until the run has ended.
+    """Start a run for a coroutine. If the call waits for the run, suspend the coroutine until then.
 
     If the run cannot be created, the failure is recorded as the answer and the coroutine continues.
     """
@@ -344,7 +345,7 @@ def start_run(task: TaskInstance, report: RunCalled, tx: Transaction) -> None:
 
 
 def resume_caller(run: Run, tx: Transaction) -> None:
-    """Resume the task that waits for a run, now that the run is in its final state."""
+    """Resume the task that waits for a run, because the run is in its final state."""
     caller = run.row.caller
     wait = None if caller is None else tx.memory.waits.get(caller)
     if wait is None or wait.task is None or wait.state is not TriggerState.WAITING:

@@ -1,9 +1,9 @@
 """Widths of mapped tasks, and the items that each child receives.
 
-The product of several sources is counted like an odometer: the last one varies fastest. Widths
-are Python integers and never overflow, so a limit is compared with the true product. A source is
-a tree of joined lists. Its *leaves* are these lists, numbered from left to right over all sources:
-lists that are written in the DAG file (literals), and results of tasks.
+The product of several sources is enumerated like an odometer: the last source varies fastest.
+Widths are Python integers and never overflow, so a limit is compared with the true product. A
+source is a tree of joined lists. Its *leaves* are these lists, numbered from left to right over all
+sources. A leaf is either a list written in the DAG file (a literal) or the result of a task.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from aioflow.model.dag import MapSource, MapSpec
 __all__ = ("WIDTH_LIMIT", "check_cap", "consumers", "leaves", "pick", "split", "width")
 
 WIDTH_LIMIT = 2**31 - 1
-"""Maximum children of a task, even if its ``map_limit`` is higher.
+"""Maximum number of children of a task, even if its ``map_limit`` is higher.
 
-Keeps every ``task_no`` storable.
+It ensures that every ``task_no`` can be stored.
 """
 
 
@@ -33,7 +33,7 @@ def leaves(sources: Sequence[MapSource]) -> Iterator[MapSource]:
 
 
 def width(spec: MapSpec, widths: Sequence[int]) -> int:
-    """Return the number of children: the product of all sources, however large.
+    """Return the number of children: the product of the widths of all sources.
 
     Args:
         spec: The expansion.
@@ -77,7 +77,7 @@ def pick(spec: MapSpec, index: int, widths: Sequence[int]) -> tuple[int, ...]:
     The index is -1 for a leaf from which the child takes no item.
 
     Args:
-        widths: Number of items of each leaf, whether it is a literal list or a result, in order.
+        widths: Number of items of each leaf in order, both literals and results.
 
     Raises:
         IndexError: If there is no such child.
@@ -93,7 +93,7 @@ def pick(spec: MapSpec, index: int, widths: Sequence[int]) -> tuple[int, ...]:
 
 
 def _pick(source: MapSource, item: int, widths: Sequence[int], found: list[int]) -> None:
-    """Append the items of the leaves that make up one item of a source."""
+    """Append the indexes of the leaf items that make up one item of a source."""
     if not source.join:
         found.append(item)
     for part in source.parts:
@@ -163,7 +163,8 @@ def split(index: int, widths: Sequence[int]) -> tuple[int, ...]:
         if widths[item_index] < 1:
             raise IndexError(f"child {index} of a product that is empty")
         rest, items[item_index] = divmod(rest, widths[item_index])
-    # A negative index leaves -1 here, an index that is too large at least 1.
+    # For a negative index, the rest is negative here; for an index that is too large, it is at
+    # least 1.
     if rest:
         raise IndexError(f"child {index} of {math.prod(widths)}")
     return tuple(items)
@@ -173,7 +174,7 @@ def check_cap(width: int, limit: int, *, is_whole: bool = True) -> FanOutCapped 
     """Return the error to fail with if ``width`` children exceed ``limit``, else ``None``.
 
     Args:
-        is_whole: Whether the width is final.
+        is_whole: Whether the width is final. The width of a stream may still grow.
     """
     allowed = min(limit, WIDTH_LIMIT)
     return FanOutCapped(width, allowed, is_whole=is_whole) if width > allowed else None

@@ -1,10 +1,10 @@
 """Children that follow the children of another task, index by index.
 
-A task follows a mapped task if it expands over it or is in the same mapped group. It expands as
-soon as its width is known and all its other parents have ended. Only those other parents can end it
-as a whole. After that, each child is evaluated by itself over the instances it depends on, and
-waits until the instances that produce its items have ended. The children that may start are in its
-``OneToOne`` queue.
+A task follows a mapped task if it expands over that task or is in the same mapped group. It expands
+as soon as its width is known and all its other parents have ended. Only those other parents can end
+it as a whole. After that, each child is evaluated separately over the instances that it depends on,
+and waits until the instances that produce its items have ended. The children that may start are in
+the ``OneToOne`` queue of the task.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Entry: TypeAlias = tuple[int, int]
 def widths(run: Run, mapped: MapSpec) -> list[int | None]:
     """Return the number of items of each list that a task expands over.
 
-    The number is ``None`` where it is not known, or where there is no list.
+    The number is ``None`` if it is not known or there is no list.
     """
     return [_width(run, leaf.task_index, leaf.width) for leaf in leaves(mapped.sources)]
 
@@ -56,7 +56,7 @@ def _width(run: Run, task_index: int, literal: int) -> int | None:
 
 
 def is_known(run: Run, task_index: int) -> bool:
-    """Return whether all tasks that a task follows have a final width, or ended unexpanded."""
+    """Return whether all tasks that a task follows have a final width or ended unexpanded."""
     mapped = run.spec.tasks[task_index].mapped
     along = () if mapped is None else mapped.along  # mapped tasks of one loop grow together
     for parent in run.graph.indexed[task_index]:
@@ -68,7 +68,7 @@ def is_known(run: Run, task_index: int) -> bool:
 
 
 def may_open(run: Run, task_index: int) -> bool:
-    """Return whether a task may expand although children that it follows have not ended.
+    """Return whether a task may expand before the children that it follows have ended.
 
     It may if its width is known and all its other parents have ended.
     """
@@ -98,7 +98,7 @@ def forget(group: MappedTask) -> None:
 
 
 def child_verdict(group: MappedTask, index: int) -> Verdict:
-    """Return the verdict for a child. It waits until its items exist."""
+    """Return the verdict for a child. Even if its rule says RUN, it waits until its items exist."""
     run, task_index = group.run, group.task_index
     said = verdict(run, task_index, index)
     mapped = run.spec.tasks[task_index].mapped
@@ -114,13 +114,13 @@ def child_verdict(group: MappedTask, index: int) -> Verdict:
 
 
 def may_skip(group: MappedTask, index: int) -> bool:
-    """Return whether a child may be skipped: it is pending, and no rule has allowed it to start."""
+    """Return whether a child may be skipped because it is pending and was not allowed to start."""
     is_let = group.one_to_one is not None and group.one_to_one.may_start(index)
     return group.states[index] == TaskState.PENDING and not is_let
 
 
 def followers(run: Run, task_index: int, index: int) -> Iterator[Entry]:
-    """Yield the children of other tasks that follow this child, if they were evaluated before."""
+    """Yield the children of other tasks that follow this child and have been evaluated before."""
     for follower in run.graph.followers[task_index]:
         group = run.groups.get(follower)
         mapped = run.spec.tasks[follower].mapped
@@ -141,7 +141,7 @@ def _children(mapped: MapSpec, task_index: int, index: int, sizes: Sequence[int]
 
 
 def reset_queues(run: Run) -> None:
-    """Reset all queues of a run. The children are evaluated again afterwards, some in each turn."""
+    """Reset all queues of a run. The children are evaluated again later, some in each turn."""
     for group in run.groups.values():
         mapped = run.spec.tasks[group.task_index].mapped
         if mapped is not None and run.graph.indexed[group.task_index]:

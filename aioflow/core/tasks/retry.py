@@ -19,23 +19,23 @@ __all__ = (
 INTERRUPTION_LIMIT_OWN = 5
 """Number of interruptions that a task survives if each was the death of its own worker.
 
-Such a worker runs only this task, which may therefore be the cause.
+Such a worker runs only this task, so the task may be the cause.
 """
 
 INTERRUPTION_LIMIT_SHARED = 25
 """Number of interruptions that a task survives if each was a stop of the daemon.
 
-No task causes these.
+No task is responsible for these.
 """
 
 _OUTBOX_ATTEMPTS = 12
 _OUTBOX_FIRST_SECONDS, _OUTBOX_LONGEST_SECONDS = 5.0, 600.0
 
 TRIGGER_FAIL = "trigger_fail"
-"""Failure reason when a trigger raised ``Fail``: its task is not retried."""
+"""Failure reason of a trigger that raised ``Fail``. Its task is not retried."""
 
 LATEST: Timestamp = 253_402_214_400_000_000
-"""The latest timestamp, 9999-12-31T00:00Z. Every time zone can still display it."""
+"""The latest supported timestamp, 9999-12-31T00:00Z. It can be displayed in every time zone."""
 
 
 def next_try_at(
@@ -57,8 +57,8 @@ def next_try_at(
         now: When it failed.
         random: With jitter, the share in [0, 1) by which half of the delay is reduced. The other
             half is never reduced, so the delay is never close to 0.
-        retry_after_us: Delay that the failure requested, used without cap and jitter. A negative
-            value means immediately.
+        retry_after_us: Delay that the failure requested. The cap and jitter are not applied to it.
+            A negative value means immediately.
 
     Raises:
         ValueError: If ``try_number`` is below 1 or ``random`` is outside [0, 1).
@@ -86,13 +86,13 @@ def sensor_next_poke(
     """Return when a sensor that was not ready is poked again, at most its deadline.
 
     Args:
-        spec: Poke interval: ``interval_us``, times ``backoff`` after each poke, at most
-            ``max_interval_us``.
+        spec: The sensor. Its poke interval is ``interval_us``, multiplied by ``backoff`` after each
+            poke, at most ``max_interval_us``.
         pokes: Number of pokes so far, at least 1.
         now: When it was last poked.
         recheck_in_us: Interval that the sensor requested for this one poke; used without backoff
             and cap.
-        deadline: Upper bound of the result, even if it is past.
+        deadline: Upper bound of the result, even if it is in the past.
 
     Raises:
         ValueError: If ``pokes`` is below 1.
@@ -111,10 +111,10 @@ def sensor_next_poke(
 def redelivery_delay(attempts: int) -> float | None:
     """Return the seconds until an outbox entry is tried again: 5, 10, 20, ..., at most 600.
 
-    After twelve tries, which take less than an hour, return ``None``: the entry has failed.
+    After twelve attempts, which take less than an hour, return ``None``: the entry has failed.
 
     Args:
-        attempts: Number of tries that failed before the one that just did.
+        attempts: Number of failed attempts before the one that has just failed.
     """
     if attempts + 1 >= _OUTBOX_ATTEMPTS:
         return None
@@ -133,6 +133,6 @@ def _grown(base_us: int, factor: float, times: int, limit_us: int | None) -> flo
 
 
 def _later(now: Timestamp, delay_us: float) -> Timestamp:
-    # Compare before adding, because an infinite delay cannot be converted to an integer.
+    # Compare before the addition, because an infinite delay cannot be converted to an integer.
     max_us = max(0, LATEST - now)
     return now + (max_us if delay_us >= max_us else max(0, int(delay_us)))

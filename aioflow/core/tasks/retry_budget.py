@@ -1,7 +1,7 @@
-"""Budgets of retries: of each run, and of each pool per minute.
+"""Retry budgets: of each run, and of each pool per minute.
 
-Retries help if few tasks fail. If all tasks fail, retries multiply the load on a system that is
-already in trouble. An exhausted budget causes a single alert.
+Retries help if only a few tasks fail. If all tasks fail, retries multiply the load on a system that
+is already in trouble. An exhausted budget causes a single alert.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MINUTE_US = 60_000_000
 
 
 def spend_retry(task: TaskInstance, failure: Failure, tx: Transaction) -> Failure | None:
-    """Take one retry from the budgets. If a budget is exhausted, return the failure to end with."""
+    """Take one retry from the budgets. If a budget is exhausted, return the final failure."""
     over = _exhausted_by_run(task.run, tx) or _exhausted_by_pool(task, tx)
     if not over:
         task.run.retried += 1
@@ -86,7 +86,7 @@ def count_retries(run: Run, rows: Iterable[TaskRow]) -> None:
 
 
 def refund_retries(run: Run, row: TaskRow | TaskInstance) -> None:
-    """Return the retries of a task that is reset to the budget of its run."""
+    """Give the retries of a task that is reset back to the budget of its run."""
     run.retried -= _retries_of(row)
     run.beyond_budget -= _is_beyond_budget(row)
     run.is_over_budget &= run.beyond_budget > 0

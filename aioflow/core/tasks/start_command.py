@@ -1,4 +1,4 @@
-"""The command that starts a task: its method, its items, and the results that are its arguments."""
+"""The command that starts a task: its method, its items, and the results it takes as arguments."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from aioflow.protocol.commands import StartTask
 __all__ = ("EVENT_BYTES", "order")
 
 _Items: TypeAlias = tuple[tuple[tuple[int, int, int], ...], tuple[int, ...]]
-"""Location of a child's items: ``(sources, widths)`` of its ``StartTask``."""
+"""Location of a child's items: ``(sources, widths)`` as in ``StartTask``."""
 
 _NO_ITEMS: _Items = ((), ())
 
 
 EVENT_BYTES = 4 * 1024 * 1024
-"""Maximum payload size of the events of one start; a single event may exceed it."""
+"""Maximum total payload of the events of one start. A single event may exceed it."""
 
 
 def order(task: TaskInstance, steady: Timestamp, *, resumes: bool = True) -> StartTask:
@@ -76,7 +76,7 @@ def _resumed_start(task: TaskInstance, resumed: TriggerInstance, steady: Timesta
 
 
 def _method(task: TaskInstance, resumed: TriggerInstance, upto: int) -> str:
-    """Return the method to resume in. For an operator, it depends on whether there are events."""
+    """Return the method to resume in. For an operator it depends on whether there are events."""
     spec = task.spec.events
     if not resumed.is_handled or spec is None:
         return resumed.row.next_method

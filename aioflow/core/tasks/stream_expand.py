@@ -1,8 +1,8 @@
 """Mapped tasks that grow with a stream: opened at its first item, closed when its producer ends.
 
-While such a task is open, one more instance is counted than it has children, so that no rule that
-needs all of them can be met. When the stream succeeds, the extra instance is removed. Otherwise the
-extra instance counts as ended in the state that the end of the stream adds.
+While such a task is open, it counts as one more instance than it has children, so that a rule that
+needs all instances cannot be satisfied. When the stream succeeds, the extra instance is removed.
+Otherwise the extra instance counts as ended, in the state that the end of the stream adds.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def has_begun(run: Run, task_index: int) -> bool:
 
 
 def open_group(run: Run, task_index: int, tx: Transaction) -> None:
-    """Expand a mapped task over the items so far."""
+    """Expand a mapped task over the items yielded so far."""
     remove_unexpanded(run, task_index, tx)
     limit = min(run.spec.tasks[task_index].map_limit, WIDTH_LIMIT)
     row = ExpansionRow(
@@ -104,7 +104,7 @@ def close(run: Run, task_index: int, tx: Transaction) -> Iterator[int]:
 
 
 def close_left_open(run: Run, tx: Transaction) -> None:
-    """Close mapped tasks that were open when their run was cut short, if their source has ended."""
+    """Close mapped tasks that were open when their run ended early, if their source has ended."""
     for task_index, group in run.groups.items():
         if group.is_open and _is_cut_short(run, group):
             tx.change_group(group, group.width)
@@ -118,7 +118,7 @@ def close_left_open(run: Run, tx: Transaction) -> None:
 def _is_cut_short(run: Run, group: MappedTask) -> bool:
     """Return whether an open mapped task gets no more children.
 
-    That is so if its stream, or the decider of its loop, has ended.
+    This is the case if its stream, or the decider of its loop, has ended.
     """
     mapped = run.spec.tasks[group.task_index].mapped
     if group.is_loop and mapped is not None:
@@ -130,7 +130,7 @@ def _is_cut_short(run: Run, group: MappedTask) -> bool:
 
 
 def restore(run: Run, row: ExpansionRow) -> None:
-    """Restore the state that the end of a stream adds to a mapped task over the stream.
+    """Restore the state that the end of a stream added to a mapped task over the stream.
 
     All tasks must already be restored.
     """
@@ -153,7 +153,7 @@ def count(group: MappedTask) -> None:
 
 
 def cut_of(run: Run, source: int, width: int) -> TaskState:
-    """Return the state that the end of a stream adds to those of its consumer's children.
+    """Return the state that the end of a stream adds to the states of its consumer's children.
 
     It is ``PENDING`` if the end adds none.
     """

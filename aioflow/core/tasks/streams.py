@@ -1,14 +1,15 @@
 """Tasks that produce or consume streams: generators, and operators that handle events in batches.
 
-A generator yields items before it ends: each item is stored, then handled by a child. While the
-window of a consumer is full, the engine does not confirm the last items to the generator, so the
-generator does not continue (backpressure). It keeps its slot.
+A generator yields items before it ends. Each item is first stored, then handled by a child of each
+consumer. While the window of a consumer is full, the engine does not confirm the last items to the
+generator, so the generator does not continue (backpressure). The generator keeps its slot
+meanwhile.
 
 An operator is started once per batch of events. When it reports that the events were handled, one
-commit consumes them and moves the task. So a start after an interruption gets the same events
-again. The trigger and its events survive a failed try: the next try continues with the first
-unconsumed event. Between two starts, while there is no event, the task is ``deferred`` and holds no
-slot.
+commit consumes them and changes the state of the task. So a start after an interruption gets the
+same events again. The trigger and its events survive a failed try: the next try continues with the
+first unconsumed event. Between two starts, while there is no event, the task is ``deferred`` and
+holds no slot.
 """
 
 from __future__ import annotations
@@ -90,10 +91,11 @@ def fail_beyond_limit(task: TaskInstance, capped: FanOutCapped, tx: Transaction)
 def emit_items(
     task: TaskInstance, payloads: Sequence[bytes], tx: Transaction
 ) -> FanOutCapped | None:
-    """Add items to the output of a task, and children for them.
+    """Add items to the output of a task, and children that handle them.
 
     Returns:
-        The reason why not all items were added, if there are more than a task may expand over.
+        The error to fail with if the output exceeds the limit for expansion, else ``None``. In case
+        of an error, not all items were added.
     """
     run, spec = task.run, task.spec
     if not payloads:
@@ -130,10 +132,10 @@ def has_capacity(task: TaskInstance, slots: Slots) -> bool:
 
 
 def full_window(task: TaskInstance, slots: Slots) -> MappedTask | None:
-    """Return a mapped task whose window is full; ``None`` if there is none.
+    """Return a consumer of a task whose window is full; ``None`` if there is none.
 
-    A window does not count if none of its children can run because all slots are in use. The slots
-    may be held by the very tasks that wait for these children, which would be a deadlock.
+    A window does not count as full if none of its children can run because all slots are in use.
+    The slots may be held by the very tasks that wait for these children, which would be a deadlock.
     """
     for taker in stream_expand.consumers(task.run, task.task_index):
         group = task.run.groups.get(taker)
@@ -158,7 +160,7 @@ def _get_no_slot(task: TaskInstance, taker: int, slots: Slots) -> bool:
 
 
 def _has_active_child(group: MappedTask) -> bool:
-    """Return whether any child has a slot or waits for something other than a slot."""
+    """Return whether any child holds a slot or waits for something other than a slot."""
     return any(
         task.task_index == group.task_index
         and (task.state is not TaskState.QUEUED or task.worker >= 0 or task.is_hosted)
@@ -170,7 +172,7 @@ def release_backpressure(tx: Transaction) -> list[TaskInstance]:
     """Confirm the stored items to backpressured tasks whose consumers have capacity now.
 
     Returns:
-        The resumed tasks that hold no slot: operators that may handle further events.
+        The resumed tasks that hold no slot, which are operators that may handle further events.
     """
     held = tx.memory.backpressured
     waiting = []
@@ -219,7 +221,7 @@ def store_event(
     report: TriggerFired,
     tx: Transaction,
 ) -> None:
-    """Store an event.
+    """Store an event of a stream.
 
     The waiting task resumes when a batch is full, or when the operator's delay has passed since the
     first event of the batch.
@@ -238,7 +240,7 @@ def store_event(
 
 
 def stream_ended(wait: TriggerInstance, failure: Failure | None, tx: Transaction) -> None:
-    """Record the end of the trigger. The task is resumed when it has consumed all events."""
+    """Record that the trigger has ended. The task resumes once it has consumed all events."""
     event_stream.close(wait, failure, tx)
     task = wait.task
     if task is not None and _waits_for(task, wait):
@@ -246,7 +248,7 @@ def stream_ended(wait: TriggerInstance, failure: Failure | None, tx: Transaction
 
 
 def events_handled(task: TaskInstance, report: EventsHandled, tx: Transaction) -> None:
-    """Consume the events that an operator handled, store its items, and continue or succeed."""
+    """Consume the events that an operator handled and store its items. Continue or end the task."""
     wait = task.resumed
     assert wait is not None  # noqa: S101 - a start that handles events has their stream
     assert wait.stream is not None  # noqa: S101 - as above
@@ -283,7 +285,7 @@ def resume_with_events(task: TaskInstance, tx: Transaction) -> None:
 
 
 def cancel_streams(task: TaskInstance, tx: Transaction) -> None:
-    """Release the streams of a task that a person ended, with the reason ``cancelled``."""
+    """Release the streams of a task that a person ended. The reason is ``cancelled``."""
     known = {wait.row.trigger_no: wait for wait in (*task.waits, *task.streams.values())}
     if task.resumed is not None:
         known[task.resumed.row.trigger_no] = task.resumed
@@ -297,7 +299,7 @@ def cancel_streams(task: TaskInstance, tx: Transaction) -> None:
 
 
 def wait_for_stream(task: TaskInstance, tx: Transaction) -> None:
-    """Start the next try with a wait for its stream, and assign the stream's trigger again.
+    """Let the next try begin by waiting for its stream, and assign the stream's trigger again.
 
     Events with known keys are dropped.
     """

@@ -71,7 +71,7 @@ _REPORTED_WITHIN_US = 60_000_000
 
 
 def start(grant: Grant, tx: Transaction) -> None:
-    """Commit a task to the slot it was granted, and send the start command."""
+    """Assign a task to the slot that it was granted, and send the start command."""
     task = grant.task
     if task.state is TaskState.PENDING:
         task.queued_at = tx.now
@@ -115,7 +115,7 @@ def begin_try(task: TaskInstance, tx: Transaction, started_at: Timestamp | None 
 
     Args:
         started_at: Wall time reported by a child process; now by default. If it is not within the
-            last minute, the clock has stepped, and the timeout is counted from now.
+            last minute, the clock was stepped, and the timeout is counted from now.
     """
     task.started_at = tx.now if started_at is None else started_at
     limit = time_limit(task.spec)
@@ -125,7 +125,7 @@ def begin_try(task: TaskInstance, tx: Transaction, started_at: Timestamp | None 
 
 
 def note_worker(task: TaskInstance, tx: Transaction) -> None:
-    """Store in which remote worker a start of a task begins. Local workers are not stored."""
+    """Store which remote worker starts a task. Local workers are not stored."""
     if task.worker < len(tx.slots.workers):
         return
     worker = tx.slots.worker(task.worker)
@@ -142,7 +142,10 @@ def note_worker(task: TaskInstance, tx: Transaction) -> None:
 
 
 def _resumed(task: TaskInstance) -> ResumeCoroutine | None:
-    """Return the command to resume a coroutine if it is suspended, and mark it as not suspended."""
+    """Return the command to resume a suspended coroutine, and mark it as no longer suspended.
+
+    Return ``None`` if the coroutine is not suspended.
+    """
     if not task.suspended_start:
         return None
     (answer, failure), suspended = task.answer, task.suspended_start
@@ -162,7 +165,7 @@ def _first_poke(task: TaskInstance, tx: Transaction) -> None:
 def store_try(
     task: TaskInstance, state: TaskState, failure: Failure | None, tx: Transaction
 ) -> None:
-    """Write the row of a try, unless it was a first success."""
+    """Write the row of a try, unless it is a first try that succeeded."""
     if task.state in {TaskState.RETRYING, TaskState.QUEUED}:
         return  # no start is in progress: the last start already has its row
     tx.batch.new_tries.append(
@@ -180,7 +183,7 @@ def store_try(
 
 
 def succeed(task: TaskInstance, report: Succeeded, tx: Transaction) -> None:
-    """End a task whose try returned. Keep its result for the database and for dependent tasks."""
+    """End a task whose try returned. Store its result, and pass it on to dependent tasks."""
     run, task_index = task.run, task.task_index
     exhausted = iterations.iteration_limit_failure(task) if report.again else None
     if exhausted is not None:
@@ -240,7 +243,7 @@ def fail_or_retry(
     retryable: bool = True,
     retry_after_us: int | None = None,
 ) -> None:
-    """Schedule a retry after a failed try according to the retry policy, or fail the task."""
+    """Schedule a retry after a failed try if the retry policy allows one, else fail the task."""
     at = None
     if retryable and failure.reason != retry.TRIGGER_FAIL:
         at = retry.next_try_at(
@@ -265,7 +268,7 @@ def fail_or_retry(
 
 
 def fail(task: TaskInstance, failure: Failure, tx: Transaction) -> None:
-    """Fail a task for good."""
+    """Fail a task without a further try."""
     store_try(task, TaskState.FAILED, failure, tx)
     task.failure = failure
     if failure.reason in {"fanout_cap", "sensor_timeout"}:
@@ -276,7 +279,7 @@ def fail(task: TaskInstance, failure: Failure, tx: Transaction) -> None:
 def cut_short(task: TaskInstance, failure: Failure, tx: Transaction) -> None:
     """Requeue a task whose shared process died, unless the task itself killed the process.
 
-    A task is never charged a try for the code that ran beside it, see ``crash_trials``.
+    A task is never charged a try for other code in the same process, see ``crash_trials``.
     """
     crash_failure = crash_trials.crash_failure(task.task_no, tx.memory)
     if crash_failure is None:
@@ -290,7 +293,7 @@ def interrupt(task: TaskInstance, failure: Failure, limit: int | None, tx: Trans
     """Requeue a task that was interrupted by the infrastructure, or fail it beyond the limit.
 
     Args:
-        limit: Number of interruptions that a task survives; ``None`` for any number.
+        limit: Maximum number of interruptions; ``None`` for no limit.
     """
     task.interruptions += 1
     forget_suspension(task)
@@ -305,9 +308,9 @@ def interrupt(task: TaskInstance, failure: Failure, limit: int | None, tx: Trans
 
 
 def await_code(task: TaskInstance, failure: Failure, tx: Transaction) -> None:
-    """Delay a try whose code was missing on disk, and request that the code be restored.
+    """Delay a try whose code is missing on disk, and request that the code be restored.
 
-    The try number is unchanged.
+    The try number does not change.
     """
     task.failure = failure
     task.due_at = tx.steady + CODE_AGAIN_US
@@ -320,7 +323,7 @@ def await_code(task: TaskInstance, failure: Failure, tx: Transaction) -> None:
 
 
 def awaits_code(task: TaskInstance) -> bool:
-    """Return whether a try waits until its code is on disk again."""
+    """Return whether a try waits for its code to be restored on disk."""
     failure = task.failure if task.state is TaskState.RETRYING else None
     return failure is not None and failure.reason == CODE_MISSING
 
@@ -339,7 +342,7 @@ def reschedule_poke(
 ) -> None:
     """Schedule the next poke of a sensor that was not ready or that ignores its failure.
 
-    The next poke starts from the beginning, whatever this one waited for.
+    The next poke starts from the beginning, no matter what this one waited for.
     """
     sensor = task.spec.sensor
     assert sensor is not None  # noqa: S101 - reported by sensors only
@@ -431,7 +434,7 @@ def drop_record(task: TaskInstance, report: RecordDropped, tx: Transaction) -> N
 
 
 def forget_calls(task: TaskInstance, first: int, tx: Transaction) -> None:
-    """Drop the durable calls from ``first`` on, and release the streams they opened."""
+    """Drop the durable calls from ``first`` on, and release the streams that they opened."""
     for ordinal, wait in task.streams.items():
         if ordinal >= first:
             release_trigger(wait, "finished", tx)
@@ -448,7 +451,7 @@ def stop_of(task: TaskInstance, start_no: StartNo, reason: str) -> StopTry:
 def forget_suspension(task: TaskInstance, tx: Transaction | None = None, reason: str = "") -> None:
     """Forget where a coroutine is suspended.
 
-    If a transaction is passed, also stop it in its host.
+    If a transaction is passed, also stop the coroutine in its host.
     """
     if task.suspended_start and tx is not None:
         tx.effects.append(stop_of(task, task.suspended_start, reason))
@@ -456,7 +459,7 @@ def forget_suspension(task: TaskInstance, tx: Transaction | None = None, reason:
 
 
 def failed(task: TaskInstance, report: Failed, tx: Transaction) -> None:
-    """Handle the failure of a try: interrupt, await code, skip a sensor, fail, or retry."""
+    """Handle the failure of a try: requeue it, await its code, skip a sensor, fail, or retry."""
     if report.interrupted:
         interrupt(task, report.failure, INTERRUPTION_LIMIT_OWN, tx)
         return
@@ -465,7 +468,7 @@ def failed(task: TaskInstance, report: Failed, tx: Transaction) -> None:
         return
     is_import = report.failure.reason == IMPORT_ERROR and report.began_at is None
     if is_import or report.failure.type == FileNotFoundError.__name__:
-        # A module of the version, or a file beside it, may be missing on disk.
+        # A module of the version, or another file of it, may be missing on disk.
         tx.effects.append(RestoreCode((task.run.row.version,)))
     sensor = task.spec.sensor
     if sensor is not None and sensor.on_error == "skip":
@@ -488,7 +491,7 @@ def skipped(task: TaskInstance, report: Skipped, tx: Transaction) -> None:
 def skip(
     task: TaskInstance, failure: Failure | None, tx: Transaction, *, at: Timestamp | None = None
 ) -> None:
-    """End a task whose try counts as skipped, with the failure that this replaces, if any."""
+    """End a task as skipped. If this replaces a failure, pass the failure."""
     store_try(task, TaskState.SKIPPED, failure, tx)
     if failure is not None:
         task.failure = failure
@@ -501,7 +504,7 @@ def not_ready(task: TaskInstance, report: SensorNotReady, tx: Transaction) -> No
 
 
 def recalled(task: TaskInstance, tx: Transaction) -> None:
-    """Queue a claimed try again, because its worker returned it before starting it."""
+    """Requeue a claimed try that its worker returned without starting it."""
     tx.slots.call_back(task)
     tx.slots.unblock(task)
     if task.state is TaskState.QUEUED:
@@ -519,12 +522,12 @@ def labelled(task: TaskInstance, report: Labelled, tx: Transaction) -> None:
 
 
 def result_write_failed(task: TaskInstance, report: ResultWriteFailed, tx: Transaction) -> None:
-    """Record that the worker of a task retries to write its result."""
+    """Record that the worker of a task is retrying to write its result."""
     tx.slots.note_delayed_result(task, disk_is_full=report.disk_is_full)
 
 
 def body_returned(task: TaskInstance, report: BodyReturned, tx: Transaction) -> None:
-    """Free the slot of a try whose result is being stored. The task stays running meanwhile."""
+    """Free the slot of a try whose result is being stored. The task stays running until then."""
     tx.slots.release(task)
     tx.slots.unblock(task)
     tx.note_slot(task)

@@ -1,17 +1,18 @@
-"""Trigger rules: they decide from the end states of the parents whether a task or child runs.
+"""Trigger rules, which decide from the final states of the parents whether a task or child runs.
 
-``decide`` takes counts and never visits parents, so that the end of a parent costs one addition per
-child, however many parents there are. Every rule depends only on *which* states occur among the
-parents, so a rule is stored as a table over the subsets of six states.
+``decide`` takes counts and never visits parents. So the end of a parent costs one addition per
+child, no matter how many parents there are. Every rule depends only on *which* states occur among
+the parents, so a rule is stored as a table over the subsets of six states.
 
-Verdicts are reached as early as a rule allows. RUN, UPSTREAM_FAILED and SKIP do not change as
+Each rule decides as early as it can. The verdicts RUN, UPSTREAM_FAILED and SKIP do not change as
 further parents end, for every rule and in every order. The one exception is ``all_success``: a SKIP
 turns into UPSTREAM_FAILED when a parent fails after another was skipped. A task that was skipped
-early has ended, so it stays skipped, as in Airflow. Once all parents have ended, no rule waits.
+early has ended, so it stays skipped, as in Airflow. Once all parents have ended, every rule has
+decided.
 
 ``verdict`` evaluates the rules of one task of a run. It takes the counts of the parents from
-tallies. The exceptions are mapped parents that children follow index by index: it looks up one
-child of each.
+tallies. Mapped parents whose children are followed index by index are an exception: of each of
+them, only the instances that the child depends on are looked up.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Verdict(Enum):
     UPSTREAM_FAILED = "upstream_failed"
 
 
-# A class attribute lookup costs more than the decision that returns the member.
+# Module variables, because looking up a class attribute takes longer than the decision itself.
 _RUN = Verdict.RUN
 _WAIT = Verdict.WAIT
 _SKIP = Verdict.SKIP
@@ -68,13 +69,14 @@ def decide(
     Parents are counted by instance. A mapped parent counts once per mapped child. Until it is
     expanded, it counts as one instance that has not ended, so that no rule that needs all parents
     decides too early.
+
     ``cancelled`` counts as ``failed``. ``removed`` counts only as ended. Setups are counted with
-    the other parents; only ``all_done_setup_success`` also uses their own counts, and it equals
-    ``all_done`` without setups. Without parents every rule says RUN.
+    the other parents. Only ``all_done_setup_success`` also uses their separate counts; without
+    setups it equals ``all_done``. Without parents every rule returns RUN.
     """
     if total == 0:
         return _RUN
-    # No setup has succeeded, so the end of all parents is not enough.
+    # No setup has succeeded, so it is not enough that all parents have ended.
     if rule is _SETUP_RULE and setup_total > 0 and not setup_success:
         if success + failed + upstream_failed + skipped + removed < total:
             return _WAIT
@@ -107,9 +109,9 @@ def decide_share(
 ) -> Verdict:
     """Return the verdict of ``min_success=least``: RUN if all ended and this share succeeded.
 
-    Removed instances are not counted. If the share is not reached, the task is skipped if no
-    instance is failed or upstream_failed; otherwise it is upstream_failed. Nothing is decided
-    early, because a parent that has not expanded counts as one instance and may become a million.
+    Removed instances are not counted. If the share is not reached, the task is upstream_failed if
+    any instance is failed or upstream_failed; otherwise it is skipped. Nothing is decided early,
+    because a parent that has not expanded counts as one instance and may become a million.
     """
     needed = math.ceil(least * (total - removed) - _ROUNDING)
     bad = failed + upstream_failed
@@ -121,14 +123,14 @@ def decide_share(
 
 
 _ROUNDING = 1e-9
-"""Tolerance: 0.07 * 100 is slightly more than 7 in floating point."""
+"""Tolerance for rounding: 0.07 * 100 is slightly more than 7 in floating point."""
 
 
 def together(verdicts: Iterable[Verdict]) -> Verdict:
-    """Combine the verdicts of all groups of parents of one task.
+    """Combine the verdicts for all groups of parents of one task.
 
-    The task runs if the verdict of every group is RUN. A failure is final immediately. A skip waits
-    for the other groups, so that the result does not depend on their order.
+    The task runs if the verdict for every group is RUN. A failure is final immediately. A skip
+    waits for the other groups, so that the result does not depend on their order.
     """
     said = set(verdicts)
     for verdict in (_UPSTREAM_FAILED, _WAIT, _SKIP):
@@ -231,8 +233,8 @@ WHOLE = -1
 def verdict(run: Run, task_index: int, index: int = WHOLE) -> Verdict:
     """Return the verdict of the trigger rules of a task, or of one of its children.
 
-    A task that expands over a stream with yielded items runs if it would run after the stream
-    succeeded.
+    A task that expands over a stream with yielded items runs as soon as it would run if the stream
+    had succeeded.
     """
     if stream_expand.has_begun(run, task_index):
         source = stream_expand.source_of(run, task_index)
@@ -242,7 +244,7 @@ def verdict(run: Run, task_index: int, index: int = WHOLE) -> Verdict:
 
 
 def parent_states(run: Run, task_index: int, parent: int, index: int) -> Iterator[int]:
-    """Yield the states of the parent's instances that one child of a task depends on."""
+    """Yield the states of the instances of one parent that a child of a task depends on."""
     group = run.groups.get(parent)
     if group is None:
         yield run.states[parent]
@@ -271,7 +273,7 @@ def _indexes(run: Run, task_index: int, parent: int, index: int) -> Iterator[int
 
 
 def _verdict_assuming(run: Run, task_index: int, index: int, assumed: int = -1) -> Verdict:
-    """Return the verdict, with one parent assumed to have succeeded."""
+    """Return the verdict as if one parent had succeeded."""
     looks = run.graph.evaluated[task_index]
     if len(looks) == 1:
         return _group_verdict(run, task_index, looks[0], index, assumed)

@@ -1,1 +1,1 @@
-"""Decisions about triggers: assign to hosts, fire, migrate, isolate, and start runs from events."""
+"""Decisions about triggers: assignment, firing, migration, isolation, runs started by events."""

@@ -1,4 +1,4 @@
-"""Asset conditions: records the events of assets, and decides whether the pending ones suffice.
+"""Asset conditions: record the events of assets, and decide whether the pending events suffice.
 
 An asset event is a named event whose name begins with ``asset:``. It stays pending for a DAG until
 it and other pending events meet the condition of the DAG.
@@ -36,7 +36,7 @@ PENDING_LIMIT = 1_000
 EXTRA_LIMIT = 4_096
 """Maximum size in bytes of an external event's extra data.
 
-If it is larger, only the size is passed.
+If the data is larger, only its size is passed.
 """
 
 
@@ -47,7 +47,11 @@ _decode = msgspec.msgpack.Decoder(AssetUpdate)
 
 
 def is_condition_met(condition: AssetCondition, there: set[str]) -> bool:
-    """Return whether a condition is met if there are pending events of these assets."""
+    """Return whether a condition is met.
+
+    Args:
+        there: The assets with pending events.
+    """
     found = (
         part in there if isinstance(part, str) else is_condition_met(part, there)
         for part in condition.parts
@@ -56,7 +60,7 @@ def is_condition_met(condition: AssetCondition, there: set[str]) -> bool:
 
 
 def missing_assets(condition: AssetCondition, there: set[str]) -> list[str]:
-    """Return the assets whose events may meet a condition, in its order; none if it is met.
+    """Return the assets without events that a condition names; empty if it is already met.
 
     Args:
         there: The assets with pending events.
@@ -109,7 +113,7 @@ def record_asset_event(one: DagTrigger, event: NamedEventRow, tx: Transaction) -
 
 
 def _received_event(event: NamedEventRow) -> bytes:
-    """Return the event as a run receives it. The data of an external event becomes ``extra``."""
+    """Return an event in the form that a run receives. Data of an external event is ``extra``."""
     of: dict[str, Any] = {"id": event.event_no, "run_id": None, "task_id": None, "map_index": -1}
     try:
         told = _decode.decode(event.data)

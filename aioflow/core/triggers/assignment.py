@@ -68,18 +68,18 @@ HOSTLESS = frozenset({SLEEP, RUN, PERSON})
 """Class paths of triggers that are never assigned to a host."""
 
 _CATALOGUE = ("aioflow_triggers.", "aioflow_triggers:")
-"""Beginnings of the class paths of triggers that every interpreter would run in the same way."""
+"""Prefixes of the class paths of triggers that every interpreter runs in the same way."""
 
 ASSIGNED_AT_ONCE = 1_000
-"""Maximum number of triggers assigned to a new host in one turn. The others follow."""
+"""Maximum number of triggers assigned to a new host in one turn. The rest follow later."""
 
 
 def host(wait: TriggerInstance, tx: Transaction) -> None:
     """Assign a waiting trigger to its host, if the host is up and the fields can be decrypted.
 
-    The quarantine host starts with the first trigger assigned to it. That trigger is assigned again
-    once the host is up. A DAG's own host is started when the first of the DAG's triggers needs it,
-    and gets the triggers when it is up.
+    The quarantine host is started by the first trigger assigned to it. That trigger is assigned
+    again once the host is up. A DAG's dedicated host is started when the first of the DAG's
+    triggers needs it, and the triggers are assigned once it is up.
     """
     row, run = wait.row, wait.run.row
     role = role_of_wait(wait, tx.memory)
@@ -106,9 +106,9 @@ def host(wait: TriggerInstance, tx: Transaction) -> None:
 
 
 def _is_ending(wait: TriggerInstance) -> bool:
-    """Return whether a trigger's task is about to be cancelled, cleared or marked, slice by slice.
+    """Return whether a trigger's task will be cancelled, cleared or marked in a later slice.
 
-    The rows that the trigger was created from may already be deleted.
+    Rows that the trigger was created from may already be deleted.
     """
     if not wait.run.state.is_live:
         return True
@@ -119,7 +119,7 @@ def _is_ending(wait: TriggerInstance) -> bool:
 def _feeds(wait: TriggerInstance) -> bool:
     """Return whether an event may end the task with a list that other tasks expand over.
 
-    If so, the host writes the list and needs the same facts about the task as a worker.
+    If so, the host writes the list, for which it needs the same data about the task as a worker.
     """
     row, task = wait.row, wait.task
     if row.ordinal != RESUMES or row.window:
@@ -134,7 +134,7 @@ def _order(
 
     Args:
         kwargs: The fields of the trigger.
-        has_start: Whether the command contains the waiting task.
+        has_start: Whether the command contains the start command of the waiting task.
     """
     row, run, task = wait.row, wait.run.row, wait.task
     return StartTrigger(
@@ -167,9 +167,9 @@ def role_of(
 ) -> str:
     """Return the role of the host for triggers of a class, in a version of a DAG.
 
-    A host imports that version and the newest one. If either of them is isolated, the host is the
-    DAG's own. Quarantine would give no further protection there. A DAG with an interpreter of its
-    own needs no host in it for triggers of the catalogue.
+    The host imports this version and the newest one. If either version is isolated, the triggers
+    run in the DAG's dedicated host, where quarantine would give no further protection. If the DAG
+    chooses an interpreter, catalogue triggers do not need a host in that interpreter.
 
     Args:
         needs_dag: See ``_needs_dag``.
@@ -199,7 +199,10 @@ def role_of_shape(shape: TaskShape, memory: Memory) -> str:
 
 
 def _needs_dag(ordinal: int, *, feeds: bool) -> bool:
-    """Return whether the host creates the trigger from arguments of its task, or writes its list.
+    """Return whether the host of a trigger needs the code of its DAG.
+
+    It does if it creates the trigger from the arguments of its task, or writes the list that is the
+    result of the task.
 
     Args:
         feeds: Whether other tasks expand over the result of the task.
@@ -216,15 +219,15 @@ def _is_isolated_now(dag_version: DagVersion, memory: Memory) -> bool:
 
 
 def request_host(role: str, tx: Transaction) -> None:
-    """Start a host on demand. The other hosts start by themselves."""
+    """Start an on-demand host. The other hosts start by themselves."""
     if is_on_demand(role):
         tx.effects.append(StartHost(role))
 
 
 def request_own_hosts(tx: Transaction) -> None:
-    """Start the hosts on demand that triggers of tasks wait for.
+    """Start the on-demand hosts that triggers of tasks wait for.
 
-    After a restart no such host is up, and nothing else assigns these triggers.
+    After a restart no on-demand host is up, and nothing else assigns these triggers.
     """
     memory = tx.memory
     if memory.is_drained:
@@ -251,7 +254,7 @@ def _may_have_host(class_path: str, dag_version: DagVersion, memory: Memory) -> 
 
 
 def is_stopped(dag_id: str, memory: Memory) -> bool:
-    """Return whether a DAG is paused with ``if_paused="stop"``: its triggers have no host then."""
+    """Return whether a DAG is paused with ``if_paused="stop"``, so its triggers have no host."""
     row = memory.dags.get(dag_id)
     if row is None or not row.paused:
         return False
@@ -262,8 +265,8 @@ def is_stopped(dag_id: str, memory: Memory) -> bool:
 def host_all(role: str, tx: Transaction) -> None:
     """Assign waiting triggers to a host that came up, by priority, then oldest first.
 
-    If there are many triggers, assigning them takes several turns. A trigger that another host
-    still runs is assigned once that host has released it.
+    Many triggers are assigned over several turns. A trigger that another host still runs is
+    assigned once that host has released it.
     """
     _return(role, tx)
     assign_next(AssignTriggers(role, tx.memory.last_assignment_id, _ordered(role, tx.memory)), tx)
@@ -272,7 +275,7 @@ def host_all(role: str, tx: Transaction) -> None:
 def host_rest(tx: Transaction) -> None:
     """Assign triggers without a host to the hosts that are up, as far as a crash trial permits.
 
-    Hosts on demand that are not up are started.
+    On-demand hosts that are not up are started.
     """
     memory = tx.memory
     for role in sorted(role for role in memory.hosts_up if hosts_triggers(role)):
@@ -299,9 +302,9 @@ def hosted_before(memory: Memory) -> Iterator[TriggerNo]:
 
 
 def _ordered(role: str, memory: Memory) -> array[int]:
-    """Return the waiting triggers of a host, in the order of assignment.
+    """Return the waiting triggers that belong to a host, in the order of assignment.
 
-    Some of them may already be assigned to it.
+    Some of them may already be assigned to the host.
     """
 
     def priority_of(shape: TaskShape) -> int | None:
@@ -319,7 +322,7 @@ def _ordered(role: str, memory: Memory) -> array[int]:
 
 
 def _return(role: str, tx: Transaction) -> None:
-    """Release triggers that were assigned to a host before it was up and now belong elsewhere."""
+    """Release triggers that were assigned to a host before it was up but now belong to another."""
     memory = tx.memory
     for number, assignment_id in _strays(role, memory):
         if assignment_id:
@@ -327,9 +330,9 @@ def _return(role: str, tx: Transaction) -> None:
 
 
 def reassign(role: str, tx: Transaction) -> None:
-    """Assign the triggers of a lost host that now belong to another host.
+    """Reassign the triggers of a lost host that now belong to another host.
 
-    Either they were being released from the lost host, or the isolation of their DAG has changed.
+    Either the lost host was asked to release them, or the isolation of their DAG has changed.
     """
     memory = tx.memory
     found: dict[str, array[int]] = {}
@@ -344,7 +347,7 @@ def reassign(role: str, tx: Transaction) -> None:
 
 
 def _strays(role: str, memory: Memory) -> Iterator[tuple[TriggerNo, int]]:
-    """Yield triggers last assigned to a host that now belong to another, with the assignment."""
+    """Yield triggers last assigned to a host that belong to another now, with assignment number."""
     for wait in list(memory.waits.objects.values()):
         if wait.role != role or wait.task is None or wait.state is not TriggerState.WAITING:
             continue
@@ -356,12 +359,12 @@ def _strays(role: str, memory: Memory) -> Iterator[tuple[TriggerNo, int]]:
 
 
 def _accepts(role: str, memory: Memory) -> bool:
-    """Return whether a host accepts triggers. The quarantine host starts with its first trigger."""
+    """Return whether a host accepts triggers. The first trigger starts the quarantine host."""
     return role in memory.hosts_up or role == QUARANTINE
 
 
 def assign_next(entry: AssignTriggers, tx: Transaction) -> None:
-    """Assign the next triggers to a host that accepts them, or start a host on demand."""
+    """Assign the next triggers to a host that accepts them, or start the on-demand host."""
     memory = tx.memory
     takes = _accepts(entry.role, memory)
     if memory.is_drained or not (takes or is_on_demand(entry.role)):
@@ -394,8 +397,8 @@ class _Change(NamedTuple):
     """The change that assigns packed triggers of one shape to a host.
 
     Attributes:
-        is_elsewhere: Whether triggers of this shape that have a host are assigned to another, live
-            host.
+        is_elsewhere: Whether triggers of this shape, if they have a host, are assigned to another
+            live host.
     """
 
     was: TaskShape
@@ -409,9 +412,9 @@ _Assignment: TypeAlias = _Change | Literal["needs task", "not wanted"]
 
 
 def _assignment_of(was: TaskShape, role: str, memory: Memory) -> _Assignment:
-    """Return how triggers of a shape are assigned to a host while packed, or why they cannot be.
+    """Return how packed triggers of a shape are assigned to a host, or why they cannot stay packed.
 
-    They must be unpacked if the command needs more facts about the task, or if no host runs them.
+    They must be unpacked if the command needs more data about the task, or if no host runs them.
     """
     spec, path = _spec(was), was.class_path
     feeds = was.ordinal == RESUMES and spec.feeds_limit is not None
@@ -429,7 +432,10 @@ def _assignment_of(was: TaskShape, role: str, memory: Memory) -> _Assignment:
 def _assign_packed(
     one: PackedTask, entry: AssignTriggers, change: _Change, tx: Transaction
 ) -> None:
-    """Assign a packed trigger as ``host`` does. Unpacking a hundred thousand would take seconds."""
+    """Assign a packed trigger as ``host`` does, without unpacking it.
+
+    Unpacking a hundred thousand triggers would take seconds.
+    """
     memory, packing = tx.memory, tx.memory.packing
     assignment_id = packing.assignment_id(one)
     if assignment_id > entry.assignment_id or (assignment_id and change.is_elsewhere):
@@ -470,7 +476,7 @@ def _spec(form: TaskShape) -> TaskSpec:
 
 
 def _is_wanted(wait: TriggerInstance, role: str, memory: Memory) -> bool:
-    """Return whether a trigger belongs to a host and no other live host has it."""
+    """Return whether a trigger belongs to a host and is not assigned to another live host."""
     is_elsewhere = wait.assignment_id and wait.role != role and _accepts(wait.role, memory)
     if wait.state is not TriggerState.WAITING or wait.task is None or is_elsewhere:
         return False
@@ -502,10 +508,10 @@ def unhost(wait: TriggerInstance) -> None:
 
 
 def release_trigger(wait: TriggerInstance, reason: str, tx: Transaction) -> None:
-    """Release a trigger that has no task any more. Its row stays until the host confirms.
+    """Release a trigger that no task waits for any more. Its row stays until the host confirms.
 
-    A trigger that was assigned to a role is released there whether its host is known to be up or
-    not: a triggerer that lacks it confirms at once.
+    The release is sent to the host even if it is not known to be up. If the host does not have the
+    trigger, it confirms at once.
     """
     wait.task = None
     if not wait.assignment_id or wait.state is not TriggerState.WAITING:

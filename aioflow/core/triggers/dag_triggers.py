@@ -1,9 +1,10 @@
 """Triggers that start DAG runs: their assignment to hosts, and the version of their code.
 
-Each DAG whose file declares such a trigger has one. Its row is retained when the declaration is
-removed, so that its position and its known keys are still there if it is declared again. It runs
-the code of the DAG's newest version. A trigger that ends or fails is assigned again after a delay.
-A trigger whose code is missing on disk is assigned again once the code is restored.
+Each DAG whose file declares a trigger has one such trigger. If the declaration is removed, the row
+of the trigger is retained, so that its position and its known keys are still available if it is
+declared again. The trigger runs the code of the DAG's newest version. A trigger that ends or fails
+is assigned again after a delay. A trigger whose code is missing on disk is assigned again once the
+code is restored.
 """
 
 from __future__ import annotations
@@ -51,21 +52,22 @@ __all__ = (
 )
 
 WINDOW = 64
-"""Maximum number of events by which the trigger of a DAG may be ahead of the stored events."""
+"""Maximum number of events that the trigger of a DAG may be ahead of the stored events."""
 
 FIRST_WAIT_US, LONGEST_WAIT_US = 1_000_000, 300_000_000
 """First and longest delay until an ended trigger is assigned again.
 
-The delay doubles each time the trigger ends without an event."""
+The delay doubles each time the trigger ends without having yielded an event.
+"""
 
 REFUSED = "refused"
-"""Failure reason: an event could not be processed."""
+"""Failure reason of a trigger whose event could not be processed."""
 
 _GONE, _PAUSED, _REASSIGNED = "finished", "paused", "reassigned"
 
 
 def adopt(spec: DagSpec, tx: Transaction) -> None:
-    """Store the class and fields of a DAG's trigger, as its file declares them."""
+    """Store the class and fields of a DAG's trigger as its file declares them."""
     said = spec.trigger
     if said is None or said.kwargs is None:
         return
@@ -98,7 +100,7 @@ def spec_of(one: DagTrigger, memory: Memory) -> DagTriggerSpec | None:
 
 
 def host_role(one: DagTrigger, memory: Memory) -> str:
-    """Return the role of the host that a trigger needs, by the newest version of its DAG."""
+    """Return the role of the host for a trigger, according to the newest version of its DAG."""
     row = memory.dags.get(one.row.dag_id)
     dag_version = None if row is None else memory.dag_versions.get((row.version, row.dag_id))
     return TRIGGERS if dag_version is None else role_of(one.row.class_path, dag_version, memory)
@@ -112,7 +114,7 @@ def update_assignment_of(dag_id: str, tx: Transaction) -> None:
 
 
 def update_assignments(tx: Transaction) -> None:
-    """Assign or release the triggers of all DAGs after a change that may affect many of them."""
+    """Assign or release the triggers of all DAGs, after a change that may affect many of them."""
     for one in tx.memory.dag_triggers:
         update_assignment(one, tx)
 
@@ -120,8 +122,8 @@ def update_assignments(tx: Transaction) -> None:
 def update_assignment(one: DagTrigger, tx: Transaction) -> None:
     """Assign the trigger to the right host, unless it has one or waits for its next attempt.
 
-    Release it if its DAG no longer declares it or is stopped, or if an assignment made
-    now would differ. Idempotent.
+    Release it if its DAG no longer declares it or is stopped, or if the current assignment is
+    outdated. Idempotent.
     """
     memory = tx.memory
     if one.pending:
@@ -143,7 +145,7 @@ def wake(one: DagTrigger, at: Timestamp, tx: Transaction) -> None:
 
 
 def retry(one: DagTrigger, at: Timestamp, tx: Transaction) -> None:
-    """Process a timer of the trigger.
+    """Handle a timer of the trigger.
 
     If it is the timer of the next attempt, assign the trigger now. The time is not compared with
     the clock, because the clock may have been set back and the timer fires only once.
@@ -155,9 +157,9 @@ def retry(one: DagTrigger, at: Timestamp, tx: Transaction) -> None:
 
 
 def host_all(role: str, tx: Transaction) -> None:
-    """Assign the triggers of DAGs that belong to a host that came up.
+    """Assign the DAG triggers that belong to a host that came up.
 
-    Earlier assignments to it are void.
+    Earlier assignments to this host are void.
     """
     memory = tx.memory
     for one in memory.dag_triggers:
@@ -168,15 +170,15 @@ def host_all(role: str, tx: Transaction) -> None:
 
 
 def ended(one: DagTrigger, report: TriggerEnded, tx: Transaction) -> None:
-    """Process the release of a trigger by its host: on command, at its end, or after a failure."""
+    """Handle the release of a trigger by its host: on command, at its end, or on failure."""
     if report.assignment_id != one.assignment_id:
         return
     tx.dag_triggers.note(one)
     has_fired = one.index > 0
     failure = report.failure
     if failure is not None and failure.reason == REFUSED:
-        # The trigger has not ended: an event could not be processed, and it must yield that event
-        # again.
+        # The trigger has not ended, but one of its events could not be processed, and it must yield
+        # that event again.
         tx.effects.append(
             ReleaseTrigger(
                 StopTrigger(one.row.trigger_no, one.assignment_id, _REASSIGNED), one.role
@@ -197,13 +199,13 @@ def ended(one: DagTrigger, report: TriggerEnded, tx: Transaction) -> None:
 
 
 def code_restored(one: DagTrigger, tx: Transaction) -> None:
-    """Assign a trigger again whose missing code may have been restored."""
+    """Assign a trigger again, because its missing code may have been restored."""
     tx.memory.lacking_code.discard(one.row.trigger_no)
     update_assignment(one, tx)
 
 
 def fail(one: DagTrigger, failure: Failure | None, tx: Transaction) -> None:
-    """Schedule another attempt for a trigger that ended by itself. Alert on the first failure."""
+    """Schedule the next attempt for a trigger that has ended. Alert on the first failure."""
     tx.dag_triggers.note(one)
     is_news = failure is not None and one.failure is None
     wait_us = min(FIRST_WAIT_US << min(one.failures, 20), LONGEST_WAIT_US)
@@ -216,7 +218,7 @@ def fail(one: DagTrigger, failure: Failure | None, tx: Transaction) -> None:
 
 
 def charge(one: DagTrigger, failure: Failure, tx: Transaction) -> None:
-    """Bar a trigger that has killed the daemon from all hosts until its DAG's file changes."""
+    """Exclude a trigger that killed the daemon from all hosts until its DAG's file changes."""
     tx.dag_triggers.note(one)
     one.failure = failure
     bar(one.row.trigger_no, tx.memory.dags[one.row.dag_id].version, tx)
@@ -259,7 +261,7 @@ def _host(one: DagTrigger, tx: Transaction) -> None:
     host = StartTrigger(
         trigger_no=row.trigger_no,
         assignment_id=one.assignment_id,
-        # Named events count if their number is higher than the trigger's, as for a run.
+        # As for a run, named events with a higher number than the trigger count for it.
         run_no=row.trigger_no,
         task_no=-1,
         version=one.version,
@@ -276,7 +278,7 @@ def _host(one: DagTrigger, tx: Transaction) -> None:
 
 
 def _request_release(one: DagTrigger, reason: str, tx: Transaction) -> None:
-    """Request that its host release a trigger, unless already requested."""
+    """Request that the host of a trigger release it, unless this was already requested."""
     if not one.assignment_id or one.leaving:
         return
     tx.dag_triggers.note(one)
@@ -287,7 +289,7 @@ def _request_release(one: DagTrigger, reason: str, tx: Transaction) -> None:
 
 
 def _is_outdated(one: DagTrigger, memory: Memory) -> bool:
-    """Return whether a trigger assigned now would have another class, fields, code or host."""
+    """Return whether a new assignment would differ in the class, fields, code or host."""
     path = one.row.class_path
     if one.made_of != (path, one.row.kwargs) or one.role != host_role(one, memory):
         return True

@@ -1,7 +1,7 @@
-"""Decisions of people: asked with the wait of a task, and ended with it.
+"""Decisions that tasks request from people. They start and end with the wait of the task.
 
-A decision is a trigger that no host runs. Its row is stored in the commit that defers the task. It
-ends in the commit that resumes the task, or in which the task stops waiting.
+A decision is a trigger that no host runs. Its row is stored in the commit that defers the task. The
+decision ends in the commit that resumes the task, or in which the task stops waiting.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from aioflow.protocol.reports import TriggerFired
 __all__ = ("answer_event", "ask", "default_event", "misfit", "time_out")
 
 _ENDING_CALLS = frozenset({"wait", "ask_person"})
-"""Kinds of calls that a default may answer: those that wait for the decision alone."""
+"""Kinds of calls that a default may answer, because they wait for nothing but the decision."""
 
 
 def misfit(class_path: str, fields: bytes, *, is_stream: bool = False) -> Failure | None:
-    """Return why a task cannot wait for a decision; ``None`` if it can, or waits for another."""
+    """Return why a trigger is not a valid decision; ``None`` if it is valid or not a decision."""
     if class_path != PERSON:
         return None
     if is_stream:
@@ -40,7 +40,7 @@ def misfit(class_path: str, fields: bytes, *, is_stream: bool = False) -> Failur
 
 
 def ask(wait: TriggerInstance, tx: Transaction) -> None:
-    """Store the decision that a trigger waits for, if it waits for one, and notify people."""
+    """Store the decision if the trigger is one, and notify people."""
     row, task = wait.row, wait.task
     if row.class_path != PERSON or row.kwargs is None or task is None:
         return
@@ -74,7 +74,8 @@ def ask(wait: TriggerInstance, tx: Transaction) -> None:
 def time_out(task: TaskInstance, tx: Transaction) -> TriggerFired | None:
     """End the decisions of a task whose wait has timed out.
 
-    Return the event with the default if there is one. The task then resumes with it.
+    Return the event with the default answer, if there is one. The task then resumes with this
+    event.
     """
     for wait in task.waits:
         if wait.row.class_path != PERSON or wait.state is not TriggerState.WAITING:
@@ -90,9 +91,9 @@ def time_out(task: TaskInstance, tx: Transaction) -> TriggerFired | None:
 def default_event(
     wait: TriggerInstance, task: TaskInstance, tx: Transaction
 ) -> TriggerFired | None:
-    """Return the event with the default of a decision; ``None`` if it has none.
+    """Return the event with the default answer of a decision; ``None`` if there is no default.
 
-    A damaged question has none either.
+    There is none either if the question is damaged.
     """
     if wait.row.kwargs is None:
         return None
@@ -107,7 +108,7 @@ def default_event(
 
 
 def answer_event(wait: TriggerInstance, answer: bytes, tx: Transaction) -> TriggerFired:
-    """Return the event of a decision. Without a method to resume in, it is the task's result."""
+    """Return the event with an answer. If the task has no method to resume in, it is its result."""
     ends = wait.row.ordinal < 0 and not wait.row.next_method
     return TriggerFired(
         trigger_no=wait.row.trigger_no,

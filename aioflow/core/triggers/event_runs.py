@@ -1,14 +1,15 @@
-"""Runs that events of triggers and assets start. One commit stores an event and its outcome.
+"""Runs that are started by events of triggers and assets. An event and its outcome are one commit.
 
-A host reports the events of a DAG's trigger in order, each with its index in the assignment, which
-detects repetitions. An event with a key is processed once, even if any later assignment reports it
-again. An event without a key counts as new if a later assignment yields it again. Stored events are
-confirmed to the host. The trigger may be ahead of the confirmed events by its window, unless too
-many runs of the DAG are queued.
+A host reports the events of a DAG's trigger in order. Each report contains the index of the event
+in the current assignment, by which repeated reports are detected. An event with a key is processed
+only once, even if a later assignment reports it again. An event without a key counts as new if a
+later assignment yields it again. Stored events are confirmed to the host. The trigger may be ahead
+of the confirmed events by its window. If too many runs of the DAG are queued, events are not
+confirmed, so the trigger stops.
 
 The commit in which a task succeeds emits the events of its assets, and each DAG that depends on an
 asset records them in the same commit. Once the pending events meet the condition of the DAG, see
-``asset_conditions``, all of them start one run.
+``asset_conditions``, all of them together start one run.
 """
 
 from __future__ import annotations
@@ -62,24 +63,24 @@ __all__ = (
 )
 
 RUNS_AHEAD = 10_000
-"""Number of queued runs of one DAG at which its trigger is stopped from continuing.
+"""Number of queued runs of one DAG at which its trigger must pause.
 
 Asset events then stay pending for the next run.
 """
 
 LONGEST_HOLD = 10
-"""If a trigger is never quiet, its event starts a run after this many times ``debounce``."""
+"""Multiple of ``debounce`` after which an event starts a run even if the trigger is never quiet."""
 
 _raw = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
 KEY_LENGTH = 1_000
-"""Maximum length of a key. A longer key starts no run, because PostgreSQL cannot index it."""
+"""Maximum length of a key. An event with a longer key starts no run: PostgreSQL cannot index it."""
 
 _pack = msgspec.msgpack.Encoder().encode
 _NOTHING = _pack(None)
 
 
 def asked_keys(inputs: list[TriggerFired], memory: Memory) -> dict[TriggerNo, set[str]]:
-    """Return the keys of these events of DAG triggers, which must be looked up in the store."""
+    """Return the keys of these events of DAG triggers. They must be looked up in the store."""
     keys: dict[TriggerNo, set[str]] = {}
     for report in inputs:
         if report.key is not None and report.trigger_no in memory.dag_triggers:
@@ -90,13 +91,13 @@ def asked_keys(inputs: list[TriggerFired], memory: Memory) -> dict[TriggerNo, se
 def _stored_key(key: str) -> str:
     """Return a key in a form that every database can store.
 
-    If that changes the key, the event starts no run.
+    If this form differs from the key, the event starts no run.
     """
     return key[:KEY_LENGTH].replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
 def fire(one: DagTrigger, report: TriggerFired, tx: Transaction) -> None:
-    """Process an event, unless it is known.
+    """Process an event, unless it is already known.
 
     An event is also dropped if an earlier event of its assignment was not processed. Otherwise the
     next assignment, which resumes after the last stored event, would never yield the earlier event
@@ -155,7 +156,7 @@ def _hold(
 ) -> None:
     """Hold the event until the trigger is quiet.
 
-    It replaces the event that was held before, which then starts no run.
+    If an earlier event is already held, it is replaced and starts no run.
     """
     before = one.row.held
     since = tx.steady if before is None else before.since
@@ -170,7 +171,7 @@ def _hold(
 
 
 def due(trigger_no: TriggerNo, at: Timestamp, tx: Transaction) -> None:
-    """Process a timer of a DAG's trigger.
+    """Handle a timer of a DAG's trigger.
 
     Depending on the timer, assign the trigger to a host again, or start a run for the event that
     was held until the trigger is quiet (``debounce``).
@@ -244,8 +245,8 @@ def has_full_queue(dag_id: str, memory: Memory) -> bool:
 def conf_of(payload: bytes, spec: DagSpec) -> bytes | None:
     """Return the conf of the run that an event starts.
 
-    If the payload is a mapping, its values for the DAG's parameters are taken. Any other payload
-    becomes the value of the parameter, if the DAG has exactly one.
+    If the payload is a mapping, the conf consists of its values for the DAG's parameters. Any other
+    payload becomes the value of the DAG's parameter, if there is exactly one.
     """
     try:
         given: dict[str, Any] = _raw.decode(payload)
@@ -258,7 +259,7 @@ def conf_of(payload: bytes, spec: DagSpec) -> bytes | None:
 
 
 def _fire_time(key: str | None) -> Timestamp:
-    """Return the scheduled time of a timetable's event.
+    """Return the fire time of a timetable's event.
 
     Raises:
         RequestError: If its key is not a timestamp.
@@ -280,9 +281,9 @@ def _cancel_old(one: DagTrigger, tx: Transaction) -> None:
 
 
 def _alert_rejected_event(one: DagTrigger, sequence: int, reason: str, tx: Transaction) -> None:
-    """Alert that an event should start a run but does not.
+    """Alert that an event cannot start a run.
 
-    Of several consecutive events, only the first one alerts.
+    If several consecutive events cannot, only the first one causes an alert.
     """
     if one.is_refusing:
         return
@@ -292,7 +293,7 @@ def _alert_rejected_event(one: DagTrigger, sequence: int, reason: str, tx: Trans
 
 
 def _confirm_events(one: DagTrigger, tx: Transaction) -> None:
-    """Let the trigger continue, unless too many runs are queued."""
+    """Confirm events so that the trigger continues, unless too many runs are queued."""
     if (
         one.confirmed < one.index
         and one.assignment_id
@@ -303,7 +304,7 @@ def _confirm_events(one: DagTrigger, tx: Transaction) -> None:
 
 
 def continue_triggers(tx: Transaction) -> None:
-    """Let triggers continue that waited for runs of their DAGs to end."""
+    """Continue triggers that waited for runs of their DAGs to end."""
     for dag_id in sorted(tx.eased_dags):
         one = tx.memory.dag_triggers.of(dag_id)
         if one is not None and one.confirmed < one.index:
@@ -313,7 +314,7 @@ def continue_triggers(tx: Transaction) -> None:
 
 
 def lose_host(lost: HostLost, tx: Transaction) -> None:
-    """Release the triggers of a lost host. They are assigned again, the culprit after a delay."""
+    """Unassign the triggers of a lost host. The culprit is assigned again only after a delay."""
     for one in tx.memory.dag_triggers:
         if one.role != lost.role or not one.assignment_id:
             continue
@@ -326,7 +327,7 @@ def lose_host(lost: HostLost, tx: Transaction) -> None:
 
 
 TOLD_LIMIT = 100
-"""Maximum number of events of each asset that are passed to a run: the latest."""
+"""Maximum number of events per asset that are passed to a run. The latest are passed."""
 
 
 TRIGGERING_EVENTS = "triggering_events"
@@ -349,7 +350,7 @@ def record_asset_events(tx: Transaction) -> None:
     for taker in affected.values():
         _start_if_met(taker, tx)
     tx.checked_dags += sorted(tx.eased_dags)  # fewer runs wait: pending events may start a run
-    while tx.checked_dags:  # pending events may meet a changed condition, or may start a run again
+    while tx.checked_dags:  # pending events may meet a changed condition, or start a run again
         one = dag_triggers.of(tx.checked_dags.pop())
         if one is not None:
             _start_if_met(one, tx)

@@ -1,9 +1,9 @@
-"""Streams of events: a trigger that continues, and a task that consumes its events one by one.
+"""Streams of events: a trigger that fires repeatedly, and a task that consumes its events in order.
 
-Events are stored as they arrive, numbered in one series per trigger, and consumed in that order.
-The commit that consumes an event also moves the consumer. A host may report an event again, because
-a reply was lost or because another host starts the trigger again. A repeated event is detected by
-its index within one assignment, and by its key across assignments.
+Events are stored as they arrive, in one numbered series per trigger, and consumed in this order.
+The commit that consumes an event also advances the consumer. A host may report an event again,
+because a reply was lost or because another host started the trigger again. Within one assignment, a
+repeated event is detected by its index; across assignments, by its key.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ __all__ = (
 )
 
 MANUAL_INDEX = -1
-"""The index of an event that no host reported. It is not counted in any assignment."""
+"""The index of an event that was not reported by a host. It counts in no assignment."""
 
 EVENTS_AHEAD = 1_000
-"""A trigger does not continue while it has this many unconsumed events."""
+"""Number of unconsumed events at which a trigger must pause."""
 
 BYTES_AHEAD = 16 * 1024 * 1024
-"""A trigger does not continue while its unconsumed events have this many bytes of payload."""
+"""Total payload of unconsumed events, in bytes, at which a trigger must pause."""
 
 
 def take(wait: TriggerInstance, report: TriggerFired, tx: Transaction) -> None:
-    """Store one event of a stream, unless it is known."""
+    """Store one event of a stream, unless it is already known."""
     stream = wait.stream
-    assert stream is not None  # noqa: S101 - the caller looked
+    assert stream is not None  # noqa: S101 - checked by the caller
     if report.index < stream.index and report.index != MANUAL_INDEX:
         return  # repeated
     tx.change_stream(wait)
@@ -72,7 +72,8 @@ def consume(wait: TriggerInstance, tx: Transaction) -> bytes | None:
     stream.pending_bytes -= len(payload)
     tx.batch.consumed_events.append((wait.row.trigger_no, sequence))
     if sequence + 1 == stream.next_sequence and stream.last is not None:
-        # The payload moves from the event row to the trigger row, for a later assignment.
+        # The trigger row receives the payload of the event row, because a later assignment needs
+        # it.
         tx.move_wait(wait, wait.state, event=payload, key=stream.last[1], failure=wait.row.failure)
     confirm_events(wait, tx)
     return payload
@@ -85,7 +86,7 @@ def confirm_events(wait: TriggerInstance, tx: Transaction) -> None:
     until the task has consumed some of them.
     """
     stream = wait.stream
-    assert stream is not None  # noqa: S101 - the callers looked
+    assert stream is not None  # noqa: S101 - checked by the callers
     has_capacity = len(stream.pending) < EVENTS_AHEAD and stream.pending_bytes < BYTES_AHEAD
     if has_capacity and stream.confirmed < stream.index and wait.state is TriggerState.WAITING:
         stream.confirmed = stream.index
@@ -123,7 +124,7 @@ def restore(
 
 
 def _is_known(stream: EventStream, key: str) -> bool:
-    """Return whether an event of this key is stored. Remember the key."""
+    """Return whether an event with this key is already stored, and remember the key."""
     digest = _digest(key)
     if digest in stream.keys:
         return True
@@ -132,5 +133,5 @@ def _is_known(stream: EventStream, key: str) -> bool:
 
 
 def _digest(key: str) -> int:
-    """Return a key as 8 bytes, because a stream may have a million of them."""
+    """Return an 8-byte digest of a key. A stream may have a million keys."""
     return int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "big")

@@ -1,10 +1,10 @@
-"""The life cycle of a trigger: stored with the deferral of its task, assigned, fired, released.
+"""The life cycle of a trigger: stored when its task is deferred, assigned, fired and released.
 
-``waiting`` -> ``fired`` -> deleted when the work it resumed has ended; or ``waiting`` -> ``ending``
--> deleted when its host has released it. A report of an earlier assignment is ignored as late,
-because the trigger has moved since. A stream is ``waiting`` while its trigger continues. Once the
-trigger has ended, the stream is ``fired`` until its events are consumed. A person may fire a
-trigger manually.
+``waiting`` -> ``fired`` -> deleted when the work that it resumed has ended; or ``waiting`` ->
+``ending`` -> deleted when its host has released it. A report about an earlier assignment is ignored
+as outdated, because the trigger has changed since. A stream is ``waiting`` while its trigger
+continues. Once the trigger has ended, the stream is ``fired`` until its events are consumed. A
+person may fire a trigger manually.
 """
 
 from __future__ import annotations
@@ -116,12 +116,12 @@ def _begin(task: TaskInstance, row: TriggerRow, tx: Transaction) -> None:
 
 
 def start(task: TaskInstance, tx: Transaction) -> None:
-    """Defer a task from the start of its try, without a worker."""
+    """Defer a task at the start of its try, without a worker."""
     if task.resumed is not None:
         streams.wait_for_stream(task, tx)
         return
     trigger = task.spec.start_trigger
-    assert trigger is not None  # noqa: S101 - what was granted says so
+    assert trigger is not None  # noqa: S101 - granted only to tasks with a start trigger
     if task.state is TaskState.PENDING:
         task.queued_at = tx.now
         task.run.active_tasks[task.task_no] = task
@@ -165,14 +165,14 @@ def await_triggers(task: TaskInstance, report: Awaiting, tx: Transaction) -> Non
 
 
 def open_stream(task: TaskInstance, report: StreamOpened, tx: Transaction) -> None:
-    """Open a stream for a coroutine. Its trigger runs in a host even while the task computes."""
+    """Open a stream for a coroutine. Its trigger runs in a host even while the coroutine runs."""
     wait = durable_calls.open_stream(task, report, tx)
     if wait is not None:
         host(wait, tx)
 
 
 def next_event(task: TaskInstance, report: NextEventRequested, tx: Transaction) -> None:
-    """Give a coroutine the next event of a stream, or suspend it until there is one."""
+    """Answer a coroutine with the next event of a stream, or suspend it until there is one."""
     failure = durable_calls.next_event(task, report, tx)
     if failure is not None:
         stop(task, "cancelled", tx)
@@ -264,7 +264,7 @@ def _release_waits(
 
 
 def trigger_ended(wait: TriggerInstance, report: TriggerEnded, tx: Transaction) -> None:
-    """Process the release of a trigger by its host: on command, after its event or a failure."""
+    """Handle the release of a trigger by its host: on command, after its event, or on failure."""
     if report.assignment_id != wait.assignment_id:
         return
     if wait.state is TriggerState.ENDING:
@@ -291,7 +291,7 @@ def _lacks_code(report: TriggerEnded) -> bool:
 
 
 def _await_code(wait: TriggerInstance, tx: Transaction) -> None:
-    """Keep a trigger without a host until its code is restored."""
+    """Leave a trigger without a host until its code is restored."""
     versions = tuple(dict.fromkeys((wait.version, wait.run.row.version)))
     tx.record_assignment(wait)
     unhost(wait)
@@ -300,7 +300,7 @@ def _await_code(wait: TriggerInstance, tx: Transaction) -> None:
 
 
 def code_restored(entry: CodeRestored, tx: Transaction) -> None:
-    """Assign a trigger again whose code was restored, unless it has a host by now."""
+    """Assign a trigger whose code was restored, unless it already has a host again."""
     tx.memory.lacking_code.discard(entry.trigger_no)
     wait = tx.memory.waits.get(entry.trigger_no)
     if wait is not None and wait.state is TriggerState.WAITING and not wait.assignment_id:
@@ -341,8 +341,8 @@ def _fail(
 ) -> None:
     """Fail the task that waits for a failed trigger. The task needs no slot for this.
 
-    A sensor with ``on_error="skip"`` is skipped instead. A sensor with ``on_error="ignore"`` pokes
-    again later if the trigger itself failed (reason ``trigger``).
+    If the task is a sensor with ``on_error="skip"``, it is skipped instead. If it is a sensor with
+    ``on_error="ignore"`` and the trigger itself failed (reason ``trigger``), it pokes again later.
     """
     task = wait.task
     if task is None:
@@ -353,14 +353,14 @@ def _fail(
     sensor = task.spec.sensor
     if sensor is not None and sensor.on_error == "ignore" and failure.reason == "trigger":
         reschedule_poke(task, tx)  # the error is in the log of the task
-    elif sensor is not None and sensor.on_error == "skip":  # as when it pokes by itself
+    elif sensor is not None and sensor.on_error == "skip":  # as if the sensor poked by itself
         skip(task, failure, tx)
     else:
         fail_or_retry(task, failure, tx, retryable=retryable)
 
 
 def fail_suspended(task: TaskInstance, report: Failed, tx: Transaction) -> None:
-    """Fail a coroutine that reported a wait, and then ended before the wait was answered.
+    """Fail a coroutine that ended while one of its calls was still waiting.
 
     If it was only interrupted, its waits continue, and it runs again from the start.
     """
@@ -379,7 +379,7 @@ def fail_suspended(task: TaskInstance, report: Failed, tx: Transaction) -> None:
 
 
 def time_out(task: TaskInstance, at: Timestamp, tx: Transaction) -> None:
-    """Process the deadline of a wait."""
+    """Handle the deadline of a wait."""
     wait = task.wait
     if wait is not None and streams.has_batch(wait):
         streams.resume_with_events(task, tx)  # the operator has waited long enough for a full batch
@@ -440,7 +440,7 @@ def _resume_late(task: TaskInstance, wait: TriggerInstance, tx: Transaction) -> 
 
 
 def lose_host(lost: HostLost, tx: Transaction) -> None:
-    """Release the triggers of a lost host. Only a trigger whose code killed it fails."""
+    """Unassign the triggers of a lost host. Only a trigger whose code killed the host fails."""
     migration.isolate_culprit(lost, tx)
     memory = tx.memory
     culprit = memory.waits.get(lost.culprit)  # packed or not
@@ -473,7 +473,7 @@ def charge(wait: TriggerInstance, failure: Failure, tx: Transaction) -> None:
 
 
 def stop(task: TaskInstance, reason: str, tx: Transaction) -> None:
-    """Remove a task from its host, worker or triggers. The caller changes its row."""
+    """Stop a task in its host, worker or triggers. The caller changes its row."""
     for wait in task.waits:
         if wait.state is TriggerState.WAITING and wait.stream is None:
             release_trigger(wait, reason, tx)
@@ -487,14 +487,14 @@ _NO_PAYLOAD = msgspec.msgpack.encode(None)
 
 
 def fire_manually(request: FireTrigger, tx: Transaction) -> tuple[str, str, int]:
-    """Process the event as if the trigger had yielded it. Return run, task and map index.
+    """Process an event that a person sends as if the trigger had yielded it.
 
     A stream continues. Any other trigger ends, and its host must release it, as after any wait that
-    has ended.
+    has ended. Return the run id, the task id and the map index.
 
     Raises:
-        UnknownTrigger: If no such trigger waits.
-        RequestError: If its event cannot be sent manually.
+        UnknownTrigger: If no trigger with this number is waiting.
+        RequestError: If the event cannot be sent manually.
     """
     of_dag = tx.memory.dag_triggers.get(request.trigger_no)
     if of_dag is not None:

@@ -1,16 +1,17 @@
-"""Moves of triggers to newer code or other hosts: for changed files, pauses and blocked loops.
+"""Moves of triggers to newer code or other hosts, after file changes, pauses or blocked loops.
 
-A trigger is released by its host, and assigned again once the host has confirmed. So events that
-the trigger yields until then still count, and two instances of it never run at the same time. Its
-row, fields, ``since``, last event and deadline do not change.
+A trigger is released by its host, and assigned again once the host has confirmed the release. So
+events that the trigger yields until then still count, and two instances of it never run at the same
+time. Its row, fields, ``since``, last event and deadline do not change.
 
 * Migration: a trigger moves to the newest code of its file only if its class, or code on which the
   class depends, has changed.
 * Pause: triggers of a DAG with ``if_paused="stop"`` are released, and assigned again when the DAG
-  is resumed. Which ones are stopped is not stored, because it follows from the row of the DAG.
+  is resumed. It is not stored which triggers are stopped, because it follows from the row of the
+  DAG.
 * Isolation: a class moves to the quarantine host when it blocks its event loop too often or for too
-  long, or when its host had to be replaced because of it. There such classes can block only each
-  other. A class moves back on request, or with a restart of the daemon.
+  long, or when its host had to be replaced because of it. In that host, such classes can block only
+  each other. A class moves back on request, or when the daemon restarts.
 """
 
 from __future__ import annotations
@@ -71,13 +72,13 @@ __all__ = (
 )
 
 REHOST_AT_ONCE = 1_000
-"""Maximum number of triggers moved in one turn. The others follow in the next ones."""
+"""Maximum number of triggers moved in one turn. The rest follow in later turns."""
 
 
 def file_parsed(parsed: FileParsed, tx: Transaction) -> None:
     """Store the code digests of a file's newest version, and schedule the move of its triggers.
 
-    They move in later turns, because the current turn may still be rolled back.
+    The triggers move in later turns, because the current turn may still be rolled back.
     """
     memory = tx.memory
     for version in memory.trigger_code.keys() - memory.hosted_versions():
@@ -103,9 +104,9 @@ def move_next(
     reason: str,
     most: int,
 ) -> None:
-    """Release the first of these triggers, or assign those that have no host.
+    """Release the first of these triggers, or assign them if they have no host.
 
-    The rest follow in later turns, which continue after the number of the last trigger.
+    The rest follow in later turns, each of which continues after the number of the last trigger.
     """
     waits = list(islice(found, most + 1))
     for wait in waits[:most]:
@@ -123,7 +124,7 @@ def move_next(
 def capacity_changed(
     one: TriggerInstance | DagTrigger, entry: TriggerCapacityChanged, _: Transaction
 ) -> None:
-    """Record whether a trigger waits for capacity of its triggerer."""
+    """Record whether a trigger waits for capacity in its host."""
     if one.assignment_id == entry.assignment_id:
         one.has_capacity = entry.has_capacity
 
@@ -131,8 +132,8 @@ def capacity_changed(
 def _outdated(version: str, after: TriggerNo, memory: Memory) -> Iterator[TriggerInstance]:
     """Yield the triggers that must be assigned again because of this version, by number.
 
-    These are triggers that run an older version whose code differs, and triggers without a host
-    that belong to another role since this version.
+    These are triggers that run an older version with different code, and triggers without a host
+    that belong to another role because of this version.
     """
 
     def is_outdated(shape: TaskShape) -> bool:
@@ -157,7 +158,7 @@ def _outdated(version: str, after: TriggerNo, memory: Memory) -> Iterator[Trigge
 
 
 def _is_of_newest(dag_version: DagVersion, class_path: str, version: str, memory: Memory) -> bool:
-    """Return whether a version decides which host triggers of a class have."""
+    """Return whether this version decides which host triggers of a class need."""
     return class_path not in HOSTLESS and newest_version(dag_version, memory) == version
 
 
@@ -174,14 +175,14 @@ def _is_other(
 
 
 PAUSED = "paused"
-"""The reason to release a trigger whose DAG is paused."""
+"""Reason for the release of a trigger whose DAG is paused."""
 
 STOPPED_AT_ONCE = 250
-"""Maximum number of triggers released or assigned in one turn. The others follow."""
+"""Maximum number of triggers released or assigned in one turn. The rest follow later."""
 
 
 def pause_triggers(entry: PauseTriggers, tx: Transaction) -> None:
-    """Release the next triggers of a DAG that was stopped, or assign them after it was resumed."""
+    """Release the next triggers of a stopped DAG, or assign them after the DAG was resumed."""
     memory = tx.memory
     if is_stopped(entry.dag_id, memory) != entry.is_stopped:
         return  # the opposite was requested since
@@ -189,10 +190,10 @@ def pause_triggers(entry: PauseTriggers, tx: Transaction) -> None:
 
 
 def _misplaced_by_pause(entry: PauseTriggers, memory: Memory) -> Iterator[TriggerInstance]:
-    """Yield the triggers that have a host though their DAG is stopped, or the reverse, by number.
+    """Yield the triggers with a host if their DAG is stopped, otherwise those without, by number.
 
-    After the DAG was resumed, a trigger whose host has not confirmed the release yet is not among
-    them. It is assigned when the host confirms.
+    After the DAG was resumed, a trigger whose host has not confirmed the release yet is not
+    included. It is assigned when the host confirms.
     """
 
     def is_of_dag(shape: TaskShape) -> bool:
@@ -213,7 +214,7 @@ BLOCKED = "blocked"
 
 
 def loop_blocked(report: LoopBlocked, tx: Transaction) -> None:
-    """Count and log a step that blocks an event loop. Above a limit, quarantine its class."""
+    """Count and log a report of a blocked event loop. Above a limit, quarantine the class."""
     found = _blocker_of(report, tx.memory)
     if found is None:
         return  # its task has ended
@@ -240,11 +241,10 @@ def release_class(class_path: str, tx: Transaction) -> bool:
 
 
 def move_class(entry: IsolateTriggerClass, tx: Transaction) -> None:
-    """Move a class into quarantine or back: release its triggers that have the wrong host.
+    """Move a class into quarantine or back by releasing its triggers that have the wrong host.
 
-    They are assigned to the right host when their current host confirms, see ``migration``.
-    Triggers without a host are assigned now. If there are many triggers, moving them takes several
-    turns.
+    They are assigned to the right host when their current host confirms, see the module docstring.
+    Triggers without a host are assigned now. Many triggers are moved over several turns.
     """
     memory = tx.memory
     found = memory.loop_blockers.find("trigger", entry.class_path)
@@ -277,9 +277,9 @@ def isolate_culprit(lost: HostLost, tx: Transaction) -> None:
 def failure_of_culprit(class_path: str, lost: HostLost, memory: Memory) -> Failure | None:
     """Return the failure of the trigger that ran when its host died; ``None`` if it continues.
 
-    A trigger that blocked its loop gets a second chance in a host where it blocks no others. A
-    trigger that ran when its host was killed from outside costs no try until that has happened too
-    often, see ``memory.crash_suspects``.
+    A trigger that blocked its loop gets a second chance in the quarantine host, where it cannot
+    block healthy triggers. If the host was killed from outside, the trigger that ran is not charged
+    a try until that has happened too often, see ``memory.crash_suspects``.
     """
     if lost.failure.reason != BLOCKED:
         known = (memory.active_tasks, memory.waits, memory.dag_triggers)

@@ -1,8 +1,8 @@
-"""Named events: emitted by tasks and people under a name, for all waiters of that name.
+"""Named events, emitted by tasks and people under a name, for all waiters for that name.
 
-Each named event is a row. The daemon notifies waiters of committed events, so an event costs one
-row, however many waiters it has. Events are numbered in the same series as runs and triggers, so an
-event is later than a run if its number is higher.
+Each named event is a row. The daemon notifies waiters of committed events, so an event costs a
+single row, no matter how many waiters it has. Events are numbered in the same series as runs and
+triggers, so an event is later than a run if its number is higher.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from aioflow.protocol.requests import EmitEvent
 __all__ = ("REQUESTS_LIMIT", "AssetUpdate", "announce", "emit", "store")
 
 REQUESTS_LIMIT = 10_000
-"""Number of recent idempotency keys that are in memory and need no query."""
+"""Number of recent idempotency keys that stay in memory, so that they need no query."""
 
 
 class AssetUpdate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -42,8 +42,8 @@ def announce(task: TaskInstance, tx: Transaction) -> None:
 def emit(request: EmitEvent, tx: Transaction) -> tuple[int, bool]:
     """Store an external event. Return its number and whether it is new.
 
-    Only the rows have all keys. To detect a key that is older than those in memory, the caller
-    queries the rows first.
+    Memory contains only recent idempotency keys. To detect older keys, the caller queries the rows
+    first.
     """
     known = tx.memory.event_requests
     if request.request is None:

@@ -1,7 +1,7 @@
-"""Votes of people on decisions: who may vote, and when the votes are an answer.
+"""Votes of people on decisions: who may vote, and when the votes amount to an answer.
 
-The row of a decision is read before the turn. Each person counts once, however they vote: on the
-page, with a token of theirs, or by a link that was signed for them.
+The row of a decision is read before the turn. Each person has one vote, no matter whether they use
+the page, one of their tokens, or a link that was signed for them.
 """
 
 from __future__ import annotations
@@ -35,23 +35,24 @@ from aioflow.protocol.requests import AnswerDecision, Answered
 __all__ = ("answer_decision", "decision_nos", "link_account", "refusal", "takes_links")
 
 _TOKEN = caller_name("", "token")
-"""The beginning of the name of a caller with a token."""
+"""Prefix of the name of a caller with a token."""
 
 
 _OLD_LINK = "this link does not answer it any more; log in"
 
 
 def link_account(actor: Actor, accounts: Accounts) -> int | None:
-    """Return the number of the account that the assignee of a signed link has now, if any."""
+    """Return the account number that the assignee of a signed link has now, if any."""
     account = accounts.account(actor.name.removeprefix(LINK))
     return None if account is None else account.account_no
 
 
 def takes_links(question: DecisionQuestion, assignee: str, accounts: Accounts) -> bool:
-    """Return whether a link that is signed for an assignee may answer.
+    """Return whether a link that is signed for an assignee may be used to answer.
 
-    A group shares its link. If several people must decide, or the starter is excluded, only a user
-    has a link, because a shared link does not say who votes.
+    All members of a group share one link. If several people must decide, or if the person who
+    started the run is excluded, only links for single users are accepted, because a shared link
+    does not tell who votes.
     """
     if assignee not in question.assignees:
         return False
@@ -97,17 +98,17 @@ def _is_assigned(question: DecisionQuestion, actor: Actor, person: str, accounts
 
 
 def decision_nos(inputs: Iterable[Input]) -> list[TriggerNo]:
-    """Return the numbers of the decisions that requests answer. Their rows must be in memory."""
+    """Return the numbers of the decisions that requests answer. Their rows must be loaded."""
     asked = (entry.request for entry in inputs if isinstance(entry, RequestReceived))
     return [request.decision_no for request in asked if isinstance(request, AnswerDecision)]
 
 
 def answer_decision(request: AnswerDecision, tx: Transaction) -> Answered:
-    """Count a vote. If it decides, end the decision and resume its task in the same commit.
+    """Count a vote. If it settles the decision, end it and resume its task in the same commit.
 
     Raises:
         UnknownDecision: If there is no such decision.
-        DecisionEnded: If it has ended. The first of two people decides.
+        DecisionEnded: If it has already ended, for example because another person was faster.
         NotAssigned: If the caller may not decide.
         AlreadyVoted: If the person has voted before.
         BadAnswer: If an approval is answered with anything but yes or no.
@@ -162,7 +163,7 @@ def _count(
     answer: bytes,
     tx: Transaction,
 ) -> Answered:
-    """Store the votes, and end the decision if enough people approve, or one does not."""
+    """Store the votes. End the decision if enough people approve, or if one person does not."""
     number, run = row.decision_no, wait.run.row
     task_id = "" if wait.task is None else wait.task.spec.task_id
     packed = msgspec.msgpack.encode(votes)

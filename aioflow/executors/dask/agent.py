@@ -1,16 +1,16 @@
 """The agent in a Dask worker: runs workers for daemons, and is the other end of their links.
 
-It is a plug-in of the Dask worker, installed by the first pilot that runs there. A plug-in that is
-registered with the scheduler would be sent to every Dask worker of the cluster, and those without
-aioflow could not start any more.
+It is a plug-in of the Dask worker, installed by the first pilot that runs there. It is not
+registered with the scheduler. The scheduler would send it to every Dask worker of the cluster, and
+those without aioflow could not start any more.
 
-A **session** is what runs for one executor in one epoch of a node. It has one link, opened by the
-daemon, and outlives its connections. A pilot with a larger epoch ends the sessions of smaller ones.
-A daemon that has given up its link opens another one, which ends the session and begins a fresh
-one.
+A **session** contains everything that runs for one executor in one epoch of a node. It has one
+link, opened by the daemon, and outlives the link's connections. A pilot with a larger epoch ends
+the sessions with smaller epochs. If a daemon has given up its link, it opens another one, which
+ends the session and begins a new one.
 
 While a session has workers, it also has a **spare**: a program without code that the next pilot
-takes. The start of a program takes longer than all else that a change of the DAG version costs.
+takes. Without a spare, starting a program would be the longest part of a change of the DAG version.
 """
 
 from __future__ import annotations
@@ -59,19 +59,19 @@ LINK_SECONDS = 5.0
 """How long a pilot waits for the daemon's link before it gives up."""
 
 SPARE_SECONDS = 60.0
-"""How long a spare stays when nothing runs any more for its daemon."""
+"""How long a spare is retained when nothing runs for its daemon any more."""
 
 SPARE_LOOK_SECONDS = 1.0
-"""How often a missing spare is started, and how long after the first program."""
+"""Interval at which a missing spare is started, and the delay of the first one."""
 
 FLUSH_SECONDS = 2.0
-"""How long a Dask worker that ends waits until the daemon knows the last endings."""
+"""How long an ending Dask worker waits at most until the daemon knows of all ended workers."""
 
 _clock = SystemClock()
 
 
 async def serve_pilot(worker: Worker, data: bytes) -> bytes:
-    """Run one worker until it ends: the work of a pilot."""
+    """Run one worker until it ends. This is the body of a pilot."""
     order = msgspec.msgpack.decode(data, type=PilotOrder)
     refused = _refusal(order)
     if refused:
@@ -82,7 +82,7 @@ async def serve_pilot(worker: Worker, data: bytes) -> bytes:
 
 
 def _refusal(order: PilotOrder) -> str:
-    """Return why workers of the daemon cannot run here; empty if they can."""
+    """Return why the daemon's workers cannot run here; empty if they can."""
     here = version("aioflow-engine")
     if here != order.aioflow:
         return f"has aioflow {here}, and the daemon {order.aioflow}: install the same version"
@@ -102,19 +102,19 @@ async def _agent_of(worker: Worker) -> Agent:
     found = worker.plugins.get(PLUGIN_NAME)
     if not isinstance(found, Agent):
         found = Agent()
-        # Until the first ``await`` in ``plugin_add`` no other pilot runs, and it has none.
+        # ``plugin_add`` never suspends here, so no other pilot runs in between.
         await worker.plugin_add(plugin=found, name=PLUGIN_NAME, catch_errors=False)
     return found
 
 
 class _Program:
-    """A program that was started, before there is a pilot for it or by one.
+    """A program, started by a pilot or in advance.
 
     Attributes:
-        environment: What it was started with.
+        environment: Environment that it was started with.
         pid: Its process id; 0 if it was not started.
         up: Set when it was started, or could not be.
-        ended: Set when nothing of it is left.
+        ended: Set when it and everything it started are dead.
         failure: How it ended; ``None`` if it could not be started, for the reason in ``error``.
     """
 
@@ -143,22 +143,22 @@ class _Program:
 
 
 class _Session:
-    """What runs here for one executor in one epoch of a node.
+    """Everything that runs here for one executor in one epoch of a node.
 
     Attributes:
-        workers: By worker number.
-        expected: Numbers of the workers whose pilots have announced themselves and wait.
-        refused: Those of them that the daemon has killed meanwhile.
+        workers: The running workers, by number.
+        expected: Numbers of the workers whose pilots have announced themselves and are waiting.
+        refused: Numbers in ``expected`` whose workers the daemon has killed in the meantime.
         results_name: Name of the folder of its large results. Numbers of tasks and starts are
             unique only in one home, and not even there once its database is restored.
         decided: Set when the daemon has opened the link for the first time, or the session is over.
-        link_no: Number of its link; 0 before it is opened.
+        link_no: Number of its link; 0 before the link is opened.
         is_over: Whether nothing may start here any more.
         is_replaced: Whether it is over because the daemon has opened another link.
-        spare: The program that the next pilot takes, if it suits it.
+        spare: The program that the next pilot takes if its environment is the right one.
 
     Args:
-        before: The session that it replaces.
+        before: The session that this session replaces.
     """
 
     def __init__(
@@ -187,7 +187,10 @@ class _Session:
         return is_its and not is_late
 
     def replacement(self) -> _Session:
-        """Return a fresh session for another link. End this one, whose link is given up."""
+        """Return a new session for another link.
+
+        End this session, because its link was given up.
+        """
         self.is_replaced = True
         if self._connection is not None:
             self._connection.cancel()
@@ -195,7 +198,7 @@ class _Session:
         return _Session(self.epoch, self._secret, self.results_name, self)
 
     async def ended(self) -> None:
-        """After ``shut_down``: wait until nothing runs here, nor in those that it replaces."""
+        """Wait, after ``shut_down``, until nothing runs here or in the sessions replaced."""
         while self.workers:
             await _clock.sleep(0.01)
         if self.spare is not None:
@@ -243,7 +246,7 @@ class _Session:
             self.spare.hosted.beat()
 
     def shut_down(self) -> None:
-        """Kill everything: the daemon ends, or this Dask worker, or a later daemon uses it."""
+        """Kill everything, as the daemon or the Dask worker ends, or a later daemon takes over."""
         self.is_over = True
         self.decided.set()
         for worker in self.workers.values():
@@ -254,10 +257,10 @@ class _Session:
     # ── the spare ───────────────────────────────────────────────────────────────────────
 
     def take_program(self, start: Callable[[], _Program], environment: dict[str, str]) -> _Program:
-        """Return the spare if it has this environment, else a program that is started now.
+        """Return the spare if it has this environment. Otherwise start a program and return it.
 
         Args:
-            start: Starts a program, also the next spare.
+            start: Starts a program. It is also used to start the next spare.
         """
         if self._tending is None or self._tending.done():
             tending = self._tend(start)
@@ -269,7 +272,10 @@ class _Session:
         return spare
 
     async def _tend(self, start: Callable[[], _Program]) -> None:
-        """Have a spare as long as there are workers. If one dies by itself, start no other."""
+        """Provide a spare as long as there are workers.
+
+        If a spare dies by itself, start no other.
+        """
         idle_seconds = 0.0
         while not self.is_over and idle_seconds < SPARE_SECONDS:
             await _clock.sleep(SPARE_LOOK_SECONDS)
@@ -305,7 +311,7 @@ class Agent(WorkerPlugin):
         worker.handlers[LINK_OP] = self._serve_link
 
     async def teardown(self, worker: Worker) -> None:
-        """End everything, and let the daemons know."""
+        """End everything, and report that to the daemons."""
         worker.handlers.pop(LINK_OP, None)
         for session in self._sessions.values():
             session.shut_down()
@@ -328,9 +334,11 @@ class Agent(WorkerPlugin):
         return Status.dont_reply
 
     async def end_older(self, home_id: str, node_no: int, epoch: int) -> int:
-        """End what runs for earlier daemons of a node. Return the number of its workers.
+        """End everything that runs for earlier daemons of a node.
 
-        The executor that a daemon had may have another name by now, or be missing.
+        Return the number of ended workers.
+
+        All executors are included, because an earlier daemon may have had other names for them.
         """
         node = home_id, node_no
         self._epochs[node] = max(epoch, self._epochs.get(node, 0))
@@ -371,7 +379,7 @@ class Agent(WorkerPlugin):
         return PilotEnd(address=address, has_run=has_run, is_cut_off=session.is_replaced)
 
     async def _is_wanted(self, session: _Session, order: PilotOrder, up: PilotUp) -> bool:
-        """Announce a pilot, and return whether the daemon has a link here and wants its worker."""
+        """Announce a pilot. Return whether the daemon has opened a link and wants its worker."""
         assert self._worker is not None  # noqa: S101 - set by ``setup``
         session.expected.add(up.worker_no)
         try:
@@ -402,7 +410,7 @@ class Agent(WorkerPlugin):
         """Run a program, and report its end on the session's stream.
 
         Raises:
-            NotStarted: If it could not be started.
+            NotStarted: If the program could not be started.
         """
         worker_no = order.worker_no
         environment = child_environment(os.environ, order.environment)
@@ -463,10 +471,10 @@ class Agent(WorkerPlugin):
 
 
 def _mark(order: PilotOrder) -> str:
-    """Return a mark for a program and all that it starts, see ``processes.orphans``."""
+    """Return a mark for a program and everything it starts, see ``processes.orphans``."""
     return f"dask-{_hash(order.home_id, order.node_no)}:{secrets.token_hex(8)}"
 
 
 def _hash(*parts: object) -> str:
-    """Return a name for what belongs to these parts only."""
+    """Return a name that is unique for these parts."""
     return hashlib.sha256(" ".join(map(str, parts)).encode()).hexdigest()[:16]

@@ -2,8 +2,8 @@
 
 The link is opened when the first pilot on a Dask worker announces itself. If its connection breaks,
 or the agent is silent, the daemon dials again, and the stream continues where it was. The agent is
-dead if its port refuses connections, or if another agent answers. Otherwise it is *lost*: it may be
-stopped or cut off, and its workers may be running until they end themselves.
+dead if its port refuses connections, or if another agent answers. Otherwise it is *lost*: it may
+have been stopped or cut off, and its workers may be running until they end themselves.
 """
 
 from __future__ import annotations
@@ -31,35 +31,38 @@ LOST_BEATS = 3
 DIAL_SECONDS = 3.0
 REDIAL_SECONDS = 0.5
 PORT_SECONDS = 0.1
-"""How often a port is looked at while it is dialled."""
+"""Interval between two checks of a port while the port is dialled."""
 
 DEATH_SECONDS = 0.5
 """Time within which the supervisors of a dead Dask worker have killed its processes."""
 
 _link_numbers = itertools.count(1)
-"""Of this process, and so of one epoch."""
+"""Numbers of links, unique in this process, and so in one epoch."""
 
 Dial = Callable[[str], Awaitable[Comm]]
 """Opens a connection to a Dask worker's address. Raises ``OSError``."""
 
 
 class LinkOwner(Protocol):
-    """What an ``AgentLink`` needs from the backend."""
+    """The part of the backend that an ``AgentLink`` uses."""
 
     def on_message(self, link: AgentLink, kind: int, worker_no: int, data: bytes) -> None:
-        """A message has arrived."""
+        """Handle a message that has arrived."""
 
     def on_contact(self, link: AgentLink, why: str) -> None:
-        """The agent is lost, and why; or it is back if ``why`` is empty."""
+        """Handle the loss of an agent, with the reason; or its return if ``why`` is empty."""
 
     def on_dying(self, link: AgentLink) -> None:
-        """The agent is dead. Its workers die now, or are dead."""
+        """Handle the death of an agent, whose workers may still be dying."""
 
     def on_death(self, link: AgentLink, why: str) -> None:
-        """The agent and all its workers are dead."""
+        """Handle the death of an agent and all its workers."""
 
     def on_unused(self, link: AgentLink) -> None:
-        """The link has broken while nothing ran there: its Dask worker may have left for good."""
+        """Handle a link that broke while nothing ran there.
+
+        The Dask worker may have left for good.
+        """
 
     def has_workers(self, link: AgentLink) -> bool:
         """Return whether the link is needed."""
@@ -69,13 +72,13 @@ class AgentLink:
     """The link to one agent.
 
     Args:
-        hello: Its ``link_no`` and ``received`` are replaced.
+        hello: The first message. Its ``link_no`` and ``received`` are replaced.
         patience_seconds: An agent that is lost for longer counts as dead.
 
     Attributes:
-        is_running: Whether ``run`` is at work. It ends when the agent is dead, or when the
+        is_running: Whether ``run`` is running. It ends when the agent is dead, or when the
             connection breaks while nothing runs there.
-        is_lost: Whether nothing is known about the agent at the moment.
+        is_lost: Whether contact with the agent is lost at the moment.
     """
 
     def __init__(
@@ -113,7 +116,7 @@ class AgentLink:
         await self._stream.flushed()
 
     async def run(self) -> None:
-        """Keep the link until its agent is dead, or nothing runs there and it breaks."""
+        """Keep the link until its agent is dead, or until it breaks while nothing runs there."""
         self.is_running = True
         try:
             why = await self._keep()
@@ -125,7 +128,7 @@ class AgentLink:
             self._owner.on_unused(self)
 
     async def _keep(self) -> str:
-        """Return why the agent is dead; empty if it is merely not needed any more."""
+        """Return why the agent is dead; empty if the link is merely not needed any more."""
         while True:
             try:
                 if not await self._connect_once():
@@ -147,7 +150,7 @@ class AgentLink:
             await self._clock.sleep(REDIAL_SECONDS if self.is_lost else 0)
 
     async def _connect_once(self) -> bool:
-        """Serve one connection until it breaks. Return false if the agent is another one.
+        """Serve one connection until it breaks. Return false if it leads to another agent.
 
         Raises:
             OSError: If there is no connection.
@@ -162,16 +165,16 @@ class AgentLink:
             try:
                 await self._stream.run(comm, welcome.received)
             except ValueError:
-                return False  # it is not the agent that this stream is with
+                return False  # this stream belongs to another agent
             finally:
                 group.cancel_scope.cancel()
         return True
 
     async def _open(self) -> tuple[Comm, LinkWelcome]:
-        """Dial the agent, and return its answer.
+        """Dial the agent. Return the connection and the agent's answer.
 
         Raises:
-            OSError: If it does not answer.
+            OSError: If the agent does not answer.
         """
         with anyio.fail_after(2 * DIAL_SECONDS):
             comm = await self._reach()
@@ -190,9 +193,9 @@ class AgentLink:
         return comm, msgspec.msgpack.decode(answer, type=LinkWelcome)
 
     async def _reach(self) -> Comm:
-        """Dial the agent, until no process listens there: Dask would dial on.
+        """Dial the agent, and stop if no process listens at its port. Dask would dial on.
 
-        The kernel closes the connections of a process that was killed before its port, or after it.
+        When a process is killed, the kernel may close its connections before or after its port.
 
         Raises:
             OSError: If there is no connection.
@@ -222,11 +225,11 @@ class AgentLink:
                 return
 
     async def _beat(self, comm: Comm) -> None:
-        """Ask for signs of life. Abort the connection of an agent that gives none.
+        """Request signs of life. If the agent sends none, abort the connection.
 
-        Silence is counted in beats and not measured by the clock. So a daemon that was itself
-        stopped for a while does not blame the agent. After the abort it sends no further signs of
-        life itself, so the workers end themselves in time.
+        Silence is counted in beats instead of clock time. So a daemon that was itself stopped for a
+        while does not blame the agent. After the abort the daemon sends no further signs of life
+        itself, so the workers end themselves in time.
         """
         missed = 0
         while missed < LOST_BEATS:
@@ -264,4 +267,4 @@ class AgentLink:
         self._owner.on_message(self, kind, worker_no, data)
 
     def _on_batch(self) -> None:
-        """Signs of life are counted by their echoes."""
+        """Do nothing. Signs of life are counted by their echoes."""

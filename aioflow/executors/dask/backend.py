@@ -1,9 +1,9 @@
-"""The backend: pilots according to the demand, and the workers that they hold.
+"""The backend on Dask: submits pilots according to the demand, and handles their workers.
 
-Three sources fail independently. The *demand* says how many pilots there should be. The *session*
-with the scheduler submits them. When the scheduler is lost, pilots whose worker was not up are
-forgotten, and another session begins. The *links* carry the workers that are up, and do not need
-the scheduler.
+Three parts fail independently. The *demand* determines how many pilots there should be. The
+*session* with the scheduler submits them. When the scheduler is lost, pilots whose worker was not
+up are forgotten, and another session begins. The *links* carry the workers that are up, and do not
+need the scheduler.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from aioflow.model.workers import WorkerDemand, WorkerNo, WorkerSpec
 __all__ = ("DaskBackend", "create")
 
 EXPLAIN_SECONDS = 1.0
-"""How long a pilot may wait in Dask before the reason is asked for, and how often it is."""
+"""How long a pilot waits in Dask before the reason is queried, and the interval of the queries."""
 
 FIRST_DELAY_SECONDS = 0.5
 LONGEST_DELAY_SECONDS = 30.0
@@ -49,20 +49,22 @@ REFUSAL_SECONDS = 60.0
 """How long a Dask worker that cannot run workers gets no pilots."""
 
 END_SECONDS = 5.0
-"""How long a daemon that ends waits for the end of its workers."""
+"""Maximum time for which an ending daemon waits for the end of its workers."""
 
 _FORGOTTEN_US = 600_000_000
-"""Time after its delay after which the failures of a spec are forgotten."""
+"""How long the failures of a spec are remembered after the end of their delay."""
 
 _UNWANTED_PART = 0.5
-"""How long a pilot waits without demand, as a part of ``idle_seconds``. It must be gone when the
-workers free their threads that are idle since then."""
+"""How long a pilot without demand may wait, as a fraction of ``idle_seconds``.
+
+Such a pilot must be gone when workers that have been idle for as long free their threads.
+"""
 
 _CONSUMED_BYTES = 64 * 1024
-"""Number of bytes of output from which their receipt is acknowledged."""
+"""Number of consumed bytes of output after which their receipt is acknowledged."""
 
 _PATIENCE_SECONDS = 10.0
-"""How much longer than the workers themselves the daemon waits before it counts them as dead."""
+"""Time after the limit of the workers themselves at which the daemon counts them as dead."""
 
 _logger = logging.getLogger(__name__)
 
@@ -73,10 +75,11 @@ def create(name: str, table: Mapping[str, object]) -> ExecutorBackend:
 
 
 class _Worker:
-    """A worker from the submission of its pilot until it is dead.
+    """A worker, from the submission of its pilot until its death.
 
     Attributes:
-        unwanted_since: Since when its pilot waits without demand, on the monotonic clock.
+        unwanted_since: The time since which its pilot has been waiting without demand, on the
+            monotonic clock.
     """
 
     def __init__(self, worker_no: WorkerNo, spec: WorkerSpec, pilot: Pilot, at_us: int) -> None:
@@ -154,7 +157,7 @@ class DaskBackend:
                 finally:
                     with anyio.CancelScope(shield=True):
                         await self._end_all()
-        finally:  # it may be run again
+        finally:  # ``run`` may be called again
             for known in (self._workers, self._links, self._told, self._failures):
                 known.clear()
             self._trouble = ""
@@ -195,7 +198,7 @@ class DaskBackend:
     # ── sessions ────────────────────────────────────────────────────────────────────────
 
     async def _keep_sessions(self) -> None:
-        """Keep a session with the scheduler, until cancelled."""
+        """Maintain a session with the scheduler until cancelled."""
         failures = 0
         while True:
             try:
@@ -244,7 +247,7 @@ class DaskBackend:
                 self._tell(demand.spec, why)
 
     def _tell(self, spec: WorkerSpec, why: str) -> None:
-        """Report why there is no worker of a spec, unless it was reported already."""
+        """Report why there is no worker of a spec, unless the same was already reported."""
         if self._told.get(spec, "") == why or self._events is None:
             return
         if why:
@@ -256,7 +259,7 @@ class DaskBackend:
     # ── pilots ──────────────────────────────────────────────────────────────────────────
 
     async def _place(self, cluster: Cluster, session: TaskGroup) -> None:
-        """Submit pilots according to the demand, and say why they wait."""
+        """Submit pilots according to the demand, and report why they wait."""
         while True:
             self._changed = anyio.Event()
             fitting = await self._fitting_workers(cluster)
@@ -280,8 +283,8 @@ class DaskBackend:
     def _give_up_pilots(self) -> None:
         """Give up pilots that wait without demand, the last ones first.
 
-        Each stays for a while, because the next run may demand it, unless another spec lacks
-        workers: Dask would begin these pilots first.
+        Each is retained for a while, because the next run may demand it. If another spec lacks
+        workers, pilots are given up at once, because Dask would start them first.
         """
         now = self._clock.monotonic_us()
         counts = {demand.spec: demand.count for demand in self._demands}
@@ -300,7 +303,7 @@ class DaskBackend:
                     self._forget(worker)
 
     def _expected(self, spec: WorkerSpec) -> list[_Worker]:
-        """Return the workers of a spec that are up or waited for."""
+        """Return the workers of a spec that are up or awaited."""
         return [one for one in self._workers.values() if one.spec == spec and not one.is_ending]
 
     def _count_up(self, spec: WorkerSpec) -> int:
@@ -381,14 +384,14 @@ class DaskBackend:
             self._tell(worker.spec, why)
 
     def _count_failure(self, spec: WorkerSpec) -> None:
-        """Submit pilots of a spec more slowly, until one has a worker."""
+        """Submit pilots of a spec more slowly, until one of them has a worker."""
         count = self._failures.get(spec, (0, 0))[0]
         delay = backoff_seconds(count, first=FIRST_DELAY_SECONDS, longest=LONGEST_DELAY_SECONDS)
         until = self._clock.monotonic_us() + round(delay * 1e6)
         self._failures[spec] = (count + 1, until)
 
     def _seconds_to_next(self) -> float:
-        """Return the seconds after which the pilots are to be looked at without a cause."""
+        """Return the seconds after which to check the pilots if nothing changes before."""
         now = self._clock.monotonic_us()
         self._failures = {
             spec: (count, until)
@@ -406,7 +409,7 @@ class DaskBackend:
         late = self._clock.monotonic_us() - round(EXPLAIN_SECONDS * 1e6)
         for spec in self._waiting_since(late):
             why = await cluster.shortage(spec)
-            if spec in self._waiting_since(late):  # not if its pilots began, or were given up
+            if spec in self._waiting_since(late):  # its pilots may have begun, or been given up
                 self._tell(spec, why)
 
     def _waiting_since(self, at_us: int) -> set[WorkerSpec]:
@@ -440,20 +443,18 @@ class DaskBackend:
         for worker in list(self._workers.values()):
             self.kill(worker.no)
         for link in self._links.values():
-            link.put(
-                Kind.END, 0
-            )  # also for pilots that begin now, and have not announced themselves
+            link.put(Kind.END, 0)  # also reaches pilots that begin now and are not announced yet
         with anyio.move_on_after(END_SECONDS):
             while self._workers:
                 self._emptied = anyio.Event()
                 await self._emptied.wait()
             for link in [link for link in self._links.values() if link.is_running]:
-                await link.flushed()  # also those of workers that were not up yet
+                await link.flushed()  # also the messages to workers that were not up yet
         if self._links_group is not None:
             self._links_group.cancel_scope.cancel()
 
     def _on_announcement(self, event: object) -> None:
-        """A pilot has begun, and waits for a link to its agent."""
+        """Handle the announcement of a pilot that has begun and waits for a link to its agent."""
         try:
             up = msgspec.msgpack.decode(msgspec.convert(event, bytes), type=PilotUp)
         except (msgspec.DecodeError, msgspec.ValidationError):
@@ -493,7 +494,7 @@ class DaskBackend:
         worker = self._workers.get(worker_no)
         if worker is None:
             if kind == Kind.STARTED:
-                link.put(Kind.KILL, worker_no)  # it was given up meanwhile
+                link.put(Kind.KILL, worker_no)  # the worker was given up meanwhile
         elif kind == Kind.STARTED:
             self._on_started(worker, link, msgspec.msgpack.decode(data, type=WorkerStarted))
         elif worker.output is None or self._events is None:
@@ -519,7 +520,7 @@ class DaskBackend:
                 self._events.worker_lost(worker.no, why)
 
     def on_dying(self, link: AgentLink) -> None:
-        """See ``LinkOwner``. Others may be started in the meantime."""
+        """See ``LinkOwner``. Replacements may be started in the meantime."""
         for worker in self._of(link):
             worker.is_ending = True
         self._changed.set()
@@ -539,7 +540,7 @@ class DaskBackend:
                 worker.output.send_nowait(failure)
 
     def on_unused(self, link: AgentLink) -> None:
-        """See ``LinkOwner``. Another announcement of its agent opens another link."""
+        """See ``LinkOwner``. If the agent announces itself again, another link is opened."""
         self._links = {agent: other for agent, other in self._links.items() if other is not link}
 
     def has_workers(self, link: AgentLink) -> bool:
@@ -564,7 +565,7 @@ class DaskBackend:
     async def _consume(
         self, worker: _Worker, link: AgentLink, items: MemoryObjectReceiveStream[bytes | Failure]
     ) -> None:
-        """Pass on the output of a worker, and its end after that."""
+        """Pass on the output of a worker, and then its end."""
         events, output, consumed = self._events, worker.output, 0
         assert events is not None and output is not None  # noqa: S101, PT018 - set by ``run``
         with items, output:
@@ -581,7 +582,7 @@ class DaskBackend:
 
 
 def _alone(exc: BaseException) -> BaseException:
-    """Return the only exception of a group, of groups too."""
+    """Return the only exception of a group, even in nested groups."""
     while isinstance(exc, BaseExceptionGroup) and len(exc.exceptions) == 1:
         exc = exc.exceptions[0]
     return exc

@@ -1,10 +1,10 @@
-"""A session with the scheduler of a Dask cluster, as long as its connection lasts.
+"""A session with the scheduler of a Dask cluster. It lasts as long as its connection.
 
 Dask is imported when a session is opened, which takes about a second.
 
-The functions that Dask runs for aioflow are sent by value: the machine of the scheduler need not
-have aioflow, and Dask workers without it say so. That is why each is defined inside another one,
-and imports all it needs when it runs.
+The functions that Dask runs for aioflow are sent by value, because the scheduler's machine need not
+have aioflow, and Dask workers without aioflow must be able to report that. Therefore each of them
+is defined inside another function, and imports all it needs when it runs.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ CLOSE_SECONDS = 2.0
 _LOGGED_BATCHES = 10
 
 _NO_AIOFLOW = b"!"
-"""First byte of the result of a pilot that found no aioflow. The rest is a sentence."""
+"""First byte of the result of a pilot that found no aioflow. The rest is the reason."""
 
 _logger = logging.getLogger(__name__)
 
 
 def _pilot_function() -> Callable[[bytes], Awaitable[bytes]]:
-    """Return the Dask task that holds one worker."""
+    """Return the function of the Dask task that runs one worker."""
 
     async def aioflow_worker(order: bytes) -> bytes:
         from distributed import get_worker
@@ -55,7 +55,7 @@ def _pilot_function() -> Callable[[bytes], Awaitable[bytes]]:
 
 
 def _sweep_function() -> Callable[..., Awaitable[int]]:
-    """Return a function that ends what runs on a Dask worker for earlier daemons of a node."""
+    """Return a function that ends everything a Dask worker runs for earlier daemons of a node."""
 
     async def aioflow_sweep(home_id: str, node_no: int, epoch: int, dask_worker: Any = None) -> int:
         plugin = dask_worker.plugins.get("aioflow")
@@ -75,7 +75,7 @@ class Pilot:
         self._future = future
 
     async def end(self) -> PilotEnd | str:
-        """Wait for its end. Return a sentence if Dask could not run it, empty if it was cancelled.
+        """Wait for the pilot's end. Return a sentence if Dask could not run it; empty if cancelled.
 
         A pilot is cancelled by ``release``, and when the scheduler is lost.
         """
@@ -83,8 +83,8 @@ class Pilot:
         try:
             data = await self._future
         except distributed.client.FutureCancelledError as exc:
-            # Dask's frames refer to the error, and it to them: garbage that only a full collection
-            # finds. While a cluster has no room, there are many such pilots.
+            # Dask's frames refer to the error, and the error to them. This garbage is found only by
+            # a full collection. While a cluster is full, there are many such pilots.
             exc.__traceback__ = None
             return ""
         except distributed.scheduler.KilledWorker as exc:
@@ -98,7 +98,7 @@ class Pilot:
         return msgspec.msgpack.decode(data, type=PilotEnd)
 
     def release(self) -> None:
-        """Give it up. Dask forgets it if it has not begun."""
+        """Give the pilot up. If it has not begun, Dask forgets it."""
         self._future.release()
 
 
@@ -133,7 +133,7 @@ class Cluster:
         """Submit a pilot.
 
         Args:
-            workers: Addresses of the Dask workers that may run it; empty for all.
+            workers: Addresses of the Dask workers that may run the pilot; empty for all.
         """
         future = self._client.submit(
             self._pilot,
@@ -149,7 +149,7 @@ class Cluster:
         return Pilot(future)
 
     async def sweep(self, home_id: str, node_no: int, epoch: int) -> None:
-        """End what runs for earlier daemons of a node, on every Dask worker that answers."""
+        """End all that runs for earlier daemons of a node, on each Dask worker that answers."""
         with anyio.move_on_after(SWEEP_SECONDS):
             found = await self._client.run(
                 _sweep_function(), home_id, node_no, epoch, on_error="ignore"
@@ -166,7 +166,7 @@ class Cluster:
     async def lost(self) -> None:
         """Wait until the connection to the scheduler breaks.
 
-        The client connects again by itself, but forgets its tasks and its topics.
+        The client would reconnect by itself, but then it has forgotten its tasks and its topics.
         """
         connect: Any = import_module("distributed.comm").connect
         arguments = self._client.connection_args
@@ -179,7 +179,7 @@ class Cluster:
             comm.abort()
 
     async def shortage(self, spec: WorkerSpec) -> str:
-        """Return why Dask has no room for another pilot, in one sentence."""
+        """Return why Dask has no capacity for another pilot, in one sentence."""
         workers = (await self.workers()).values()
         if not workers:
             return f"the Dask cluster at {self.address} has no workers"
@@ -199,7 +199,7 @@ async def open_cluster(options: DaskOptions) -> AsyncIterator[Cluster]:
     """Connect to a scheduler.
 
     Raises:
-        OSError: If it cannot be reached.
+        OSError: If the scheduler cannot be reached.
     """
     client = await in_thread(_new_client_type)
     opened = client(
@@ -221,9 +221,10 @@ async def open_cluster(options: DaskOptions) -> AsyncIterator[Cluster]:
 def _new_client_type() -> Any:
     """Import Dask and return the type of its client."""
     client = import_module("distributed").Client
-    # Each batch of messages stays in a log for debugging, and one may submit 100 pilots.
+    # Each batch of messages stays in a debugging log, and one batch may submit 100 pilots.
     import_module("dask").config.set({"distributed.admin.low-level-log-length": _LOGGED_BATCHES})
-    # Dask adds handlers of its own to these loggers: their records would bypass the daemon's log.
+    # Remove the handlers that Dask adds to these loggers, because their records would bypass the
+    # daemon's log.
     for name in ("distributed", "distributed.client", "distributed.core"):
         logger = logging.getLogger(name)
         logger.handlers.clear()
@@ -247,7 +248,7 @@ async def worker_dial(options: DaskOptions, address: str, seconds: float) -> Com
     """Open a connection to a Dask worker.
 
     Raises:
-        OSError: If there is none within ``seconds``.
+        OSError: If no connection is opened within ``seconds``.
     """
     connect: Any = import_module("distributed.comm").connect
     arguments = _security(options).get_connection_args("client")

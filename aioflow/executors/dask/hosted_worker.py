@@ -1,7 +1,8 @@
 """One worker on the machine of a Dask worker: its supervisor, its link and its output.
 
 The supervisor starts and ends the program, see ``worker.supervisor``. The other ends of the
-program's link and output are here, so what it exchanges with the daemon takes no detour.
+program's link and output are here, so the messages between program and daemon do not pass through
+the supervisor.
 """
 
 from __future__ import annotations
@@ -48,15 +49,15 @@ LINK_GRACE_SECONDS = 1.0
 """Grace period in which a program may exit by itself once its link has closed."""
 
 OUTPUT_GRACE_SECONDS = 5.0
-"""Time after which the output of a dead program counts as complete, though its pipe is open."""
+"""Time after which a dead program's output counts as complete, even if its pipe is still open."""
 
 KILL_GRACE_SECONDS = 1.0
-"""Time after which a supervisor is killed itself because it has not killed its program."""
+"""Time after which a supervisor that has not killed its program is killed itself."""
 
 _CHUNK = 64 * 1024
 _LAST_WORDS = 2_048
 _BACKLOG_LIMIT = 4 * 1024 * 1024
-"""While more bytes wait for the daemon, no more is read from the link of a program."""
+"""Maximum bytes waiting for the daemon. Above it, no more is read from a program's link."""
 
 _RESUME_SECONDS = 0.1
 _UNASSIGNED = -1
@@ -65,17 +66,17 @@ _from_supervisor = msgspec.json.Decoder(ProgramStarted | ProgramEnd)
 
 
 class NotStarted(Exception):
-    """The program could not be started."""
+    """Raised if the program could not be started."""
 
 
 class HostedWorker:
-    """One worker. ``run`` owns it; the other methods are called in the same event loop.
+    """One worker. ``run`` owns it. The other methods are called in the same event loop.
 
-    It may be started before anything needs it. It has a number from ``assign`` on, and its output
-    waits until then.
+    The worker may be started before it is needed. It has no number before ``assign``, and its
+    output is held back until then.
 
     Args:
-        stream: Where its frames and its output go.
+        stream: The stream that its frames and its output are sent on.
         mark: The mark of its program and of everything that it starts, see ``processes.orphans``.
     """
 
@@ -111,7 +112,10 @@ class HostedWorker:
     # ── verbs ───────────────────────────────────────────────────────────────────────────
 
     def assign(self, worker_no: int) -> None:
-        """Give it its number. A program sends nothing before its first command, which follows."""
+        """Set the worker's number.
+
+        The program sends nothing before the first command, which follows.
+        """
         self._no = self._link.worker_no = worker_no
         self._assigned.set()
 
@@ -120,7 +124,7 @@ class HostedWorker:
         self._link.write(data)
 
     def consumed(self, count: int) -> None:
-        """Let the program print more, because the daemon has written so many bytes to its logs."""
+        """Let the program print more, as the daemon has written ``count`` bytes to its logs."""
         self._window += count
         self._window_opened.set()
 
@@ -142,7 +146,7 @@ class HostedWorker:
         asyncio.get_running_loop().call_later(LINK_GRACE_SECONDS, self.kill)
 
     def shut_down(self) -> None:
-        """Kill the program as its daemon or Dask worker ends, without a wait for its reader."""
+        """Kill the program because its daemon or Dask worker ends. Do not wait for its output."""
         self._is_closing = True
         self.kill()
         self._window_opened.set()
@@ -154,7 +158,7 @@ class HostedWorker:
                 self._control.send(byte, socket.MSG_DONTWAIT)
 
     def _kill_supervisor(self) -> None:
-        """Kill a supervisor that hangs. The kernel kills its program then."""
+        """Kill a supervisor that hangs. The kernel then kills its program."""
         if self._supervisor is not None and self._supervisor.returncode is None:
             self._supervisor.kill()
 
@@ -163,10 +167,11 @@ class HostedWorker:
     async def run(self, on_started: Callable[[int], None]) -> Failure:
         """Start the program, call ``on_started`` with its process id, and return how it ended.
 
-        Then it and everything it has started are dead, and all it sent is in the stream.
+        When this returns, the program and everything it has started are dead, and all it sent is in
+        the stream.
 
         Raises:
-            NotStarted: If it could not be started.
+            NotStarted: If the program could not be started.
         """
         with ExitStack() as stack:
             output = self._spawn(stack)
@@ -183,7 +188,7 @@ class HostedWorker:
         return self._failure(end)
 
     def _spawn(self, stack: ExitStack) -> int:
-        """Start the supervisor and give it its order. Return the reading end of the output."""
+        """Start the supervisor and send its order. Return the reading end of the output."""
         with ExitStack() as theirs:
             self._control, control_end = _pair(stack, theirs)
             link, link_end = _pair(stack, theirs)
@@ -225,7 +230,10 @@ class HostedWorker:
         return output
 
     async def _follow(self, on_started: Callable[[int], None]) -> ProgramEnd | None:
-        """Follow the supervisor until its program has ended; ``None`` if it died itself."""
+        """Follow the supervisor until its program has ended.
+
+        Return ``None`` if the supervisor died.
+        """
         assert self._control is not None  # noqa: S101 - set by ``_spawn``
         data = b""
         while True:
@@ -250,13 +258,14 @@ class HostedWorker:
         while not self._output_over.is_set():
             with anyio.move_on_after(OUTPUT_GRACE_SECONDS):
                 await self._output_over.wait()
-            # The daemon may take its time to read it, unless it is dead or this Dask worker ends.
+            # The daemon may read the output slowly. Wait for it, unless the daemon is dead or this
+            # Dask worker ends.
             silent_us = self._clock.monotonic_us() - self._heard_at
             if self._window > 0 or self._is_closing or silent_us > self._contact_seconds * 1e6:
                 return
 
     async def _reap(self) -> None:
-        """Wait for the end of the supervisor, and kill whatever it could not."""
+        """Wait for the end of the supervisor, and kill all processes that it could not kill."""
         self._tell(KILL)  # unless it has ended already: this Dask worker may be ending abruptly
         await self._link.abort()
         supervisor, self._control = self._supervisor, None
@@ -274,7 +283,7 @@ class HostedWorker:
             await in_thread(partial(kill_marked, self._mark))
 
     async def _pump(self, output: int) -> None:
-        """Pass on the output, reading no faster than the daemon writes it to its logs."""
+        """Pass on the output. Read it no faster than the daemon writes it to its logs."""
         try:
             await self._assigned.wait()
             while True:
@@ -321,7 +330,7 @@ def _killed(what: str) -> Failure:
 
 
 class _ProgramLink(asyncio.Protocol):
-    """The agent's end of a program's link: bytes in both directions, never looked at.
+    """The agent's end of a program's link. It passes bytes on in both directions, unread.
 
     Attributes:
         worker_no: Number of its worker.
@@ -352,14 +361,15 @@ class _ProgramLink(asyncio.Protocol):
             self._transport.close()
 
     async def abort(self) -> None:
-        """Close the socket without writing what waits."""
+        """Close the socket and discard the unsent bytes."""
         if self._transport is not None:
             self._transport.abort()
             await self.closed.wait()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the loop."""
-        # A socket's transport can do both, though uvloop's does not derive from this class.
+        # The transport of a socket can read and write, although uvloop's does not derive from this
+        # class.
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:

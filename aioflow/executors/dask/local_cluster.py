@@ -1,4 +1,4 @@
-"""A Dask cluster on this machine, to try it out: a scheduler and workers, each a process."""
+"""A Dask cluster on this machine, for trials: a scheduler and workers, each in its own process."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ die_with_parent(signal.SIGTERM)
 sys.argv = ["dask", *sys.argv[1:]]
 runpy.run_module("dask", run_name="__main__")
 """
-"""The command line of Dask, in a process that ends with its parent."""
+"""The command line of Dask, run in a process that ends with its parent."""
 
 
 @asynccontextmanager
 async def local_cluster(folder: Path, workers: int) -> AsyncIterator[str]:
-    """Start a cluster, and yield the address of its scheduler. The end of the block ends it.
+    """Start a cluster and yield the scheduler's address. End the cluster after the block.
 
     Args:
         folder: For the files and logs of Dask.
@@ -77,7 +77,7 @@ async def _address(scheduler: Process, place: Path, log: Path) -> str:
 
 @asynccontextmanager
 async def _dask(log: Path, *arguments: str) -> AsyncIterator[Process]:
-    """Run a command of Dask while the block runs."""
+    """Run a Dask command while the block runs."""
     with log.open("ab") as file:
         process = await anyio.open_process(
             [sys.executable, "-c", _PROGRAM, *arguments],

@@ -28,16 +28,16 @@ __all__ = (
 )
 
 LINK_OP = "aioflow_link"
-"""Operation of a Dask worker with which the daemon opens its link."""
+"""Operation of a Dask worker by which the daemon opens its link."""
 
 PLUGIN_NAME = "aioflow"
 
 OUTPUT_WINDOW_BYTES = 1024 * 1024
-"""Maximum bytes of a worker's output that are on their way to its logs."""
+"""Maximum bytes of a worker's output that are in transit to its logs."""
 
 
 class Kind(IntEnum):
-    """The type of a message. Its data is in brackets."""
+    """The type of a message. The content of its data is in brackets."""
 
     FRAME = 0
     """Bytes of a worker's link, in both directions [the bytes]."""
@@ -54,7 +54,7 @@ class Kind(IntEnum):
     KILL = 6
     """Kill a worker."""
     END = 7
-    """The daemon ends. Kill all workers, and start those whose pilots begin now no more."""
+    """The daemon ends. Kill all workers. Do not start workers whose pilots begin now."""
 
 
 Message: TypeAlias = tuple[int, int, bytes]
@@ -62,7 +62,7 @@ Message: TypeAlias = tuple[int, int, bytes]
 
 
 class Batch(msgspec.Struct, frozen=True, array_like=True):
-    """What one end sends at once.
+    """The messages that one end sends at once.
 
     Attributes:
         first: Number of the first message. Messages are numbered from 0 in each direction.
@@ -81,7 +81,7 @@ class PilotOrder(msgspec.Struct, frozen=True, kw_only=True):
     """The argument of a pilot.
 
     Attributes:
-        executor: Name of the executor. Several of one daemon may be on the same cluster.
+        executor: Name of the executor. One daemon may have several executors on the same cluster.
         topic: Topic of Dask's events on which the pilot announces itself.
         python: Major and minor version of the daemon's interpreter.
         environment: Names and patterns of variables that the program inherits from the Dask worker.
@@ -106,7 +106,7 @@ class PilotOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PilotUp(msgspec.Struct, frozen=True, kw_only=True):
-    """A pilot's announcement: it waits for the daemon's link at this address."""
+    """The announcement of a pilot, which waits for the daemon's link at this address."""
 
     worker_no: int
     address: str
@@ -114,13 +114,13 @@ class PilotUp(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PilotEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a pilot, the only thing that stays in Dask's memory.
+    """The result of a pilot, the only data that stays in Dask's memory.
 
     Attributes:
         address: Address of the Dask worker.
         refused: Why the Dask worker cannot run such workers; empty if it can.
         has_run: Whether a program was started. Its end is reported over the link.
-        is_cut_off: Whether another link has replaced the one over which it would be reported.
+        is_cut_off: Whether another link has replaced the link over which its end would be reported.
     """
 
     address: str
@@ -130,12 +130,12 @@ class PilotEnd(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LinkHello(msgspec.Struct, frozen=True, kw_only=True):
-    """The daemon opens a link, or continues it on a new connection.
+    """The daemon's first message on a connection. It opens a link, or continues one.
 
     Attributes:
         agent_id: The agent whose pilot announced itself. Another agent refuses the link.
-        link_no: Number of the link. It is larger than those of all earlier links of this daemon,
-            whose streams are lost with all that they carried.
+        link_no: Number of the link. It is larger than the numbers of all earlier links of this
+            daemon, whose streams are lost with all messages in them.
         received: Number of messages that the daemon has received from this agent.
     """
 
@@ -153,7 +153,8 @@ class LinkWelcome(msgspec.Struct, frozen=True, kw_only=True):
     """The agent's answer.
 
     Attributes:
-        refused: Why the link is refused; empty if it is open. Then nothing runs for the daemon.
+        refused: Why the link is refused; empty if it is open. If it is refused, nothing runs for
+            the daemon.
         received: Number of messages that the agent has received from the daemon.
     """
 

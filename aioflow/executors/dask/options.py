@@ -14,21 +14,23 @@ _SCHEMES = ("tcp://", "tls://")
 
 
 class DaskOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How to reach a Dask cluster, and what to expect of it.
+    """The connection to a Dask cluster, and the limits to observe there.
 
     Attributes:
         address: Address of the scheduler.
         tls_ca_file, tls_cert, tls_key: Paths of the files with which to connect over TLS.
-        max_workers: The most workers at a time, also of those for which Dask has no room yet.
-        idle_seconds: How long a worker without work keeps its thread and its resources in Dask.
-        contact_seconds: A worker that has heard nothing of the daemon for this long ends itself.
+        max_workers: Maximum number of workers at the same time, including those for which Dask has
+            no capacity yet.
+        idle_seconds: How long a worker without work retains its thread and its resources in Dask.
+        contact_seconds: A worker that has heard nothing from the daemon for this long ends itself.
             The daemon starts its try elsewhere 10 s later.
-        resources: The most of each resource that one Dask worker may have. A task that requires
-            more, or another resource, is refused when its file is parsed. Empty to check nothing.
+        resources: The maximum of each resource that one Dask worker may have. If a task requires
+            more, or another resource, it is refused when its file is parsed. Empty to check
+            nothing.
         env: Names, or patterns of names, of variables that tasks inherit from their Dask worker.
         expose: Whether tasks find the scheduler's address in ``AIOFLOW_DASK_SCHEDULER``.
         shared_home: Whether Dask workers have the daemon's home at the daemon's path. Code and
-            large results are then files, and do not travel over the network of Dask.
+            large results are then read as files, and do not travel over the network of Dask.
     """
 
     address: str

@@ -1,9 +1,9 @@
-"""A stream of messages that survives its connection: numbered, acknowledged, sent again.
+"""A stream of messages that survives its connection: numbered, acknowledged, resent.
 
-A connection between hosts may break while both ends continue. The workers behind it can then
-continue only if no message is lost or duplicated, since they carry the bytes of other streams. So
-each end keeps a message until the other end has acknowledged it. After a reconnection both ends
-exchange the number of messages that they have received, and resend the missing ones.
+A connection between hosts may break while both ends continue. The workers behind the connection can
+continue only if no message is lost or duplicated, since the messages carry the bytes of other
+streams. So each end stores a message until the other end has acknowledged it. After a reconnection,
+both ends exchange the number of messages that they have received, and resend the missing ones.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ __all__ = ("Comm", "Stream")
 
 _BATCH_MESSAGES = 1_000
 _BATCH_BYTES = 1024 * 1024
-"""Size from which a batch is full, including its last message."""
+"""Size at which a batch is full, including its last message."""
 
 _ACKNOWLEDGE_MESSAGES = 64
 _ACKNOWLEDGE_BYTES = 256 * 1024
-"""An end that sends nothing itself acknowledges after this many messages or bytes."""
+"""Number of unacknowledged messages or bytes at which an end that sends nothing acknowledges."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Batch).decode
 
 
 class Comm(Protocol):
-    """A connection of Dask, see ``distributed.comm.Comm``. Its errors are ``OSError``."""
+    """A Dask connection, see ``distributed.comm.Comm``. Its errors are ``OSError``."""
 
     async def read(self) -> object:
         """Return the next message."""
@@ -49,7 +49,7 @@ class Stream:
     """One end of a stream.
 
     Args:
-        deliver: Called with each message, in order, each once. It must not raise.
+        deliver: Called with each message, in order and exactly once. It must not raise.
         on_contact: Called for each batch that arrives.
 
     Attributes:
@@ -77,14 +77,14 @@ class Stream:
         self._empty.set()
 
     def put(self, kind: int, worker_no: int, data: bytes = b"") -> None:
-        """Send a message, once there is a connection. Never blocks."""
+        """Queue a message, to be sent when there is a connection. Never blocks."""
         self._unsent.append((kind, worker_no, data))
         self._bytes += len(data)
         self._empty.clear()
         self._wake.set()
 
     def beat(self, number: int) -> None:
-        """Ask the other end for a sign of life: it sets ``echoed`` to ``number``."""
+        """Request a sign of life from the other end, which sets ``echoed`` to ``number``."""
         self._beat = number
         self._wake.set()
 
@@ -95,7 +95,7 @@ class Stream:
 
     async def flushed(self) -> None:
         """Wait until the other end has acknowledged everything."""
-        self.beat(1)  # its answer acknowledges at once
+        self.beat(1)  # the answer is an immediate acknowledgement
         await self._empty.wait()
 
     async def run(self, comm: Comm, received: int) -> None:
@@ -139,7 +139,7 @@ class Stream:
             scope.cancel()
 
     def _next_batch(self) -> bytes | None:
-        """Return what to send now, encoded; ``None`` if there is nothing."""
+        """Return the next batch to send, encoded; ``None`` if there is nothing to send."""
         if not (self._unsent or self._beat or self._echo or self._is_due):
             return None
         first, size = self._first + len(self._sent), 0
@@ -171,7 +171,7 @@ class Stream:
                     return
                 batch = _decode(data)
                 if batch.first > self.received:
-                    return  # a message is missing: a new connection starts where this end is
+                    return  # a message is missing: a new connection resumes from here
                 self._take(batch)
         except (OSError, msgspec.DecodeError):
             return

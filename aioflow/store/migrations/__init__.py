@@ -1,1 +1,1 @@
-"""Alembic revisions, which create the tables of a database, each for SQLite and PostgreSQL."""
+"""Alembic revisions that create and migrate the tables, for SQLite and for PostgreSQL."""

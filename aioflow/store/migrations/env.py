@@ -1,4 +1,4 @@
-"""Environment of Alembic, which migrates in the transaction that ``store.tables`` has opened."""
+"""Alembic's environment. It migrates in the transaction that ``store.tables`` has opened."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The claim of a PostgreSQL database, in one transaction.
 
-The counter of terms is locked first, so that claims, and joins of standbys, come one after the
-other. A batch locks only the row of its node, so none can wait in a circle.
+The counter of terms is locked first, so claims and joins of standbys run one after the other. A
+batch locks only the row of its own node, so there can be no deadlock.
 """
 
 from __future__ import annotations
@@ -42,11 +42,12 @@ def session_name(node_no: int, epoch: int) -> str:
 
 
 async def claim(connection: asyncpg.Connection, about: NodeFacts | None, where: str) -> Claim:
-    """Make a node active in the open transaction, and declare the one dead that was.
+    """Make a node active in the open transaction. Declare the previously active node dead.
 
     Raises:
-        Fenced: If the standby that claims was removed, or its home has another daemon.
-        HomeBusy: If another node is active, and is not the one to take over from, or is alive.
+        Fenced: If the claiming standby was removed, or its home has another daemon.
+        HomeBusy: If another node is active, and either is not the one to take over from or is
+            still alive.
         StoreUnavailable: If the dead node is within a transaction, which locks its row.
     """
     if about is not None and about.joined_epoch:
@@ -63,7 +64,7 @@ async def claim(connection: asyncpg.Connection, about: NodeFacts | None, where: 
 
 
 async def name_session(connection: asyncpg.Connection, node_no: int, epoch: int) -> None:
-    """Name the session of the open transaction, once that is committed."""
+    """Name the session of the open transaction. A rollback restores the earlier name."""
     name = session_name(node_no, epoch)
     await connection.execute("SELECT set_config('application_name', $1, false)", name)
 
@@ -71,7 +72,10 @@ async def name_session(connection: asyncpg.Connection, node_no: int, epoch: int)
 async def _declare_dead(
     connection: asyncpg.Connection, plan: ClaimPlan, *, term: int, where: str
 ) -> None:
-    """Declare the active node dead. A batch that it is just committing is waited for."""
+    """Declare the active node dead.
+
+    If that node is just committing a batch, wait for the commit.
+    """
     if plan.dead is None:
         return
     was = {f"was_{name}": value for name, value in plan.dead._asdict().items()}

@@ -1,6 +1,6 @@
-"""Several daemons on one PostgreSQL database; see ``store.membership``.
+"""Membership of several daemons in one PostgreSQL database; see ``store.membership``.
 
-The active node is watched on a connection of its own, see ``side_connection``.
+The active node is watched through a separate connection, see ``side_connection``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ WHERE n.state = {int(NodeState.ACTIVE)}
 GROUP BY n.node_no
 """
 
-# A standby that is alive has a session in which it writes its heartbeats.
+# A live standby has a session in which it writes its heartbeats.
 _STANDBYS = f"""
 SELECT 1 FROM node n JOIN pg_stat_activity a ON a.datname = current_database()
     AND a.application_name = 'aioflow/' || n.node_no || '/' || n.epoch

@@ -1,7 +1,7 @@
 """The messages between the nodes of a PostgreSQL database; see ``store.node_messages``.
 
-They go through a connection of their own, see ``side_connection``. A notification only wakes the
-receiver: a message is also found without one.
+They use a separate connection, see ``side_connection``. A notification only wakes the receiver,
+which finds a message even if its notification is lost.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ _MIGRATION_LOCK = int.from_bytes(b"aiof", "big")
 
 
 async def prepare_database(url: URL, *, migrate: bool) -> None:
-    """Check that aioflow created the database, with the current schema. Fill an empty one.
+    """Check that aioflow created the database and its schema is current. Fill an empty database.
 
     Args:
         url: The database.
@@ -66,7 +66,7 @@ async def prepare_database(url: URL, *, migrate: bool) -> None:
 
 
 async def check_schema(url: URL) -> None:
-    """Check that aioflow created the database, with the current schema. Nothing is written.
+    """Check that aioflow created the database and its schema is current. Write nothing.
 
     Raises:
         ForeignDatabase: If aioflow did not create the database.
@@ -120,7 +120,7 @@ _STRANGE = ("42", "0A", "XX")
 _NOT_OURS = ("28", "3D")
 
 
-# The driver raises its internal error, too, if the server has closed an idle connection.
+# The driver also raises its internal error if the server has closed an idle connection.
 _DRIVER_ERRORS = (
     asyncpg.PostgresError,
     asyncpg.InterfaceError,
@@ -154,7 +154,7 @@ def _meaning(where: str, exc: BaseException) -> Exception:
             return BatchRefused(f"the database refused the batch: {exc}")
         if state.startswith(_STRANGE):
             return StrangeDatabase(f"{where} is a different database: {exc}")
-    # The driver's error for a value that it cannot encode.
+    # The driver raises this error for a value that it cannot encode.
     if isinstance(exc, asyncpg.InterfaceError) and isinstance(exc, ValueError):
         return BatchRefused(f"the database refused the batch: {exc}")
     detail = str(exc) or type(exc).__name__

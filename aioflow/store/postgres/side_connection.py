@@ -1,4 +1,4 @@
-"""A connection to a PostgreSQL database beside the writing one, whose statements have a limit."""
+"""A second connection to a PostgreSQL database, not for batches, with a limit per statement."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ("SideConnection",)
 
 
 class SideConnection:
-    """Opened when needed, and discarded after any error.
+    """A connection that is opened when needed, and discarded after any error.
 
     Args:
         where: The database, for messages.
         limit_seconds: Time limit of each statement, and of opening the connection.
-        settings: Settings of its session.
+        settings: Settings of the session.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class SideConnection:
                     self.discard()
 
     async def open(self) -> asyncpg.Connection:
-        """Open another connection of this kind, which the caller closes."""
+        """Open another connection with the same settings. The caller closes it."""
         return await asyncpg.connect(
             self._dsn, timeout=self._limit_seconds, server_settings=self._settings
         )

@@ -4,9 +4,9 @@ A connection is discarded after any error. The server rolls back its open transa
 shows whether a commit was applied.
 
 The server checks the encoding of a text only when the text is written, so a damaged page may
-contain texts that are not UTF-8. If a result has one, the driver raises for the whole result. The
-statement is then repeated with a slower decoder, a Python call for each text, which returns such
-texts as bytes, so that the damage can be reported. The connection keeps this decoder.
+contain texts that are not UTF-8. If a result contains such a text, the driver raises for the whole
+result. The statement is then repeated with a slower decoder, a Python call for each text. This
+decoder returns such texts as bytes, so that the damage can be reported. The connection keeps it.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ async def fetch_rows(
 
 
 class PagedResult:
-    """A result that is fetched a page at a time.
+    """A result that is fetched page by page.
 
     Args:
         connection: A connection in a transaction in which a repeated statement has the same result.
@@ -149,7 +149,7 @@ def _text(raw: bytes) -> str | tuple[bytes]:
 _COMMAND_SECONDS = 30
 
 _READING_SECONDS = 300
-"""Time limit for an idle transaction of a reader, which locks nothing, and for its statements."""
+"""Time limit for the statements of a reader and for its idle transactions, which lock nothing."""
 
 _READERS = 4
 _QUERY_CONNECTIONS = 3
@@ -214,7 +214,10 @@ async def _open_readers(dsn: str, *, least: int, most: int) -> asyncpg.Pool:
 
 
 async def _keep_session(connection: Any) -> None:
-    """Reset nothing, which would take a round trip: a read changes nothing in its session."""
+    """Skip the reset of a session, which would take a round trip.
+
+    Reads change nothing in a session.
+    """
 
 
 async def _close_readers(readers: asyncpg.Pool) -> None:
@@ -385,7 +388,7 @@ class PostgresStore(Reading):
 
 
 class _NothingRefusedError(Exception):
-    """Rolls back the transaction of a trial."""
+    """Raised to roll back the transaction of a trial in which the database rejected nothing."""
 
 
 async def _fetch_within(

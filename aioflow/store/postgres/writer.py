@@ -23,7 +23,7 @@ __all__ = ("Limits", "Writer", "execute", "one_row", "row_count")
 async def execute(
     connection: asyncpg.Connection, statement: Executable, values: Mapping[str, Any]
 ) -> int:
-    """Execute a statement; return the number of rows that it has changed."""
+    """Execute a statement. Return the number of rows that it changed."""
     ready = compiled(statement, POSTGRES)
     return row_count(await connection.execute(ready.sql, *ready.placed(values)))
 
@@ -48,12 +48,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Time limits of the writing connection, in seconds.
 
     Attributes:
-        connect: Limit of opening it.
-        command: Limit of a statement.
-        idle: Limit of an idle transaction, because its row locks block the next daemon.
-        keepalive_idle: When the server asks a silent client whether it is there.
-        keepalive_count: After how many questions without an answer it closes the connection.
-        unacknowledged: After how long without an acknowledgement it does; 0 for its own limit.
+        connect: Limit for opening the connection.
+        command: Limit for a statement.
+        idle: Limit for an idle transaction, because its row locks block the next daemon.
+        keepalive_idle: After how long the server probes a silent client.
+        keepalive_count: After how many unanswered probes the server closes the connection.
+        unacknowledged: After how long without an acknowledgement the server closes the connection;
+            0 for the server's own limit.
     """
 
     connect: float = CONNECT_SECONDS
@@ -77,7 +78,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Writer:
-    """The writing connection, which is opened when needed, and opened again after it was lost."""
+    """The writing connection. It is opened when needed, and reopened after it was lost."""
 
     def __init__(
         self, dsn: str, where: str, durability: Durability, limits: Limits | None = None
@@ -109,18 +110,21 @@ class Writer:
             yield connection
 
     async def execute(self, statement: Executable, values: Mapping[str, Any]) -> int:
-        """Execute a statement in a transaction of its own; see ``execute``."""
+        """Execute a statement in a separate transaction; see ``execute``."""
         async with self._statement() as connection:
             return await execute(connection, statement, values)
 
     async def one_row(self, statement: Executable, values: Mapping[str, Any]) -> Values:
-        """Return the only row of a statement in a transaction of its own."""
+        """Return the only row of a statement, executed in a separate transaction."""
         async with self._statement() as connection:
             return await one_row(connection, statement, values)
 
     @asynccontextmanager
     async def _statement(self) -> AsyncIterator[asyncpg.Connection]:
-        """Yield the connection. A single statement is committed by itself, in one round trip."""
+        """Yield the connection.
+
+        A statement without a transaction commits by itself, in one round trip.
+        """
         async with self._turn:
             with translated_errors(self._where):
                 connection = await self._connected()
@@ -134,7 +138,7 @@ class Writer:
                         connection.terminate()
 
     def rename(self, name: str) -> None:
-        """Name the sessions that are opened from now on; see ``claims.session_name``."""
+        """Name all sessions that are opened from now on; see ``claims.session_name``."""
         self._settings["application_name"] = name
 
     async def close(self) -> None:

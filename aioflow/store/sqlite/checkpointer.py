@@ -1,9 +1,10 @@
 """Checkpoints of a SQLite file, which do not block the writer.
 
 A separate thread copies the log to the database file while the writer continues (a PASSIVE
-checkpoint). During that, only a little is appended to the log. The writer copies this itself after
-its next commit, so that the log is empty for a moment and starts over. The writer has to wait only
-if the log reaches ``WAL_BOUND_BYTES``, because a reader blocks checkpoints or the disk is slow.
+checkpoint). In the meantime the writer appends only a little to the log. After its next commit, the
+writer copies this rest itself, so that the log is empty for a moment and starts over. The writer
+has to wait only if the log reaches ``WAL_BOUND_BYTES``, because a reader blocks checkpoints or the
+disk is slow.
 
 If a checkpoint does not reach the end of the log, SQLite does not sync what it has copied. If a
 later sync fails, it is unknown which pages are on the disk, so nothing may be copied any more.
@@ -31,7 +32,7 @@ WAL_BOUND_BYTES = 64 * 1024 * 1024
 """Log size at which the writer waits for a checkpoint."""
 
 _PATIENCE_US = 10_000_000
-"""Pause between checkpoints that make the writer wait, since a reader may block them for long."""
+"""Minimum time between checkpoints that make the writer wait. A reader may block each of them."""
 
 _FORCED_WAIT_MS = 200
 
@@ -66,7 +67,7 @@ class Checkpointer:
         self.may_start_over = True
         self._clock = clock
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="aioflow-checkpoint")
-        # Start the thread now, with a first task: later, the system may not allow another thread.
+        # Start the thread now, with a first task. Later, the system might not allow another thread.
         self._thread.submit(self.wal_bytes)
         self._pass: Future[None] | None = None
         self._next_force_us = 0
@@ -101,7 +102,7 @@ class Checkpointer:
             return 0
 
     def run(self) -> None:
-        """Copy as much of the log as current readers allow. Block until that is done."""
+        """Copy as much of the log as current readers allow. Block until the copy is complete."""
         self.may_start_over = True
         self._thread.submit(self._copy_back).result()
 
@@ -113,7 +114,7 @@ class Checkpointer:
     def _check_for_new_log(self) -> None:
         """Check whether a new log has started, and update ``may_start_over``.
 
-        If so, the log after that can start only after another checkpoint.
+        If a new log has started, the following one can start only after another checkpoint.
         """
         head = log_head(self._path)
         if head != self._head:

@@ -1,7 +1,7 @@
 """The SQLite file: ownership, schema, connections, integrity, and translation of its errors.
 
-Here, damage means damage to the pages of the file. A value that its column does not allow affects
-only its row, and is reported when the row is read, see ``columns``.
+In this module, damage means damage to the pages of the file. A value that its column does not allow
+affects only its row. It is reported when the row is read, see ``columns``.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ __all__ = (
 CHECK_SECONDS = 1.0
 """Time limit for the check of the file during a start after an unclean shutdown.
 
-It suffices for some hundred megabytes in the system's cache. A larger file is checked while the
-daemon works.
+It is enough for some hundred megabytes in the system's cache. The rest of a larger file is checked
+while the daemon works.
 """
 
 _DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_IOERR}
@@ -76,7 +76,7 @@ _OF_VALUES = re.compile(
 """Matches the beginning of a line that reports a value in a row, not damage to a page."""
 
 _MORE = 100
-"""Factor by which to raise the limit of requested lines if lines about values take up the limit."""
+"""Factor by which the number of requested lines is raised if lines about values fill the limit."""
 
 _STEPS_BETWEEN_LOOKS = 20_000
 
@@ -137,9 +137,9 @@ def _lines_of_check(raw: sqlite3.Connection, check: str, limit: int) -> list[str
 
 
 def _first_line_of_check(raw: sqlite3.Connection, check: str) -> list[str]:
-    """Return the first line of a check that fails after that line.
+    """Return the first line of a check that fails later on.
 
-    A check that fails loses the lines that it has found by then.
+    When a check fails, SQLite discards the lines that it has found before.
     """
     try:
         return _lines_about_pages(
@@ -181,22 +181,22 @@ _MAGIC = b"SQLite format 3\0"
 _HEADER_BYTES = 100
 _APPLICATION_ID_AT = 68
 _WRITER_CACHE_KIB = 8 * 1024
-"""Page cache of the writer.
+"""Size of the writer's page cache.
 
 If 200,000 tasks change in random order, updates touch pages all over the file. With 4 MiB they take
 a sixth longer; 16 MiB is no faster than 8. For updates in order, the size does not matter.
 """
 _CACHE_KIB = 2 * 1024
-"""Page cache of each reader and of the checkpoint connection, which need each page only once."""
+"""Size of the page cache of each reader and the checkpointer, which need each page only once."""
 _WAL_LIMIT_BYTES = 4 * 1024 * 1024
 
 
 def prepare_file(path: Path, lock: FileLock, home: Path | None = None) -> None:
-    """Check that aioflow created the file, with the current schema. Fill an empty file.
+    """Check that aioflow created the file and its schema is current. Fill an empty file.
 
-    A file that aioflow did not create is only read, through the handle of the lock. Even opening it
-    with SQLite could change it, if it was left in the middle of a transaction or has the log of
-    another database.
+    A file that aioflow did not create is only read, through the handle of the lock. SQLite could
+    change such a file just by opening it, if the file was left in the middle of a transaction or
+    has the log of another database.
 
     Args:
         path: The file.
@@ -225,9 +225,9 @@ def prepare_file(path: Path, lock: FileLock, home: Path | None = None) -> None:
 
 
 def _rewrite_log(path: Path) -> None:
-    """Write and sync the whole log of an earlier process again, and have it copied again.
+    """Write and sync the whole log of an earlier process again, so that SQLite copies it again.
 
-    There is no record of which earlier syncs failed, or in which process.
+    There is no record of earlier failed syncs, nor of the processes in which they failed.
     """
     if not wal_file.log_head(path):
         return
@@ -239,12 +239,12 @@ def _rewrite_log(path: Path) -> None:
 
 
 def _complete(path: Path, lock: FileLock, raw: sqlite3.Connection) -> None:
-    # Query the id instead of reading it from the header: if a process was killed while it set the
-    # id, SQLite now rolls that page back, and then the file is empty.
+    # Query the id instead of reading it from the header. If a process was killed while it set the
+    # id, SQLite now rolls that page back, and the file is empty afterwards.
     if _application_id(raw) != APPLICATION_ID:
         if lock.head(1):
             raise ForeignDatabase(f"{path} became another file while it was opened")
-        # Set the id first, before the log exists: if the process is killed after that, the file is
+        # Set the id first, before the log exists. If the process is killed after that, the file is
         # either still empty or recognizable as ours.
         raw.execute("BEGIN IMMEDIATE")
         raw.execute(f"PRAGMA application_id = {APPLICATION_ID}")
@@ -288,16 +288,19 @@ def _is_current(path: Path, raw: sqlite3.Connection) -> bool:
 
 
 def _migrate(raw: sqlite3.Connection) -> None:
-    """Migrate in one transaction. If the process is killed during it, the old schema remains."""
+    """Migrate in one transaction.
+
+    If the process is killed during the migration, the old schema remains.
+    """
     engine = create_engine("sqlite://", creator=lambda: raw, poolclass=StaticPool)
-    # SQLAlchemy commits or rolls back. Alembic leaves a transaction that is already open alone.
+    # SQLAlchemy commits or rolls back. Alembic does not touch a transaction that is already open.
     with engine.begin() as connection:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
         upgrade_schema(connection)
 
 
 def check_reader(path: Path, raw: sqlite3.Connection) -> None:
-    """Check that aioflow created a file opened for reading, with the current schema.
+    """Check that aioflow created a file opened for reading, and that its schema is current.
 
     Raises:
         ForeignDatabase: If aioflow did not create the file.
@@ -313,7 +316,7 @@ def check_reader(path: Path, raw: sqlite3.Connection) -> None:
 
 
 def open_writer(path: Path, *, synchronous: str) -> sqlite3.Connection:
-    """Open the writing connection. It does not checkpoint by itself."""
+    """Open the writing connection, without automatic checkpoints."""
     return _connect(
         path,
         f"synchronous = {synchronous}",
@@ -337,8 +340,8 @@ def open_reader(path: Path) -> sqlite3.Connection:
 def _connect(
     path: Path, *pragmas: str, mode: str = "rw", cache_kib: int = _CACHE_KIB
 ) -> sqlite3.Connection:
-    # A connection is created in one thread and used in another, never in two at once.
-    # Mode rw, not rwc: a file that has been deleted must not be created again, empty.
+    # A connection is created in one thread and used in another, but never in two at the same time.
+    # The mode is rw, not rwc, so that a deleted file is not created again, empty.
     raw = sqlite3.connect(
         f"{path.absolute().as_uri()}?mode={mode}",
         uri=True,
@@ -396,6 +399,6 @@ def is_input_output_error(exc: BaseException | None) -> bool:
 
 
 def is_sync_failure(exc: BaseException | None) -> bool:
-    """Return whether a sync failed. If so, even the content of the file is uncertain."""
+    """Return whether a sync failed. If so, the content of the file is unknown."""
     code: int = getattr(exc, "sqlite_errorcode", 0)
     return code in {sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_DIR_FSYNC}

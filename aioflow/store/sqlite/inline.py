@@ -1,7 +1,7 @@
 """A SQLite store without threads and syncs, for tests of DAGs.
 
 The file, the schema and the statements are those of ``SqliteStore``. Everything runs in the
-caller's thread, not in the threads of connections.
+caller's thread instead of separate threads for the connections.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class InlineWriter(Writer):
 
 
 class InlineReader:
-    """The part of an aiosqlite connection that the store uses, run in the caller's thread."""
+    """The subset of an aiosqlite connection that the store uses, run in the caller's thread."""
 
     def __init__(self, raw: sqlite3.Connection) -> None:
         self._conn = raw
@@ -133,7 +133,7 @@ class InlineStore(SqliteStore):
     """See ``Store``.
 
     Attributes:
-        before_commit: Called before each commit. If it raises, that simulates a crash there.
+        before_commit: Called before each commit. A crash at this point is simulated by raising.
         after_commit: Called when a batch is durable, before its commit returns.
     """
 

@@ -1,4 +1,4 @@
-"""A lock on a SQLite file, whatever its name, so that only one daemon uses it.
+"""A lock on a SQLite file that allows only one daemon to use it, whatever path it is opened by.
 
 The lock is ``flock(2)`` on the inode. So it works through symbolic and hard links, and is released
 when the process ends in any way. It is independent of SQLite's own POSIX locks, with one trap:
@@ -93,7 +93,7 @@ class FileLock:
             raise StrangeDatabase(f"the database file {self.path} is gone: {exc.strerror}") from exc
         if _inode(status) != self._inode:
             raise StrangeDatabase(f"the database file {self.path} was replaced by another one")
-        if status.st_size < least:  # SQLite never shrinks a file of ours
+        if status.st_size < least:  # SQLite never shrinks the files of aioflow
             self.detach()
             raise StrangeDatabase(f"the database file {self.path} was cut")
         self._size = max(self._size, status.st_size)
@@ -101,9 +101,9 @@ class FileLock:
     def detach(self) -> None:
         """Detach SQLite from the database file.
 
-        Otherwise SQLite would copy its log into the file when it closes it.
+        Otherwise SQLite would copy its log into the file when it closes the file.
 
-        SQLite's descriptors are redirected to ``/dev/null``, opened for reading, so that its writes
+        SQLite's descriptors are redirected to ``/dev/null``, opened read-only, so that its writes
         fail.
         """
         log = Path(f"{self.path.resolve()}-wal")
@@ -123,7 +123,7 @@ def _inode(status: os.stat_result) -> _Inode:
 
 
 def _owner(status: os.stat_result) -> str:
-    """Return the process that holds the lock, as far as the kernel reports it."""
+    """Return the process that holds the lock, if the kernel reports it."""
     device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
     place = f"{device}:{status.st_ino}"
     try:
@@ -132,7 +132,8 @@ def _owner(status: os.stat_result) -> str:
         return "process unknown"
     for line in lines:
         fields = line.split()
-        # 1: FLOCK  ADVISORY  WRITE 4711 fe:00:1234 0 EOF; a waiting process has "->" before FLOCK.
+        # Line format: "1: FLOCK  ADVISORY  WRITE 4711 fe:00:1234 0 EOF". A waiting process has "->"
+        # before FLOCK.
         if fields[1] == "FLOCK" and fields[5] == place:
             return f"process {fields[4]}"
     return "process unknown"

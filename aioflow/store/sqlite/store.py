@@ -5,9 +5,9 @@ does all its work in such a thread on the raw connection. Awaiting each statemen
 times as much. If the caller is cancelled, the function still runs to its end, so that no
 transaction stays open.
 
-If a result has a text that is not UTF-8, the driver raises for the whole result. The statement is
-then repeated with a slower decoder, a Python call for each text, which returns such texts as bytes,
-so that the damage can be reported.
+If a result contains a text that is not UTF-8, the driver raises for the whole result. The statement
+is then repeated with a slower decoder, a Python call for each text. This decoder returns such texts
+as bytes, so that the damage can be reported.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def fetch_rows(raw: sqlite3.Connection, question: _Question) -> list[Values]:
 
 
 class PagedResult:
-    """A result that is fetched a page at a time, within one transaction.
+    """A result that is fetched page by page, within one transaction.
 
     Args:
         raw: A connection used only for this result.
@@ -149,14 +149,14 @@ def _is_no_text(exc: sqlite3.OperationalError) -> bool:
 
 
 _NODE_NO = 1
-"""A file has one node."""
+"""The number of the only node that a file has."""
 
 _READERS = 2
 _QUERY_CONNECTIONS = 2
 """Number of further connections for reads with a time limit."""
 
 _STEPS_BETWEEN_LOOKS = 20_000
-"""Steps of SQLite's virtual machine between two checks of the time: some hundred µs."""
+"""Steps of SQLite's virtual machine between two checks of a time limit, some hundred µs apart."""
 
 _clock = SystemClock()
 
@@ -201,9 +201,9 @@ class SqliteStore(Reading):
     """See ``Store``.
 
     Args:
-        open_another: Opens the connection for a streamed result. By default, that is a connection
-            like ``readers``.
-        asked: Connections for reads with a time limit; ``readers`` are used if it is empty.
+        open_another: Opens the connection for a streamed result. The default is a connection like
+            ``readers``.
+        asked: Connections for reads with a time limit. If it is empty, ``readers`` are used.
     """
 
     def __init__(
@@ -249,7 +249,7 @@ class SqliteStore(Reading):
             nodes = known_nodes(raw.execute(compiled(READ_NODES, SQLITE).sql).fetchall())
             plan = plan_claim(nodes, about, term=end - 1, where=str(self._path), is_alone=True)
             values = claim_parameters(about, node_no=plan.node_no, epoch=end - 1)
-            for node in nodes:  # others come from a copied database
+            for node in nodes:  # other rows come from a copied database
                 if node.node_no != plan.node_no:
                     left = {"node_no": node.node_no, "of_epoch": node.epoch}
                     leave = compiled(LEAVE, SQLITE)
@@ -368,7 +368,8 @@ class SqliteStore(Reading):
     async def _streaming(self, questions: Sequence[Question]) -> AsyncIterator[list[Fetch]]:
         if self._writer is not None:
             self._writer.verify()
-        # Use a separate connection: its transaction stays open, and its cache is freed with it.
+        # Use a separate connection, because its transaction stays open and its cache is freed with
+        # it.
         async with self._open_another(self._path) as connection:
             with self._translated_errors():
                 answers = await run_in_its_thread(connection, partial(_opened_answers, questions))
@@ -392,7 +393,7 @@ class SqliteStore(Reading):
 
     @contextmanager
     def _translated_errors(self) -> Iterator[None]:
-        """Translate errors of SQLite. Raise ``SyncFailed`` instead once a sync has failed."""
+        """Translate errors of SQLite. Once a sync has failed, raise ``SyncFailed`` instead."""
         try:
             with translated_errors(self._path):
                 yield
@@ -452,7 +453,7 @@ def _run(raw: sqlite3.Connection, changes: Changes) -> None:
 
 
 def _first_refused(changes: Changes, raw: sqlite3.Connection) -> dict[str, int]:
-    """Return the ids of the first row that is refused, by a trial that is rolled back."""
+    """Return the ids of the first row that a trial rejects. The trial is rolled back."""
     raw.execute("BEGIN IMMEDIATE")
     try:
         for kind, rows in changes:
@@ -488,7 +489,7 @@ def _fetch_all(questions: Sequence[Question], raw: sqlite3.Connection) -> list[S
 def _fetch_within(
     questions: Sequence[Question], seconds: float, raw: sqlite3.Connection
 ) -> list[Sequence[Values]]:
-    """Return the results, or raise after a time limit, which excludes waiting for the thread."""
+    """Return the results, or raise after a time limit. Waiting for the thread does not count."""
     until = _clock.monotonic_us() + round(seconds * 1e6)
     raw.set_progress_handler(lambda: _clock.monotonic_us() > until, _STEPS_BETWEEN_LOOKS)
     try:

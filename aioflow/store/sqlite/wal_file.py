@@ -6,9 +6,9 @@ used while a connection of this process has the file open, because closing a han
 would drop SQLite's locks on it.
 
 SQLite replays any log next to a file. To detect a wrong log, the file has a log number in its
-header, the ``user_version``, which the first transaction of each log increments. So the number in
-the file is either the one right before this log, or one that this log contains. The initial number
-is random, so that the log of another database does not fit by accident.
+header, the ``user_version``. The first transaction of each log increments it. So the number in the
+file is either one that this log contains, or the number right before. The initial number is random,
+so that the log of another database does not fit by accident.
 
 A database stores the identity of the home that created it in a row of ``meta``, and the home stores
 the same identity in a file. A note in the home and the log itself show how the previous use of a
@@ -54,7 +54,7 @@ _MAGIC = 0x377F0682  # the lowest bit is set if the checksums use big-endian wor
 _CHUNK_BYTES = 1024 * 1024
 
 _COPIED_AT = 96
-"""Offset in the index of the number of frames that were copied into the database."""
+"""Offset in the index of the number of frames that have been copied into the database."""
 
 
 def log_path(path: Path) -> Path:
@@ -74,8 +74,8 @@ def log_head(path: Path) -> bytes:
 def write_again(path: Path) -> None:
     """Write every byte of the log again, and sync it.
 
-    After a failed sync of the log, the system may return bytes that are not on the disk and that no
-    later sync writes. If these bytes are written again, the next sync writes them.
+    After a failed sync of the log, the system may return bytes on reading that are not on the disk
+    and that no later sync writes. If these bytes are written again, the next sync writes them.
 
     Raises:
         OSError: If writing or syncing fails again.
@@ -94,9 +94,9 @@ def copy_again(path: Path, *, keep_open: bool = False) -> None:
     """Make the next checkpoint copy every page of the log, including those copied before.
 
     The index stores how many frames have been copied; this function sets that number to 0. A
-    checkpoint that does not reach the end of the log advances the number without a sync. The number
-    outlives this process if another program has the database open. Lowering it is always safe, even
-    if other processes read or copy at the same time.
+    checkpoint that does not reach the end of the log advances the number without a sync. If another
+    program has the database open, the number outlives this process. Lowering the number is always
+    safe, even if other processes read or copy at the same time.
 
     Args:
         keep_open: Never close the handle, because SQLite has locks on the file in this process.
@@ -118,7 +118,7 @@ class Frame(NamedTuple):
 
     Attributes:
         number: Number of the page; the first is 1.
-        is_commit: Whether it is the last frame of its transaction.
+        is_commit: Whether this is the last frame of its transaction.
         head: The first hundred bytes of the page.
     """
 
@@ -131,7 +131,7 @@ def frames(path: Path, *, verified: bool) -> Iterator[Frame]:
     """Yield the frames that belong to the log, in order, without remains of an earlier log.
 
     Args:
-        verified: Stop at a wrong checksum, as SQLite does. A long log then takes a minute.
+        verified: Stop at a wrong checksum, as SQLite does. The check of a long log takes a minute.
     """
     with log_path(path).open("rb") as log:
         head = log.read(_HEAD.size)
@@ -175,7 +175,7 @@ _FIND_IDENTITY = "SELECT value FROM meta WHERE name = 'identity'"
 class _Mark(NamedTuple):
     """Log number and schema cookie of a database header.
 
-    A copy of the database has another schema cookie.
+    A copy of the database gets another schema cookie.
     """
 
     log_number: int
@@ -204,7 +204,7 @@ def next_log(raw: sqlite3.Connection) -> None:
 
 
 def check_log(path: Path, head: bytes) -> None:
-    """Check that the log next to a file belongs to the file. Neither of them is changed.
+    """Check that the log next to a file belongs to the file, without changing either.
 
     Args:
         head: The first bytes of the file; empty if the file is empty or missing.
@@ -243,7 +243,7 @@ def _fits(path: Path, head: bytes, *, verified: bool) -> bool:
 
 
 def _marks(path: Path, *, verified: bool) -> tuple[Sequence[_Mark], bool, bool]:
-    """Return the marks in the log, and whether it has a whole transaction, and any frame."""
+    """Return the marks in the log, and whether it has a complete transaction and any frame."""
     marks: list[_Mark] = []
     is_whole = has_frames = False
     uncommitted: list[_Mark] = []
@@ -291,7 +291,7 @@ def check_home(path: Path, home: Path) -> None:
 
 
 def match_identity(path: Path, home: Path, raw: sqlite3.Connection) -> None:
-    """Give the home and the database the same identity, if one of them or both have none yet.
+    """Give the home and the database the same identity, if either or both have none yet.
 
     Raises:
         StrangeDatabase: If they have different identities.
@@ -323,11 +323,12 @@ _OPEN_NOTE = "open"
 
 
 class LastShutdown:
-    """How the last use of the database ended, and the note with which the next start learns that.
+    """How the last use of the database ended, and the note that records this for the next start.
 
     Attributes:
-        was_clean: Whether the database was closed, and its whole log was copied back.
-        sync_failed: Message of the sync failure that ended the previous process; empty if none did.
+        was_clean: Whether the database was closed, and its whole log was copied to the file.
+        sync_failed: Message of the sync failure that ended the previous process; empty if there was
+            none.
     """
 
     def __init__(self, path: Path, home: Path | None) -> None:
@@ -343,7 +344,7 @@ class LastShutdown:
     def begin(self) -> None:
         """Leave a note that the database is open.
 
-        The note remains if the process is killed, so the next start detects that.
+        If the process is killed, the note remains, and the next start detects that.
 
         Raises:
             StoreUnavailable: If the home cannot be written.
@@ -356,14 +357,14 @@ class LastShutdown:
     def fail(self, message: str) -> None:
         """Write into the note why the process is about to exit.
 
-        If the note cannot be written, the next start detects the unclean shutdown by the log.
+        If the note cannot be written, the next start detects the unclean shutdown from the log.
         """
         if self._note is not None:
             with contextlib.suppress(OSError):
                 write_file(self._note, message.encode())
 
     def close(self) -> None:
-        """Delete the note, because the database was closed. Keep it if the log is not empty."""
+        """Delete the note after the database was closed, unless the log is not empty."""
         if self._note is not None and not self._has_log():
             with contextlib.suppress(OSError):  # then the next start checks the file needlessly
                 self._note.unlink(missing_ok=True)

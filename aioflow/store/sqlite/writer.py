@@ -1,6 +1,7 @@
 """The connection that writes a SQLite file, with the file's lock, check and checkpoints.
 
-aiosqlite owns the thread of a connection. Whole functions run in the thread, not single statements.
+aiosqlite owns the thread of a connection. Each call runs a whole function in the thread, not a
+single statement.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ async def open_to_write(
 
 
 def _start_check(path: Path) -> Future[bool]:
-    """Start the check of the file, which runs while the rest of the node starts."""
+    """Start the check of the file. It runs while the rest of the node starts."""
     pool = ThreadPoolExecutor(1, thread_name_prefix="aioflow-check")
     try:
         return pool.submit(_check_file, path)
@@ -116,7 +117,7 @@ class Writer:
 
     Attributes:
         last_shutdown: How the previous process ended.
-        checking: The check after an unclean shutdown. Its result tells whether it was completed.
+        checking: The check after an unclean shutdown. Its result is whether it was completed.
     """
 
     def __init__(
@@ -146,7 +147,7 @@ class Writer:
         return self._checkpointer
 
     async def open(self) -> None:
-        """Open the file, which must have been prepared with ``prepare_file``."""
+        """Open the file. It must have been prepared with ``prepare_file``."""
         with translated_errors(self._path):
             raw = await in_thread(open_checkpointer, self._path)
         self._checkpointer = Checkpointer(self._path, raw, self._clock, self._sync_failed)
@@ -218,7 +219,7 @@ class Writer:
     def note_end(self) -> None:
         """Delete the note that the file is open.
 
-        After a failed sync the note remains, because it tells the next start to recover the log.
+        After a failed sync the note remains, because the next start must recover the log.
         """
         if not self._sync_failure:
             self.last_shutdown.close()
@@ -235,8 +236,8 @@ class Writer:
     def _sync_failed(self, exc: sqlite3.Error) -> None:
         """Detach SQLite from the file at once. Called in any thread.
 
-        When it closes the file, SQLite would copy and sync the rest of the log, and remove the log.
-        Pages copied earlier would then exist only in the memory of the system.
+        Otherwise SQLite would copy and sync the rest of the log when it closes the file, and delete
+        the log. Pages copied earlier would then exist only in the memory of the system.
         """
         if not self._sync_failure:
             self._sync_failure = (
@@ -252,7 +253,8 @@ async def open_threaded(
     connector: Callable[[], sqlite3.Connection], path: Path
 ) -> aiosqlite.Connection:
     """Open a connection that has its own thread."""
-    # Open the connection before aiosqlite gets it: aiosqlite leaks a thread if it cannot connect.
+    # Connect before aiosqlite gets the connection, because aiosqlite leaks a thread if it cannot
+    # connect.
     with translated_errors(path):
         raw = await in_thread(connector)
         return await aiosqlite.Connection(lambda: raw, _ROWS_AT_ONCE)
@@ -270,8 +272,8 @@ async def run_in_its_thread(
 @contextmanager
 def transaction(raw: sqlite3.Connection) -> Iterator[None]:
     """Write in a transaction, all or nothing."""
-    # Immediate: otherwise a transaction that reads before it writes fails if another connection has
-    # written in between, and waiting does not help.
+    # The transaction must be immediate. Otherwise, if it reads first and another connection writes
+    # before its own first write, it fails, and waiting does not help.
     raw.execute("BEGIN IMMEDIATE")
     try:
         yield

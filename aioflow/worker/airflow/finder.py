@@ -1,4 +1,4 @@
-"""The import finder that provides ``import airflow...`` in a child, unless Airflow is installed."""
+"""The import finder that provides ``import airflow...`` in a child process without Airflow."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ CONTENTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "airflow.utils.context": ("sdk", ("Context",)),
     "airflow.utils.timezone": _TIMEZONE,
 }
-"""For each Airflow module: the module in this package that defines its names, and the names."""
+"""For each Airflow module, the module of this package that defines its names, and the names."""
 
 
 def install() -> None:
@@ -98,7 +98,7 @@ class _Finder:
     def _others(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Return the spec that another finder finds, such as that of a provider; else ``None``."""
+        """Return the spec that another finder finds, such as a provider's, or ``None``."""
         for finder in sys.meta_path:
             if finder is not self:
                 spec = finder.find_spec(fullname, path, target)
@@ -110,17 +110,21 @@ class _Finder:
 def _refuse(fullname: str) -> importlib.machinery.ModuleSpec | None:
     """Raise an error that says what to write instead of a module or name that is missing here.
 
-    Missing names arrive here, too: ``from airflow.sdk import dag`` falls back to importing a module
-    ``airflow.sdk.dag``.
+    Python looks for missing names here, too: for a missing ``dag``, ``from airflow.sdk import dag``
+    tries to import a module ``airflow.sdk.dag``.
+
+    Returns:
+        ``None`` if no import statement is running, because code only checks whether the module
+        exists.
 
     Raises:
-        AirflowImport: If an import statement is running. If code only checks whether the module
-            exists, ``None`` is returned.
+        AirflowImport: If an import statement is running.
     """
     wanted = _imported(fullname)
     if wanted is not None:
         module = wanted.rpartition(".")[0]
-        # Name only the parent: importlib ignores an error that names the module it looks for.
+        # Name only the parent, because importlib ignores an error that names the module it looks
+        # for.
         raise AirflowImport(_instead_of(wanted, module), fullname.rpartition(".")[0])
     return None
 
@@ -170,9 +174,10 @@ def _root_spec() -> importlib.machinery.ModuleSpec | None:
 
 
 def _spec(name: str) -> importlib.machinery.ModuleSpec:
-    # Duck-typed: ``importlib.abc.Loader`` takes as long to import as a DAG file.
+    # Not a subclass, because ``importlib.abc.Loader`` takes as long to import as a DAG file.
     loader: Any = _Loader()
-    # Make each module a package: Python then asks this finder for a missing name, as its submodule.
+    # Make each module a package, so that Python asks this finder for a missing name, as a
+    # submodule.
     spec = importlib.machinery.ModuleSpec(name, loader, is_package=True)
     spec.origin = "aioflow"
     return spec

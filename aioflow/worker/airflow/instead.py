@@ -91,7 +91,7 @@ NAMES = {
     "literal": "`{% raw %} ... {% endraw %}` around it",
     "macros": "a task that computes it of `logical_date` or `logical_day`",
 }
-"""What to write instead of a name of Airflow, whichever of its modules contains the name."""
+"""The replacement for each name of Airflow, whichever of Airflow's modules contains the name."""
 
 MODULES = {
     "airflow.datasets": ("Dataset",),
@@ -148,11 +148,11 @@ MODULES = {
     "airflow.utils.task_group": ("TaskGroup",),
     "airflow.utils.trigger_rule": ("TriggerRule",),
 }
-"""The names that are usually imported from each module that does not exist here."""
+"""For each module that does not exist here, the names that are usually imported from it."""
 
 
 def instead_of(wanted: str, there: Iterable[str] = ()) -> str:
-    """Return the sentence that says what to write instead of a name or module of Airflow.
+    """Return a sentence that says what to write instead of a name or module of Airflow.
 
     Args:
         wanted: A name with its module, such as ``airflow.sdk.dag``; or a missing module.

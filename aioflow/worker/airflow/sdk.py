@@ -34,7 +34,7 @@ _REQUIRED: Any = object()
 
 
 class AirflowConfigException(Exception):
-    """The setting does not exist, and no fallback was given."""
+    """Raised if a setting does not exist and no fallback was given."""
 
 
 class _Conf:
@@ -51,7 +51,7 @@ class _Conf:
         return fallback
 
     def getboolean(self, section: str, key: str, fallback: Any = _REQUIRED, **options: Any) -> Any:
-        """Return whether operators defer by default; for any other setting, the fallback."""
+        """Return whether operators defer by default. For any other setting, return the fallback."""
         if (section, key) == ("operators", "default_deferrable"):
             return default_deferrable()
         return self.get(section, key, fallback)
@@ -75,7 +75,7 @@ class ArgNotSet:
 
 
 NOTSET = ArgNotSet()
-"""Represents an argument that was not given, where ``None`` has a meaning."""
+"""Represents an argument that was not given, if ``None`` is a valid value."""
 
 
 def is_arg_set(value: object) -> bool:

@@ -36,7 +36,7 @@ def is_naive(value: dt.datetime) -> bool:
 
 
 def convert_to_utc(value: dt.datetime | None) -> dt.datetime | None:
-    """Convert a ``datetime`` to UTC; a naive one is assumed to be in UTC."""
+    """Convert a ``datetime`` to UTC. A naive one is assumed to be in UTC."""
     if value is None:
         return None
     aware = value if is_localized(value) else make_aware(value)
@@ -47,7 +47,7 @@ def make_aware(value: dt.datetime, timezone: Any = None) -> dt.datetime:
     """Attach a time zone to a naive ``datetime``.
 
     Raises:
-        ValueError: If it already has one.
+        ValueError: If the ``datetime`` already has a time zone.
     """
     if is_localized(value):
         raise ValueError(f"make_aware expects a naive datetime, got {value}")
@@ -66,7 +66,7 @@ def make_naive(value: dt.datetime, timezone: Any = None) -> dt.datetime:
 
 
 def parse(string: str, timezone: Any = None) -> dt.datetime:
-    """Parse a timestamp in ISO 8601.
+    """Parse an ISO 8601 timestamp.
 
     Raises:
         ValueError: If the text has another format.

@@ -31,12 +31,12 @@ __all__ = (
 class BaseTrigger(Trigger[Any]):
     """A trigger with its own ``__init__`` and ``serialize()``.
 
-    As in Airflow, a subclass may set any attribute on itself. So ``since`` and ``last`` of
-    aioflow's triggers are disabled.
+    As in Airflow, a subclass may set any attribute on itself. Therefore the attributes ``since``
+    and ``last`` of aioflow's triggers are disabled.
 
     Attributes:
-        task_instance: ``None``: the daemon's rows are not accessible.
-        timeout_after: ``None``: the daemon enforces the timeout.
+        task_instance: ``None``, because the daemon's rows are not accessible.
+        timeout_after: ``None``, because the daemon enforces the timeout.
         trigger_id: The number of the trigger; ``None`` until it runs in the triggerer.
     """
 
@@ -71,10 +71,10 @@ class BaseTrigger(Trigger[Any]):
 
 
 class BaseEventTrigger(BaseTrigger):
-    """A trigger for events. Each instance runs by itself: no stream is shared.
+    """A trigger for events. Each instance runs by itself, without a shared stream.
 
     Attributes:
-        asset_state_store: ``None``: aioflow has no such store.
+        asset_state_store: ``None``, because aioflow has no such store.
     """
 
     asset_state_store: Any = None
@@ -116,15 +116,15 @@ class _TaskEndEvent(deferral.EndEvent):
 
 
 class TaskSuccessEvent(_TaskEndEvent, deferral.TaskSuccessEvent):
-    """The task has succeeded."""
+    """Marks the task as successful."""
 
 
 class TaskFailedEvent(_TaskEndEvent, deferral.TaskFailedEvent):
-    """The try has failed, and is retried according to its policy."""
+    """Fails the try, which is retried according to its policy."""
 
 
 class TaskSkippedEvent(_TaskEndEvent, deferral.TaskSkippedEvent):
-    """The task is skipped, and so are the tasks that depend on it."""
+    """Skips the task, and so the tasks that depend on it."""
 
 
 class StartTriggerArgs(deferral.StartTriggerArgs):
@@ -152,7 +152,7 @@ class DateTimeTrigger(BaseTrigger):
 
     Raises:
         TypeError: If ``moment`` is not a ``datetime``.
-        ValueError: If it has no time zone.
+        ValueError: If ``moment`` has no time zone.
     """
 
     def __init__(self, moment: datetime, *, end_from_trigger: bool = False) -> None:

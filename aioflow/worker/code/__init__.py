@@ -1,3 +1,3 @@
-"""The code of DAG versions in a child: loaded in worker processes, examined in the parser."""
+"""Code of DAG versions in a child process: loaded in workers, examined in the parser."""
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Detects the data files that a DAG file uses, from its source and during its import.
+"""Detection of the data files that a DAG file uses, from its source and during its import.
 
-It evaluates three signs: expressions built on ``__file__``, plain strings that name a file or
-folder in the DAG folder, and paths opened or listed during the import. At run time a version's
-folder holds only its own files, so the files found here become part of the version; see
+There are three kinds of evidence: expressions built on ``__file__``, plain strings that name a file
+or folder in the DAG folder, and paths that the import opens or lists. At run time the folder of a
+version contains only the version's files. So the files found here become part of the version; see
 ``catalog.data_files``.
 """
 
@@ -24,7 +24,7 @@ from aioflow.protocol.reports import DataFiles
 __all__ = ("FILE_LIMIT_BYTES", "BadFiles", "Opened", "UsedFiles", "is_inside", "patterns_of")
 
 FILE_LIMIT_BYTES = 1024 * 1024
-"""Maximum bytes of a data file in a version. A larger file does not become part of it."""
+"""Maximum bytes of a data file in a version. A larger file does not become part of the version."""
 
 _NAMED_AT_MOST = 1_000
 _NAME_LENGTH = 255
@@ -37,8 +37,11 @@ _TEXT_ENDS = (
     "toml tsv txt xml yaml yml"
 )
 _SUFFIXES = frozenset(f".{end}" for end in _TEXT_ENDS.split())
-"""Endings of text files. A string that has one counts as a file name even if no such file exists:
-it may be created later."""
+"""Endings of text files.
+
+A string with such an ending counts as a file name even if the file does not exist, because it may
+be created later.
+"""
 
 _SAME = frozenset({"abspath", "absolute", "fspath", "normpath", "realpath", "resolve", "str"})
 """Functions and methods that return the path passed to them."""
@@ -51,7 +54,7 @@ _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
 class BadFiles(ValueError):
-    """A declaration of a version's files is invalid; the message says why."""
+    """Raised if a declaration of a version's files is invalid. The message says why."""
 
 
 def is_inside(path: str) -> bool:
@@ -168,7 +171,7 @@ class UsedFiles:
 
 
 class Opened:
-    """Records paths opened and listed in a folder by this process, from ``begin`` to ``end``.
+    """Records the paths in a folder that this process opens or lists between ``begin`` and ``end``.
 
     Attributes:
         read: Files opened for reading, each with its stamp at that time: modification time in ns,
@@ -187,7 +190,10 @@ class Opened:
         self._above = tuple(dict.fromkeys((f"{folder}/", f"{real}/")))
 
     def begin(self) -> None:
-        """Start recording. Only for a short-lived process, as an audit hook cannot be removed."""
+        """Start recording.
+
+        Use only in a short-lived process, because an audit hook cannot be removed.
+        """
         self._is_on = True
         if not self._has_hook:
             self._has_hook = True
@@ -238,7 +244,7 @@ def _stamp(path: str) -> tuple[int, ...]:
 
 
 class _Paths:
-    """The path expressions of a module, each with its path, and its other constants with ``None``.
+    """The path expressions of a module with their paths, and its other constants with ``None``.
 
     Args:
         file: Path of the module. It is relative to the DAG folder, as are the yielded paths.
@@ -331,7 +337,7 @@ class _Paths:
 
 
 def _texts(nodes: list[ast.expr]) -> tuple[str, ...] | None:
-    """Return the values of string constants, or ``None`` if any expression is not one."""
+    """Return the values of string constants, or ``None`` if any expression is something else."""
     values = tuple(node.value for node in nodes if isinstance(node, ast.Constant))
     texts = tuple(value for value in values if isinstance(value, str))
     return texts if len(texts) == len(nodes) else None

@@ -1,4 +1,4 @@
-"""Fetches the code of a version from the daemon, for a machine that does not have its home."""
+"""Download of a version's code from the daemon, for a machine without the daemon's home."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ __all__ = (
 )
 
 CODE_QUERY = "code"
-"""The kind of the query whose body is a version, and whose reply has the files of that version."""
+"""The kind of the query for the code of a version. Its body is the version, its reply the files."""
 
 
 def read_version(folder: Path) -> bytes:
     """Return the files below a version's folder as a msgpack map. Blocks.
 
     Raises:
-        OSError: If they cannot be read. It is a ``FileNotFoundError`` if there is no such folder.
+        OSError: If the files cannot be read. It is a ``FileNotFoundError`` if the folder is
+            missing.
     """
     files = {}
     for parent, _, names in os.walk(folder, onerror=_raise):
@@ -39,13 +40,13 @@ def _raise(error: OSError) -> None:
 
 
 def write_version(folder: Path, packed: bytes) -> None:
-    """Create the folder of a version with its files, all at once. Blocks.
+    """Create the folder of a version with its files, atomically. Blocks.
 
-    Several processes of a machine may do so at the same time.
+    Several processes of a machine may call this for the same folder at the same time.
 
     Raises:
-        OSError: If it cannot be written.
-        ValueError: If the files are not what ``read_version`` returns.
+        OSError: If the folder cannot be written.
+        ValueError: If ``packed`` is not what ``read_version`` returns.
     """
     files = msgspec.msgpack.decode(packed, type=dict[str, bytes])
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
 """Local files that a module may import, and digests of the code that trigger classes depend on.
 
-An import inside a function runs only when a task runs. Its file must be part of the version, too,
-so imports are read from the source. Imports by a computed name (``importlib.import_module``) are
-found only if they have already happened.
+Imports are read from the source, because an import inside a function runs only when a task runs,
+and its file must be part of the version, too. Imports by a computed name
+(``importlib.import_module``) are found only if they have already happened.
 
 The parser detects changed triggers by their digests. A digest covers the class, all names of its
 module that it uses directly or indirectly, the whole local modules imported by those names, and the
@@ -25,16 +25,16 @@ from aioflow.worker.code.data_files import UsedFiles
 __all__ = ("UNREADABLE", "Reach", "named_files", "reachable", "trigger_digests")
 
 UNREADABLE = (OSError, SyntaxError, ValueError, RecursionError, MemoryError)
-"""Errors that prevent reading a file as Python; importing the file will report them."""
+"""Errors that prevent reading a file as Python. The import of the file will report them."""
 
 
 class Reach:
-    """Local files, and all files reachable through their imports; each file is read once.
+    """Local files, and all files reachable through their imports. Each file is read once.
 
     Attributes:
         files: Paths of the files, relative to the folder.
-        wanted: Paths, without suffix, at which an import found nothing: a file created there would
-            be imported.
+        wanted: Paths, without suffix, at which an import found no file. A file created there later
+            would be imported.
 
     Args:
         folder: Where imports are resolved, like the first entry of ``sys.path``.
@@ -81,7 +81,7 @@ def _package(file: str) -> tuple[str, ...]:
 
 
 def named_files(folder: Path, tree: ast.AST, package: tuple[str, ...]) -> set[str]:
-    """Return the local files to which the imports in a part of a module lead directly.
+    """Return the local files that the imports in a part of a module lead to directly.
 
     Args:
         package: The folders that contain the module.
@@ -114,20 +114,20 @@ def _imports(tree: ast.AST, package: tuple[str, ...]) -> Iterator[tuple[str, ...
 
 def _import_base(node: ast.ImportFrom, package: tuple[str, ...]) -> tuple[str, ...]:
     named = tuple(node.module.split(".")) if node.module else ()
-    # One dot is the package itself, each further one a level up.
+    # One dot is the package itself. Each further dot is one level up.
     return (*package[: len(package) - node.level + 1], *named) if node.level else named
 
 
 def _find_files(folder: Path, name: tuple[str, ...]) -> tuple[set[str], set[str]]:
     """Return the files executed to import a module, and the paths at which a file is missing.
 
-    The files are those of the module itself and of the packages that contain it.
+    The files are the module itself and the packages that contain it.
     """
     found: set[str] = set()
     missing: set[str] = set()
     for length in range(1, len(name) + 1):
         place = "/".join(name[:length])
-        path = os.path.join(folder, place)  # noqa: PTH118 - called some hundred times for each file
+        path = os.path.join(folder, place)  # noqa: PTH118 - called hundreds of times per file
         is_folder = os.path.isdir(path)  # noqa: PTH112
         is_file = os.path.isfile(f"{path}.py")  # noqa: PTH113
         if is_file:
@@ -179,7 +179,7 @@ def _subclasses(cls: type) -> Iterator[type]:
 
 
 def _module_of(name: str, folder: Path) -> _Module | None:
-    """Return the module of this name, or ``None`` if it is outside the folder."""
+    """Return the module with a name, or ``None`` if it is outside the folder."""
     file = getattr(sys.modules.get(name), "__file__", None)
     if not isinstance(file, str) or not Path(file).is_relative_to(folder):
         return None

@@ -1,8 +1,8 @@
-"""Detects changes to installed packages while a process runs code from them.
+"""Detection of changes to installed packages while a process runs code from them.
 
-A process keeps each module as it was when it was imported. After an upgrade, it would run old code
-while newer processes run new code. After an installation, it may not find a module that newer
-processes find.
+A process keeps each module as it was when it was imported. After an upgrade, the process would run
+old code while newer processes run new code. After an installation, it may not find a module that
+newer processes find.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from typing import NamedTuple
 __all__ = ("POLL_SECONDS", "SETTLE_SECONDS", "InstalledPackages")
 
 POLL_SECONDS = 5.0
-"""Seconds between two checks, each of which costs a ``stat`` per imported file: a few
-milliseconds."""
+"""Seconds between two checks. A check costs a ``stat`` per imported file: a few milliseconds."""
 
 SETTLE_SECONDS = 2.0
 """Seconds without a write after which an installation counts as finished."""
@@ -34,7 +33,7 @@ _GONE = (0, 0)
 
 
 class _Change(NamedTuple):
-    """A changed package, and the time at which part of it was last written."""
+    """A changed package, and the time of the last write to it."""
 
     name: str
     written_ns: int
@@ -44,9 +43,9 @@ class InstalledPackages:
     """Compares installed packages with their state at the start of this process or at import.
 
     Checks the files of imported modules and the metadata of distributions. Version folders, which
-    never change, and the standard library are not checked. aioflow is not checked either, because
-    the children of a daemon of the old release must not run the new one: after an upgrade of
-    aioflow, no change is reported.
+    never change, and the standard library are not checked. aioflow itself is not checked either,
+    because the children of a daemon of the old release must not run the new release. After an
+    upgrade of aioflow, no change is reported.
 
     Args:
         code: Folder of the code versions.
@@ -79,25 +78,25 @@ class InstalledPackages:
             self.check()
 
     def check_if_due(self) -> str:
-        """Check unless the last check was less than ``POLL_SECONDS`` ago; return ``changed``."""
+        """Check unless the last check was less than ``POLL_SECONDS`` ago. Return ``changed``."""
         if time.monotonic() >= self._looked_at + POLL_SECONDS:
             self.check()
         return self.changed
 
     def check(self) -> str:
-        """Check, and return ``changed``, which is set when the installation seems finished."""
+        """Check, and return ``changed``, which is set once the installation seems finished."""
         with self._guard:
             self._check()
         return self.changed
 
     def check_again(self, failed_at: float) -> str:
-        """Check after a failure that a changed package may explain, and return ``changed``.
+        """Check after a failure that a changed package may explain. Return ``changed``.
 
         A package counts as changed even if its installation is unfinished.
 
         Args:
-            failed_at: Monotonic time of the failure. If a check has run since then, no other is
-                made.
+            failed_at: Monotonic time of the failure. If a check has run since then, it is not
+                repeated.
         """
         with self._guard:
             if self._looked_at < failed_at:
@@ -110,8 +109,8 @@ class InstalledPackages:
         self._note_imports()
         change = None if self.changed or self._is_upgraded else self._find()
         self._unsettled = "" if change is None else change.name
-        # A timestamp in the future does not tell whether the installation is finished: report the
-        # change.
+        # A timestamp in the future does not show whether the installation is finished, so report
+        # the change.
         if change and not 0 <= self._wall_ns() - change.written_ns < SETTLE_SECONDS * 1e9:
             self.changed = change.name
 
@@ -134,7 +133,7 @@ class InstalledPackages:
         return path if in_place or not path.startswith(_STDLIB) else ""
 
     def _find(self) -> _Change | None:
-        """Return a change; if possible that of a distribution, because users know its name."""
+        """Return a change, preferably that of a distribution, because users know its name."""
         distributions = self._changed_distributions()
         if any(name.startswith(_OWN_DISTRIBUTIONS) for name in distributions):
             self._is_upgraded = True
@@ -142,7 +141,7 @@ class InstalledPackages:
         files = {name: path for name, (path, stamp) in self._files.items() if _stamp(path) != stamp}
         if not distributions and not files:
             return None
-        # The removal of a file shows in the timestamp of its folder.
+        # The removal of a file changes the timestamp of its folder.
         touched = {*files.values(), *map(os.path.dirname, files.values()), *self._places}
         return _Change(next(iter((*distributions, *files))), max(_stamp(p)[0] for p in touched))
 
@@ -159,12 +158,12 @@ class InstalledPackages:
 
 
 def _is_place(place: str) -> bool:
-    return os.path.basename(place) in _PLACES  # noqa: PTH119 - as `sys.path` has it
+    return os.path.basename(place) in _PLACES  # noqa: PTH119 - a path as in `sys.path`
 
 
 def _stamp(path: str) -> tuple[int, int]:
     try:
-        status = os.stat(path)  # noqa: PTH116 - some thousand times for each look
+        status = os.stat(path)  # noqa: PTH116 - called thousands of times per check
     except OSError:
         return _GONE
     return status.st_mtime_ns, status.st_size

@@ -1,11 +1,11 @@
-"""Loads the code of a version: its DAG file, the local modules beside it, and its trigger classes.
+"""Loading of a version's code: its DAG file, the local modules beside it, and its trigger classes.
 
 A version is a folder ``<code>/<version>/``. A process that serves a single version has that folder
 first in ``sys.path`` and its modules under their own names, as if the file were run there.
 
-A shared child serves many versions. There each version is a package of its own,
-``aioflow_v_<version>``, and its modules get their own ``__import__``, which searches the version's
-folder first. Two versions of a file or of its helper module are never mixed. Limitations:
+A shared child serves many versions. There each version is a separate package,
+``aioflow_v_<version>``. The modules of the package get a special ``__import__``, which searches the
+version's folder first. Two versions of a file or of its helper module are never mixed. Limitations:
 ``importlib.import_module("helper")`` and other imports by a computed name do not search the
 folder, ``sys.path`` changes of one version affect all, and packages outside the folder are shared.
 """
@@ -41,7 +41,10 @@ _import = builtins.__import__
 
 
 class CodeMissing(Exception):
-    """The folder of a version, or a file in it, is missing on this machine. It can be restored."""
+    """Raised if the folder of a version, or a file in it, is missing on this machine.
+
+    It can be restored.
+    """
 
     def __init__(self, folder: Path) -> None:
         super().__init__(f"the code of this version is not at {folder}")
@@ -58,7 +61,7 @@ def module_name(file: str) -> str:
 
 
 def _place(module: str) -> Path:
-    """Return the path of a module without its suffix: the inverse of ``module_name``."""
+    """Return the path of a module without its suffix. The inverse of ``module_name``."""
     parts = module.split(".")
     return Path(*(part.replace("%2E", ".").replace("%25", "%") for part in parts))
 
@@ -91,7 +94,7 @@ class Namespace(Protocol):
 class WholeProcess:
     """Loads modules from one folder for the whole life of a process: a parser or a slot worker.
 
-    Do not create a second instance for another folder: their modules would mix.
+    Do not create a second instance for another folder, because their modules would mix.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -109,7 +112,8 @@ class WholeProcess:
         name = module_name(file)
         own_name = name
         if name in sys.stdlib_module_names or not self._is_ours(name, path):
-            # A DAG file named like an existing module, e.g. json.py, must not replace it.
+            # A DAG file that is named like an existing module, such as json.py, must not replace
+            # that module.
             own_name = f"{MODULE_PREFIX}own.{name}"
         if own_name in sys.modules:
             return sys.modules[own_name]
@@ -176,7 +180,7 @@ class OwnNamespace:
         return importlib.import_module(name)
 
     def forget(self) -> None:
-        """Unload the version from this process; objects created from it stay valid."""
+        """Unload the version from this process. Objects created from it stay valid."""
         if self._finder in sys.meta_path:
             sys.meta_path.remove(self._finder)
         prefix = f"{self._package}."
@@ -191,7 +195,8 @@ class OwnNamespace:
         local = self._local.get(top)
         if local is None:
             folder = self.folder / _place(top)
-            # As usual in Python, a folder without __init__.py yields to a regular package.
+            # As usual in Python, a regular package takes precedence over a folder without
+            # __init__.py.
             local = (
                 _with_suffix(folder).is_file()
                 or (folder / "__init__.py").is_file()
@@ -208,19 +213,22 @@ class OwnNamespace:
         fromlist: Sequence[str] | None = (),
         level: int = 0,
     ) -> ModuleType:
-        """Import for the modules of this version, searching its own folder first."""
+        """Import a module for the modules of this version.
+
+        The version's folder is searched first.
+        """
         if level > 0 or not self._is_local(name):
             return _import(name, globals, locals, fromlist or (), level)
         own = f"{self._package}.{name}"
         if fromlist:
             return _import(own, globals, locals, fromlist, 0)
         importlib.import_module(own)
-        # "import a.b" binds a.
+        # The statement "import a.b" binds a.
         return sys.modules[f"{self._package}.{name.partition('.')[0]}"]
 
 
 class _VersionFinder:
-    """Finds the modules of one version; installed in ``sys.meta_path``."""
+    """Finds the modules of one version. Installed in ``sys.meta_path``."""
 
     def __init__(self, package: str, folder: Path, scope: dict[str, Any]) -> None:
         self.package = package
@@ -265,8 +273,8 @@ class _VersionLoader(importlib.machinery.SourceFileLoader):
         self._scope = scope
 
     def exec_module(self, module: ModuleType) -> None:
-        # Functions keep the builtins of the globals they were defined in, so an import inside
-        # a function body that runs much later uses the same scope.
+        # A function keeps the builtins of the globals it was defined in. So an import inside a
+        # function body that runs much later uses the same scope.
         vars(module)["__builtins__"] = self._scope
         super().exec_module(module)
 
@@ -308,12 +316,13 @@ class Code:
     def _load(self, file: str) -> dict[str, DAG]:
         self._noting_dags(self._namespace.load_file, file)
         own = str(self._namespace.folder / file)
-        # If two DAGs have the same id, the file's own wins over that of a file it imports.
+        # If two DAGs have the same id, the one defined in the file itself wins over one that it
+        # imports.
         found = sorted(self._registered, key=lambda dag: dag.file == own)
         return {dag.dag_id: dag for dag in found}
 
     def _noting_dags(self, load: Callable[[str], ModuleType], name: str) -> ModuleType:
-        """Load a module and collect its DAGs, which are registered only on the first import."""
+        """Load a module and collect its DAGs. They are registered only on the first import."""
         forget_registered()
         try:
             module = load(name)
@@ -354,7 +363,8 @@ class CodeCache:
         """Return the code of a version, without importing any of it yet.
 
         Raises:
-            CodeMissing: If its folder is missing, or if the process serves only another version.
+            CodeMissing: If the version's folder is missing, or if the process serves only another
+                version.
         """
         known = self._codes.get(version)
         if known is not None:
@@ -371,7 +381,7 @@ class CodeCache:
         return code
 
     def unload_unused(self, in_use: Callable[[], Collection[str]]) -> list[str]:
-        """If more than ``_VERSIONS_LIMIT`` versions are loaded, unload unused ones, oldest first.
+        """Unload the oldest unused versions if more than ``_VERSIONS_LIMIT`` are loaded.
 
         Returns:
             The unloaded versions.

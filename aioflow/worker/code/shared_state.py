@@ -1,22 +1,22 @@
-"""Detects changes by a DAG file to state that all code of a process shares.
+"""Detection of changes by a DAG file to state that all code of a process shares.
 
 A DAG file that replaces ``json.dumps`` or ``time.sleep`` does so for every DAG that runs in the
-same process. This is detected in the parser, where it does no harm. A file that changes certain
+same process. The parser detects this, because there it does no harm. A file that changes certain
 modules of Python, or any module of aioflow, is rejected. A file that changes other modules, or the
-state of the process, gets worker processes of its own. The state consists of environment, working
+state of the process, gets separate worker processes. The state consists of environment, working
 directory, umask, limits, signal handlers, and defaults of the standard library.
 
-Already loaded modules are compared with their earlier state. A module first imported by the file
-is compared with its state after its import, which the loaders of this process report. A package
-may still rebind its own names while it is imported, so its state is recorded when the outermost
-import has finished. Names added to a module affect no other code and are ignored. A private name
-counts only if it was a function or a class: other private names are caches, which fill by
-themselves.
+Modules loaded before the file are compared with their earlier state. A module first imported by the
+file is compared with its state after its import, which the loaders of this process report. A
+package may still rebind its own names while it is imported, so its state is recorded when the
+outermost import has finished. Names added to a module affect no other code and are ignored. A
+private name counts only if it was a function or a class, because other private names are caches,
+which fill by themselves.
 
 A forked process copies each memory page that it writes to, and reading an object writes its
-reference count. So comparing the values of some ten thousand names would be the most expensive
-part of a parser's work. CPython up to 3.12 counts the changes of each dict (PEP 509). The counters
-show which dicts may have changed, and the other dicts need not be read.
+reference count. So comparing the values of some ten thousand names would be the most expensive part
+of a parser's work. CPython up to 3.12 counts the changes of each dict (PEP 509). These counters
+show which dicts may have changed, so the other dicts need not be read.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _counter_at(place: int) -> int:
 
 
 def _has_counts() -> bool:
-    """Return whether dicts of this Python have a change counter at the expected offset."""
+    """Return whether the dicts of this Python have a change counter at the expected offset."""
     if sys.implementation.name != "cpython" or sys.version_info >= (3, 13):
         return False
     tried = {"a": 1}
@@ -92,7 +92,10 @@ class DictCounts:
         self._counts = array("Q", map(_counter_at, places))
 
     def changed(self) -> Iterable[int]:
-        """Return the indexes of the dicts that may have changed: all, if there are no counters."""
+        """Return the indexes of the dicts that may have changed.
+
+        Without counters, return all indexes.
+        """
         if not self._places:
             return _range(self._size)
         now = array("Q", _map(_counter_at, self._places))
@@ -119,18 +122,20 @@ _WATCHED = (
     "time",
 )
 _INNER = frozenset({"__build_class__", "__import__"})
-"""Names of Python's modules that begin with an underscore and are watched. Python itself changes
-other such names in a fork."""
+"""Watched names in Python's modules that begin with an underscore.
+
+Python itself changes other such names in a fork.
+"""
 
 _HOOK = "excepthook"
-"""A name in ``threading`` that is meant to be replaced, and is not watched."""
+"""A name in ``threading`` that is not watched, because it is meant to be replaced."""
 
 _OURS = "aioflow"
 _NOTHING = object()
 _SHOWN = 5
 
 _PLAIN = frozenset({bool, bytes, float, int, str, tuple})
-"""Types of which an equal value counts as unchanged: ``time.tzset()`` creates equal values."""
+"""Types for which an equal value counts as unchanged: ``time.tzset()`` creates equal values."""
 
 
 class SharedState:
@@ -151,7 +156,7 @@ class SharedState:
         self._counts = DictCounts([scope for _, scope, _, _ in self._originals])
 
     def restore(self) -> list[str]:
-        """Restore everything that has changed since the snapshot; return the changed names."""
+        """Restore everything that has changed since the snapshot. Return the changed names."""
         changed = []
         for at in self._counts.changed():
             owner, scope, where, counted = self._originals[at]
@@ -167,7 +172,7 @@ class SharedState:
 
 
 def shown(changed: list[str]) -> str:
-    """Return the first few of the changed names as text, and the number of the rest."""
+    """Return a text with the first few of the changed names and the number of the others."""
     more = len(changed) - _SHOWN
     return ", ".join(changed[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
@@ -192,7 +197,8 @@ def _is_shared_name(name: str, value: object, where: str) -> bool:
     """Return whether a name is watched. Each watched name costs time for every file.
 
     In Python's modules and in ``aioflow`` itself, public names are watched. In aioflow's other
-    modules, the functions and classes that they define are watched, and the methods of the classes.
+    modules, only the functions and classes defined there are watched, and the methods of these
+    classes.
     """
     if name == _HOOK:
         return False
@@ -224,7 +230,7 @@ _CALLED = (
     type,
 )
 _FILLED = frozenset({"tempfile.tempdir"})
-"""Public names that Python itself fills on first use. It fills all names of ``mimetypes``, too."""
+"""Public names that Python itself fills on first use. It also fills all names of ``mimetypes``."""
 
 _FILLED_MODULES = frozenset({"__main__", "mimetypes"})
 
@@ -274,7 +280,7 @@ class ModuleState:
     """Detects names that the import of a file replaces, in modules loaded before it or by it.
 
     Args:
-        loaded: The modules already loaded, of which a snapshot is taken.
+        loaded: The modules that are already loaded. A snapshot of them is taken.
     """
 
     def __init__(self, loaded: Mapping[str, ModuleType]) -> None:
@@ -298,7 +304,7 @@ class ModuleState:
     def end(self) -> list[str]:
         """Stop watching. Return the replaced names.
 
-        Those in modules loaded before the file are restored.
+        Replaced names in modules that were loaded before the file are restored.
         """
         _Loaders.state = None
         found = self._replaced
@@ -316,11 +322,15 @@ class ModuleState:
     # ── called by loaders ─────────────────────────────────────────────────────────────────
 
     def begin_execution(self, path: str) -> bool:
-        """Note that a module starts to run. Return whether to call ``end_execution`` afterwards."""
+        """Record that a module starts to run.
+
+        Return whether to call ``end_execution`` afterwards.
+        """
         if path.startswith(self._folder):
             return False
         if self._depth == 0 and self._fresh:
-            # The file made the replacements up to here; this import may make later ones.
+            # All replacements so far were made by the file itself. Record them before the module to
+            # be imported makes others.
             for scopes in self._fresh.values():
                 for scope in scopes:
                     self._replaced += scope.replaced()
@@ -328,7 +338,7 @@ class ModuleState:
         return True
 
     def end_execution(self, name: str) -> None:
-        """Note that a module has run, or has failed."""
+        """Record that a module has run, or has failed."""
         self._depth -= 1
         self._executed.append(name)
         if self._depth == 0:
@@ -347,7 +357,7 @@ class ModuleState:
 
 
 class _Loaders:
-    """The state to which the loaders of this process report the modules they execute."""
+    """The ``ModuleState`` to which the loaders of this process report the modules they execute."""
 
     state: ModuleState | None = None
 
@@ -426,7 +436,7 @@ class ProcessState:
         self._values = {name: read() for name, read in _PROBES.items()}
 
     def changes(self) -> list[str]:
-        """Return the changes since the snapshot, as texts to append to "importing the file"."""
+        """Return the changes since the snapshot, as texts that continue "importing the file"."""
         now, before = dict(os.environ), self._environment
         put = [name for name, value in now.items() if before.get(name) != value]
         gone = [name for name in before if name not in now]
@@ -441,8 +451,8 @@ class ProcessState:
     def _search_path(self) -> list[object]:
         """Return ``sys.path`` without the version's folder.
 
-        Only changes to its existing part count: appended entries are searched last and hide no
-        module.
+        Only changes to its existing part count, because appended entries are searched last and hide
+        no module.
         """
         path: list[object] = list(sys.path)
         with contextlib.suppress(ValueError):
@@ -486,14 +496,14 @@ def _working_folder() -> str:
 
 
 def _umask() -> int:
-    """Return the umask; reading it requires setting it, here briefly to a strict mask."""
+    """Return the umask. Reading it requires setting it, so it is briefly set to a strict mask."""
     mask = os.umask(0o077)
     os.umask(mask)
     return mask
 
 
 def _raised_warnings() -> list[object]:
-    """Return the filters that turn warnings into errors; other filters affect no other code."""
+    """Return the filters that turn warnings into errors. Other filters affect no other code."""
     return [rule for rule in warnings.filters if rule[0] == "error"]
 
 
@@ -532,4 +542,4 @@ _PROBES: Mapping[str, Callable[[], object]] = {
         _decimal_settings(context) for context in (decimal.BasicContext, decimal.ExtendedContext)
     ],
 }
-"""For each kind of state: its name in the reasons, and a function that reads its value."""
+"""For each kind of state, its name in the reasons, and a function that reads its value."""

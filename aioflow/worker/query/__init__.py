@@ -1,3 +1,3 @@
-"""Queries of a child to the daemon, and their replies."""
+"""Queries of a child process to the daemon, and their replies."""
 
 from __future__ import annotations

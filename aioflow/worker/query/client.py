@@ -1,9 +1,9 @@
-"""Sends queries to the daemon: for user code, for endings of runs, and for result pages.
+"""The client for queries to the daemon: for user code, for how runs end, and for result pages.
 
-All waiters in a child share one continuing query for the endings of any number of runs. Each
-awaited run takes memory for its waiter's key and a number. All requests of one loop iteration are
-sent in few messages, and so are the replies. The result pages that a try reads are fetched before
-its body begins.
+All waiters in a child share one continuing query about the end of any number of runs. Each awaited
+run takes memory only for its waiter's key and a number. All requests of one loop iteration are sent
+in few messages, and so are the replies. The result pages that a try reads are fetched before its
+body begins.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class RunCompletionQueries:
     """Queries how runs end.
 
     Args:
-        on_ended: Called once per request, unless ``forget`` cancels the request first.
+        on_ended: Called once per request, unless ``forget`` cancels the request before.
     """
 
     __slots__ = (
@@ -106,7 +106,7 @@ class RunCompletionQueries:
         since: int,
         task_key: tuple[int, int],
     ) -> None:
-        """Request the ending of one run.
+        """Request to be notified when one run ends.
 
         Args:
             of: Key of the waiter, passed to ``on_ended``. A key requested twice is notified twice.
@@ -128,7 +128,7 @@ class RunCompletionQueries:
         self._send_soon()
 
     def forget(self, of: Hashable) -> None:
-        """Cancel the requests of a waiter; does nothing if they have been answered."""
+        """Cancel the requests of a waiter. Requests that have been answered are ignored."""
         noted = self._numbers_of(of)
         numbers = [number for number in noted if self._waiters.get(number) == of]
         if not numbers:
@@ -198,7 +198,7 @@ class RunCompletionQueries:
 
 
 class SingleRunQueries:
-    """Waits for single runs; all waits in a child share one query."""
+    """Waits for single runs. All waiters in a child share one query."""
 
     __slots__ = ("_endings",)
 
@@ -216,7 +216,7 @@ class SingleRunQueries:
         """Return how a run ended. There is no timeout; see ``RunCompletionQueries.request``.
 
         Raises:
-            TaskError: If the ending will never be known.
+            TaskError: If it will never be known how the run ended.
             Unserializable: If the request cannot be encoded.
         """
         ending: asyncio.Future[RunEnding] = asyncio.get_running_loop().create_future()
@@ -288,7 +288,7 @@ class QueryClient:
 
     @property
     def run_no(self) -> int:
-        """The run on whose behalf it queries."""
+        """The run on whose behalf the client queries."""
         return self._run_no
 
     @property
@@ -340,7 +340,8 @@ class QueryClient:
         return EventFollower(self._channels.events, name, lambda: self.run_no, tell)
 
     def run_start_id(self) -> int:
-        # All numbers come from one sequence: what was stored after the run was created is higher.
+        # All numbers come from one sequence, so rows stored after the creation of the run have
+        # higher ones.
         return self.run_no
 
     def own_dag_id(self) -> str:
@@ -348,7 +349,10 @@ class QueryClient:
 
 
 class TriggerQueryClient(QueryClient):
-    """Queries on behalf of the trigger or watch that is running; one instance per child."""
+    """Queries on behalf of the trigger or watch that is running.
+
+    There is one instance per child.
+    """
 
     __slots__ = ()
 
@@ -368,7 +372,8 @@ class TriggerQueryClient(QueryClient):
     def follow_events(
         self, name: str, tell: Callable[[Hashable, NamedEvent | AioflowError], None]
     ) -> EventFollower:
-        # Not on behalf of the first trigger alone: other triggers still wait after its removal.
+        # Use the watch, not the first of its triggers, because other triggers still wait after its
+        # removal.
         of = watching.get() or current_coroutine.get()
         return EventFollower(
             self._channels.events, name, lambda: getattr(of, "run_no", NO_RUN), tell
@@ -435,9 +440,9 @@ async def fetch_page(
 async def fetch_pages_ahead(
     run: KnownRun, node: Node, start: StartTask, fetch: FetchPage, files: HostedFiles
 ) -> PagesOfRun:
-    """Fetch all pages of the parents' results: reading a sequence must not block the loop.
+    """Fetch all pages of the parents' results, because reading a sequence must not block the loop.
 
-    Have the large results copied that are stored outside of the home, for the same reason.
+    For the same reason, have large results copied that are stored outside the home.
     """
     if not (start.is_closing or run.asks_for_results(node)):
         await files.copy_ahead(start, ())
@@ -459,7 +464,7 @@ async def fetch_pages_ahead(
 
 
 class HostedFiles(ResultFiles):
-    """The result files of a host, which must not wait for a copy where a value is read."""
+    """The result files of a shared child, which must not wait for a copy while a value is read."""
 
     def __init__(self, hello: Hello, reports: ReportBuffer) -> None:
         super().__init__(Path(hello.results), Path(hello.copies) if hello.copies else None)
@@ -469,7 +474,7 @@ class HostedFiles(ResultFiles):
         """Wait until the large results that a try reads are on this machine.
 
         Raises:
-            TaskError: If one of them cannot be fetched.
+            TaskError: If one of the results cannot be fetched.
         """
         if self.copies is None:
             return
@@ -485,14 +490,14 @@ class HostedFiles(ResultFiles):
             msgspec.msgpack.decode(got, type=FilesCopied).check()
 
     async def may_write(self, start: StartTask, size: int) -> None:
-        """Wait until a result file may be written, if it is to be stored elsewhere."""
+        """Wait for permission to write a result file, if the file is to be stored elsewhere."""
         if self.copies is not None:
             wanted = msgspec.msgpack.encode(SpoolWanted(start.task_no, start.start_no, size))
             await self._reports.query(start.run_no, "spool", wanted)
 
 
 def no_page(run_no: int, task_index: int, after: int) -> ResultsPage:
-    """Raise, because this try needs no results of other tasks. Stands in for a page reader.
+    """Raise, because this try needs no results of other tasks. Used in place of a page reader.
 
     Raises:
         LookupError: Always.

@@ -1,6 +1,6 @@
 """Queries that a child may send to the daemon: the bodies of ``Query`` and ``Reply``.
 
-A child can read only the data of its own run, the endings of other runs, and named events.
+A child can read only the data of its own run, how other runs end, and named events.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ __all__ = (
 )
 
 NAME_LIMIT = 1_000
-"""Maximum characters of a requested name; no existing name is as long."""
+"""Maximum characters of a requested name. No existing name is longer."""
 
 UNDECODABLE = (msgspec.DecodeError, ValueError, RecursionError)
-"""What msgspec raises for malformed data: bad UTF-8 is a ``UnicodeDecodeError``."""
+"""What msgspec raises for malformed data. Bad UTF-8 raises a ``UnicodeDecodeError``."""
 
 PAGE_ITEMS = 1_000
 PAGE_BYTES = 4 * 1024 * 1024
@@ -77,7 +77,7 @@ def only(map_index: int) -> int:
 def asked_alone(after: int) -> int:
     """Return the map index of the child that a value returned by ``only`` selects.
 
-    Return -1 if ``after`` is not such a value: it then selects all children above it.
+    Return -1 if ``after`` is not such a value. It then selects all children above it.
     """
     return _ONLY - after if after <= _ONLY else -1
 
@@ -91,7 +91,7 @@ class ResultsPage(msgspec.Struct, frozen=True, array_like=True):
             result, ``body`` is ``None`` and ``start_no`` 0. If only ``body`` is ``None``, the
             result is in the file of the execution ``start_no``.
         failed: ``(map_index, state, failure)`` of each child that ended in another state.
-        last: The highest map index that this page covers; continue with ``after=last``.
+        last: The highest map index that this page covers. Continue with ``after=last``.
         more: Whether there is another page.
     """
 
@@ -124,14 +124,17 @@ class RecordItem(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RecordsPage(msgspec.Struct, frozen=True, array_like=True):
-    """Calls in order, at most about ``PAGE_BYTES``; ``more`` says whether further calls follow."""
+    """Calls in order, at most about ``PAGE_BYTES``.
+
+    ``more`` states whether further calls follow.
+    """
 
     items: list[RecordItem]
     more: bool
 
 
 class EventsWanted(msgspec.Struct, frozen=True, array_like=True):
-    """``Query.kind == "events"``: the events with a name; answered once there is at least one.
+    """``Query.kind == "events"``: the events with a name. Answered once there is at least one.
 
     Attributes:
         after: Only events with a higher number are returned.
@@ -155,7 +158,7 @@ class EventsPage(msgspec.Struct, frozen=True, array_like=True):
     """Events in order, at most ``PAGE_ITEMS`` and about ``PAGE_BYTES``.
 
     Attributes:
-        last: The highest event number that this page covers; continue with ``after=last``.
+        last: The highest event number that this page covers. Continue with ``after=last``.
     """
 
     items: list[EventItem]
@@ -183,14 +186,14 @@ class FilesWanted(msgspec.Struct, frozen=True, array_like=True):
     """``Query.kind == "files"``: copies of stored results of the run, on this machine.
 
     Attributes:
-        keys: ``(task_no, start_no)`` of each.
+        keys: ``(task_no, start_no)`` of each result.
     """
 
     keys: tuple[tuple[int, int], ...]
 
 
 class SpoolWanted(msgspec.Struct, frozen=True, array_like=True):
-    """``Query.kind == "spool"``: leave to write a result file. The reply has no content.
+    """``Query.kind == "spool"``: permission to write a result file. The reply has no content.
 
     Attributes:
         size: Size of the file.
@@ -202,12 +205,12 @@ class SpoolWanted(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FilesCopied(msgspec.Struct, frozen=True, array_like=True):
-    """The reply once all files are there, or with the error of one of them.
+    """The reply when all files have been copied, or with the error for one of them.
 
     Attributes:
         code: Code of the error; empty if there is none.
         key: The result that is missing or damaged.
-        why: What is wrong with it.
+        why: What is wrong with the result.
     """
 
     code: str = ""
@@ -232,8 +235,8 @@ class FilesCopied(msgspec.Struct, frozen=True, array_like=True):
 
         Raises:
             ResultMissing: If the result is not stored.
-            ResultDamaged: If it differs from what was stored.
-            TaskError: If it could not be copied for any other reason.
+            ResultDamaged: If the result differs from what was stored.
+            TaskError: If the result could not be copied for any other reason.
         """
         if self.code == ResultMissing.code:
             raise ResultMissing(*self.key)
@@ -244,7 +247,7 @@ class FilesCopied(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RunWanted(msgspec.Struct, frozen=True, array_like=True):
-    """One run of a query; its ending is reported once.
+    """One run of a query. Its end is reported once.
 
     Attributes:
         number: Its number within the query, used in ``RunEnded``.
@@ -264,12 +267,11 @@ class RunWanted(msgspec.Struct, frozen=True, array_like=True):
 class RunsWanted(msgspec.Struct, frozen=True, array_like=True):
     """``Query.kind == "runs"``: how runs of a DAG end, or how one task ends in each of them.
 
-    The query continues: if it is sent again under the same number, further runs are added to it.
-    When a run or task reaches a final state, a ``Reply`` reports that. Its body is a list of
-    ``RunEnded``.
+    The query continues: sent again under the same number, it adds further runs. When a run or task
+    reaches a final state, a ``Reply`` reports that. Its body is a list of ``RunEnded``.
 
     Attributes:
-        task_id: Wait for this task instead of the whole run; a mapped task ends with its last
+        task_id: Wait for this task instead of the whole run. A mapped task ends with its last
             child.
         runs: The requested runs, at most ``PAGE_ITEMS``.
     """
@@ -283,7 +285,7 @@ class RunEnding(msgspec.Struct, frozen=True, array_like=True):
     """How a run or task ended.
 
     Attributes:
-        state: Its label, such as ``success``.
+        state: The label of the final state, such as ``success``.
         result: msgpack of the task's result, if a task was requested and its result is small.
     """
 
@@ -297,7 +299,7 @@ class RunEnded(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         number: See ``RunWanted``.
-        ending: How it ended; or the reason why there will never be an answer.
+        ending: How the run or task ended, or the reason why there will never be an answer.
     """
 
     number: int
@@ -325,7 +327,8 @@ def check_name(what: str, text: object) -> None:
         what: What the name denotes, for the error message.
 
     Raises:
-        Unserializable: If it is not a string, is too long, or contains characters no name has.
+        Unserializable: If the text is not a string, is too long, or contains characters that no
+            name has.
     """
     if not isinstance(text, str):
         raise Unserializable(what, type(text).__name__, "a name was expected")
@@ -338,7 +341,7 @@ def check_number(what: str, number: object) -> None:
     """Reject a value that cannot be the number of a stored row.
 
     Raises:
-        Unserializable: If it is not an integer of at most 64 bits.
+        Unserializable: If the value is not an integer of at most 64 bits.
     """
     if not isinstance(number, int) or not -(1 << 63) <= number < 1 << 63:
         raise Unserializable(what, type(number).__name__, "a number of 64 bits was expected")

@@ -1,11 +1,11 @@
-"""Named events in a child: one subscription per name, shared by all its listeners.
+"""Named events in a child process: one subscription per name, shared by all its listeners.
 
-A subscription queries the daemon for events after its last one; the reply arrives when there are
-some. The position of a listener is the number of the last event it has received. A listener that
-joins with a lower position than the rest catches up first, together with all other late listeners,
-and then receives events with the rest. No asyncio task is needed: a callback processes the reply
-and wakes each listener that gets an event. A listener that needs only its first event needs no
-coroutine, see ``EventFollower``.
+A subscription queries the daemon for events after its last one. The reply arrives when there are
+new events. The position of a listener is the number of the last event it has received. A listener
+that joins with a lower position than the others catches up first, together with all other late
+listeners. Then it receives events with the others. No asyncio task is needed: a callback processes
+the reply and wakes each listener that gets an event. A listener that needs only its first event
+needs no coroutine, see ``EventFollower``.
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ from aioflow.worker.shared_host import ReportBuffer
 __all__ = ("QUEUE_LIMIT", "EventFollower", "Listener", "Subscription", "Subscriptions")
 
 QUEUE_LIMIT = 64
-"""Maximum events buffered for a slow listener. At this limit, the listener is left out of delivery
-until it has consumed them."""
+"""Maximum events buffered for a slow listener.
+
+At this limit, the listener gets no events until it has consumed the buffered ones.
+"""
 
 
 class Subscriptions:
@@ -98,9 +100,9 @@ class Listener:
     """A consumer of the events of a name.
 
     Attributes:
-        run_no: Returns the run on whose behalf to query now.
-        key: Key of the events it wants; ``None`` for all.
-        position: The number up to which it has received all events.
+        run_no: Returns the run on whose behalf to query at the moment.
+        key: Key of the wanted events; ``None`` for all events.
+        position: The number up to which the listener has received all events.
     """
 
     __slots__ = ("key", "position", "run_no")
@@ -124,7 +126,8 @@ class _Queue(Listener):
 
     Attributes:
         events: Events not yet consumed.
-        is_left_out: Whether it left because its buffer was full; it joins again when that is empty.
+        is_left_out: Whether the listener left because its buffer was full. It joins again when the
+            buffer is empty.
     """
 
     __slots__ = ("_woken", "error", "events", "is_left_out")
@@ -150,7 +153,7 @@ class _Queue(Listener):
         """Wait until there is an event to consume.
 
         Raises:
-            TaskError: If there will never be one.
+            TaskError: If no event will ever arrive.
         """
         while not self.events:
             if self.error:
@@ -169,7 +172,7 @@ class EventFollower:
     Implements ``aioflow.author.client.EventFollower``.
 
     Args:
-        run_no: Returns the run on whose behalf to query now.
+        run_no: Returns the run on whose behalf to query at the moment.
         tell: Called once per waiter, with the event or an error.
     """
 
@@ -199,7 +202,10 @@ class EventFollower:
             self._subscriptions.unsubscribe(self._name, listener)
 
     def found(self, of: Hashable, item: EventItem) -> None:
-        """Deliver an event to a waiter. Decode it only once if consecutive waiters get it."""
+        """Deliver an event to a waiter.
+
+        If consecutive waiters get the same event, decode it only once.
+        """
         if of not in self._listeners:
             return  # a callback for an earlier waiter removed this one
         if self._last is None or self._last[0] is not item:
@@ -244,7 +250,10 @@ class _Once(Listener):
 
 
 class _Audience:
-    """A set of listeners, stored by key. The only listener of a key is stored without a dict."""
+    """A set of listeners, stored by key.
+
+    If a key has only one listener, no inner dict is created.
+    """
 
     def __init__(self) -> None:
         self._by_key: dict[str | None, Listener | dict[Listener, None]] = {}
@@ -311,8 +320,8 @@ class Subscription:
         if self._waiting is None and not (self._present or self._late or self._latest):
             self._tip = listener.position
         elif self._known < self._tip and listener.position < self._tip:
-            # The tip is the position of an earlier listener, but no event with this number is
-            # known, and none may exist for years. Start from the lower position.
+            # The tip is the position of an earlier listener. No event with this number is known,
+            # and there may be none for years. Start from the lower position.
             self._tip = max(listener.position, self._known)
             self._query_again_soon()
         if listener.position >= self._tip:
@@ -344,7 +353,7 @@ class Subscription:
             self._waiting = self._query(wanted, self._present, self._handle_new)
 
     def _query_again_soon(self) -> None:
-        """Query once from the lowered tip for all listeners that join in this loop iteration."""
+        """Query from the lowered tip, once for all listeners that join in this loop iteration."""
         if self._waiting is not None:
             self._reports.cancel_query(self._waiting)  # its reply would skip the events in between
             self._waiting = None
@@ -367,7 +376,7 @@ class Subscription:
     # ── missed events ───────────────────────────────────────────────────────────────────
 
     def _read_missed(self) -> None:
-        """Query for the events that late listeners missed, starting at the lowest position."""
+        """Query for the events that late listeners missed, starting at their lowest position."""
         if self._reading is not None:
             return
         for listener in self._latest:

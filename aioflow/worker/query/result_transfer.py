@@ -1,8 +1,8 @@
-"""Large results of a worker on a machine without the daemon's home, in pieces over its link.
+"""Transfer of large results in chunks, for a worker on a machine without the daemon's home.
 
-A result that the worker writes is sent to the daemon before the try reports its end. Each piece is
+A result that the worker writes is sent to the daemon before the try reports its end. Each chunk is
 sent once the daemon has memory for it. A result that the worker needs is fetched before the try
-reads it, and stays in the folder for later tries of the machine.
+reads it, and stays in the folder for later tries on the machine.
 """
 
 from __future__ import annotations
@@ -34,30 +34,32 @@ __all__ = (
 )
 
 FETCH_QUERY = "fetch_result"
-"""The kind of the query for a piece of a result; its body is a ``ResultWanted``."""
+"""The kind of the query for a chunk of a result. Its body is a ``ResultWanted``."""
 
 STORE_QUERY = "store_result"
-"""The kind of the query that sends a piece of a result; its body is a ``ResultPiece``."""
+"""The kind of the query that sends a chunk of a result. Its body is a ``ResultPiece``."""
 
 RESERVE_QUERY = "reserve_result"
-"""The kind of the query that is answered once the daemon has memory for a piece. Its body is the
-number of bytes that the next ``STORE_QUERY`` of the worker has."""
+"""The kind of the query that is answered once the daemon has memory for a chunk.
+
+Its body is the number of bytes of the next ``STORE_QUERY`` of the worker.
+"""
 
 PIECE_BYTES = 4 * 1024 * 1024
 UNRESERVED_BYTES = 64 * 1024
-"""A piece of at most this size is sent without a reservation."""
+"""Maximum size of a chunk that is sent without a reservation."""
 
 _FOLDER_BYTES = 4 * 1024 * 1024 * 1024
-"""Size of the folder from which the files that were used the longest ago are deleted."""
+"""Size limit of the folder. Beyond it, the least recently used files are deleted."""
 
 _MEASURED_PARTS = 16
-"""The folder is measured again after it has grown by this part of its size."""
+"""Denominator of the part of its size by which the folder may grow until it is measured again."""
 
 Ask: TypeAlias = Callable[[RunNo, str, bytes], Reply]
 
 
 class ResultWanted(msgspec.Struct, frozen=True, array_like=True):
-    """Ask for a piece of the result of a start. The reply is a ``ResultPiece``."""
+    """A request for a chunk of the result of a start. The reply is a ``ResultPiece``."""
 
     task_no: TaskNo
     start_no: StartNo
@@ -65,7 +67,7 @@ class ResultWanted(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ResultPiece(msgspec.Struct, frozen=True, array_like=True):
-    """A piece of the result of a start.
+    """A chunk of the result of a start.
 
     Attributes:
         size: Size of the whole result, in bytes.
@@ -79,7 +81,7 @@ class ResultPiece(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ResultTransfer:
-    """The results of one worker, in a folder of its machine.
+    """The transferred results of one worker, in a folder of its machine.
 
     Args:
         ask: Sends a query to the daemon and waits for the reply.
@@ -89,13 +91,14 @@ class ResultTransfer:
         self._folder = folder
         self._ask = ask
         self._needed: set[Path] = set()
-        self._spare_bytes = 0  # what may be written until the folder is measured again
+        self._spare_bytes = 0  # bytes to write before the folder is measured again
 
     def write(self, write: Callable[[], None], start: StartTask) -> None:
         """Write the result of a try with ``write``, and send it to the daemon.
 
         Raises:
-            OSError: If it cannot be written here, or there. It may be tried again.
+            OSError: If the result cannot be written here, or cannot be stored by the daemon. The
+                call may be repeated.
         """
         write()
         path = result_path(self._folder, start.task_no, start.start_no)
@@ -124,9 +127,10 @@ class ResultTransfer:
             self.fetch(start.run_no, task_no, start_no)
 
     def fetch_page(self, run_no: RunNo, page: ResultsPage) -> ResultsPage:
-        """Fetch the large results of a page; return the page.
+        """Fetch the large results of a page. Return the page.
 
-        All of them are needed next, so none makes room for another, however large they are.
+        All of them are needed next, so none is deleted to make space for another, however large
+        they are.
         """
         wanted = [
             (task_no, start_no)
@@ -142,11 +146,11 @@ class ResultTransfer:
         """Fetch the result of a start, unless it is in the folder.
 
         Raises:
-            TaskError: If the daemon does not have it, or it cannot be written here.
+            TaskError: If the daemon does not have the result, or it cannot be written here.
         """
         path = result_path(self._folder, task_no, start_no)
         try:
-            os.utime(path)  # it is used now
+            os.utime(path)  # mark the file as recently used
         except OSError:
             try:
                 self._fetch(run_no, task_no, start_no, path)
@@ -176,10 +180,10 @@ class ResultTransfer:
         self._limit_folder(path)
 
     def _limit_folder(self, newest: Path) -> None:
-        """Delete the files used the longest ago while the folder is too large.
+        """Delete the least recently used files while the folder is too large.
 
         The folder is measured again after a part of its limit was written. Other workers of the
-        machine write into it too, so it may be larger by as much for each of them.
+        machine write into it, too, so it may exceed the limit by that part for each of them.
         """
         self._spare_bytes -= newest.stat().st_size
         if self._spare_bytes > 0:

@@ -25,7 +25,7 @@ __all__ = (
 )
 
 masks = Masks()
-"""Masks of this process. A value is masked in all failures reported after it was received."""
+"""Masks of this process. Each value is masked in all failures reported after it was received."""
 
 
 def encoded_query(task_index: int, names: tuple[tuple[ValueKind, str], ...]) -> bytes:
@@ -49,12 +49,15 @@ def values_by_name(
 
 
 def hidden(value: Any) -> Any:
-    """Return a value. If it is text, mask the secrets in it."""
+    """Return a value. If it is a string, mask the secrets in it."""
     return masks.masked_text(value) if isinstance(value, str) else value
 
 
 def without_secrets(trigger: Trigger[Any]) -> Trigger[Any]:
-    """Return a trigger. If it asks people, mask the secrets in what they will read."""
+    """Return a trigger.
+
+    If it asks for a human decision, mask the secrets in the texts to be shown.
+    """
     if class_path(type(trigger)) != PERSON:
         return trigger
     shown: Any = copy(trigger)

@@ -1,4 +1,4 @@
-"""Resolves the arguments of a try from the DAG file, the run, and results of its parents.
+"""Resolution of the arguments of a try from the DAG file, the run, and results of its parents.
 
 A process knows a run once it has received the command for it, and the run's DAG once a try of the
 run has started. For the templates in arguments see ``template_rendering``.
@@ -63,7 +63,7 @@ __all__ = (
 
 
 class BadArgument(Exception):
-    """An argument of a task is unavailable or has the wrong type."""
+    """Raised if an argument of a task is unavailable or has the wrong type."""
 
 
 class KnownRun:
@@ -80,8 +80,8 @@ class KnownRun:
     def asks_for_results(self, node: Node) -> bool:
         """Return whether a try of this task may need results other than its own mapped item.
 
-        If not, the caller need not search for results to fetch. Most children of a fan-out need
-        none.
+        If not, the caller need not search for results to fetch. Most children of a fan-out need no
+        results.
         """
         asks = self._asking.get(node.task_index)
         if asks is None:
@@ -89,7 +89,7 @@ class KnownRun:
         return asks
 
     def context(self, node: Node, start: StartTask) -> RunContext:
-        """Return the context of this try: data about itself and the run.
+        """Return the context of this try: data about the task instance and the run.
 
         Raises:
             BadConf: If the conf does not fit the DAG's parameters.
@@ -126,14 +126,14 @@ class KnownRun:
 
 
 def data_interval(dag: DAG, info: RunInfo) -> tuple[Timestamp, Timestamp] | None:
-    """Return the data interval of a run, which ends at the last fire time up to the run.
+    """Return the data interval of a run, which ends at the last fire time at or before the run.
 
     ``None`` means a point in time: the DAG uses no intervals, or has fewer than two fire times up
     to the run. For a manual run, the interval is the last complete one.
     """
     if dag.data_interval == "fire_time":
         return None
-    # Import the calendar lazily: most children never need it.
+    # Import the calendar lazily, because most children never need it.
     from aioflow.core.scheduling.timetable import interval_up_to
 
     schedule = schedule_spec(
@@ -148,7 +148,7 @@ def data_interval(dag: DAG, info: RunInfo) -> tuple[Timestamp, Timestamp] | None
 
 
 def spec_of(node: Node) -> TaskSpec:
-    """Return the spec of a described node; every node in ``Code`` has one."""
+    """Return the spec of a described node. Every node in ``Code`` has one."""
     assert node.spec is not None  # noqa: S101 - see above
     return node.spec
 
@@ -169,7 +169,7 @@ def wanted_parents(run: KnownRun, node: Node, start: StartTask) -> list[int]:
         and not is_along(node, task_index)
     ]
     if start.is_closing and not start.method:
-        asked.append(~start.task_no)  # its own output is its result
+        asked.append(~start.task_no)  # the task's own output is its result
     return sorted(asked)
 
 
@@ -180,7 +180,7 @@ def is_along(node: Node, task_index: int) -> bool:
 
 
 def wanted_children(node: Node, start: StartTask) -> list[tuple[int, int]]:
-    """Return the other children whose results a child needs: task index and map index of each."""
+    """Return the task index and map index of each other child whose result a child needs."""
     mapped = spec_of(node).mapped
     if mapped is None:
         return []
@@ -222,7 +222,7 @@ def _asked_for(run: KnownRun, task_index: int) -> int:
 
 
 def streamed_from(run: KnownRun, node: Node, start: StartTask) -> int | None:
-    """Return the query index of the stream from which a child gets its item.
+    """Return the query index of the stream that a child gets its item from.
 
     Return ``None`` if the task is not such a child.
     """
@@ -236,7 +236,7 @@ def streamed_from(run: KnownRun, node: Node, start: StartTask) -> int | None:
 
 
 def _bindings(value: object, start: StartTask) -> Iterator[object]:
-    """Yield the bindings of this execution; a first loop iteration has those of initial values."""
+    """Yield the bindings of this execution. A first loop iteration has those of initial values."""
     for part in _parts(value):
         if isinstance(part, FromRound) and start.map_index <= 0:
             yield from _bindings(part.first, start)
@@ -263,7 +263,7 @@ class Arguments:
     """Resolves the bindings of one try.
 
     Args:
-        pages: Fetches results of a parent; called only for the parents in ``wanted_parents``.
+        pages: Fetches results of a parent. Called only for the parents in ``wanted_parents``.
         results: The files of large results.
 
     Raises:
@@ -387,7 +387,7 @@ class Arguments:
         )
 
     def _last(self, task_index: int, annotation: Any) -> Any:
-        """Return the result of the last loop iteration that has one."""
+        """Return the result of the last loop iteration that has a result."""
         found = deque(self._rows(task_index), maxlen=1)
         return self._decoded(*found[0], annotation) if found else None
 
@@ -399,7 +399,10 @@ class Arguments:
             yield from (item[1:] for item in page.items)
 
     def _previous(self, first: object, annotation: Any) -> Any:
-        """Return the previous iteration's result; in the first iteration, the initial value."""
+        """Return the previous iteration's result.
+
+        In the first iteration, return the initial value.
+        """
         index, loop = self._start.map_index, self._node.loop
         if index <= 0 or loop is None:
             return self._value(first, annotation)
@@ -423,7 +426,7 @@ class Arguments:
                     body = one_item(self._pages, ~stream, index)
                 return decode(body, annotation)
         task_index = parent.task_index
-        if parent.sources:  # it is mapped
+        if parent.sources:  # the parent is mapped
             return self._child(task_index, index, annotation)
         for at, task_no, start_no in self._start.sources:
             if at == task_index:
@@ -433,7 +436,7 @@ class Arguments:
         raise LookupError(f"the list of the task with index {task_index} was not named")
 
     def _child(self, task_index: int, index: int, annotation: Any) -> Any:
-        """Return the result of one child; ``None`` if it has none."""
+        """Return the result of one child; ``None`` if the child has none."""
         for at, task_no, start_no, body in self._pages(task_index, only(index)).items:
             if at == index:
                 return self._decoded(task_no, start_no, body, annotation)
@@ -460,7 +463,7 @@ class Arguments:
         source, known = self._node.sources[spread.source], self._node.annotations
         if source.functions:
             return dict(item)
-        if not any(source.parents):  # it has not been encoded
+        if not any(source.parents):  # the list has not been encoded
             return dict(self.rendered(item))
         return {name: restore(value, known.get(name, Any), name) for name, value in item.items()}
 
@@ -477,14 +480,17 @@ def _item_annotation(annotation: Any) -> Any:
 
 
 class RunUnknown(Exception):
-    """A start command arrived for a run that was never added to this process, or was dropped."""
+    """Raised for a start command of a run that was never added to this process, or was dropped."""
 
     def __init__(self, run_no: int) -> None:
         super().__init__(f"this process does not know run {run_no}")
 
 
 class Runs:
-    """The runs known to this process. One thread calls ``add`` and ``forget``, another reads."""
+    """The runs known to this process.
+
+    One thread calls ``add`` and ``forget``, another thread reads.
+    """
 
     def __init__(self, code_cache: CodeCache) -> None:
         self._code_cache = code_cache

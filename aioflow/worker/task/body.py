@@ -1,4 +1,4 @@
-"""The body of one try: the function or method to call, with its arguments, and its span.
+"""The body of one try: the function or method to call, with its arguments, and its trace span.
 
 The span is the current trace context of the body, so that user spans become its children. In a
 process that runs one try at a time, the environment variable ``TRACEPARENT`` is set, and
@@ -46,7 +46,8 @@ class Body(msgspec.Struct, frozen=True):
 
     Attributes:
         operator: The operator instance, if the task is an operator.
-        is_check: Whether it is a poke of a sensor, whose return value says if the condition is met.
+        is_check: Whether this is a poke of a sensor. Its return value is whether the condition is
+            met.
         label: The label of the mapped child, if it has one.
     """
 
@@ -92,7 +93,10 @@ def body_of_try(
 
 
 def _whole(execute: Callable[[Any], Any], values: Any) -> Any:
-    """Call a sensor's own ``execute``. Its return value is the result, and completes the sensor."""
+    """Call a sensor's custom ``execute``.
+
+    Its return value is the result, and completes the sensor.
+    """
     value = execute(values)
     return _waited_for(value) if inspect.isawaitable(value) else PokeReturnValue(True, value)
 
@@ -136,7 +140,7 @@ def use_span(info: RunInfo | None, start: StartTask) -> Iterator[None]:
 
 
 def attach_span(info: RunInfo, start: StartTask) -> Any:
-    """Make a try the current span of this context; return the token to detach it."""
+    """Make a try the current span of this context. Return the token to detach it."""
     try:
         from opentelemetry.context import attach
         from opentelemetry.trace import (

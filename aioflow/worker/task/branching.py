@@ -1,7 +1,7 @@
 """Branching: the tasks that the result of a branch or short circuit skips.
 
-A branch chooses tasks or groups directly downstream of it by their ids. Tasks that are downstream
-of both a chosen task and one that is not chosen are not skipped.
+A branch chooses tasks or groups directly downstream of it by their ids. A task that is
+downstream of both a chosen and an unchosen task is not skipped.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = (
 
 
 class BadChoice(TaskError):
-    """A branch chose something that is not a task directly downstream of it.
+    """Raised if a branch chose something that is not a task directly downstream of it.
 
     Args:
         task_id: The branch.
@@ -72,7 +72,7 @@ def _not_chosen_tasks(node: Node, value: object) -> tuple[int, ...]:
 
 
 def _at_its_index(node: Node, task_indexes: set[int]) -> set[int]:
-    """Return the task indexes; for a mapped task, only those in its mapped group."""
+    """Return the task indexes. For a mapped task, return only those in its mapped group."""
     return task_indexes & node.along if node.is_mapped else task_indexes
 
 

@@ -1,7 +1,7 @@
 """The durable calls of one try: make, record and await them, or answer them from the record.
 
 For each series of waits (see ``Trigger.series``), the last answer is remembered, so that a task
-never gets an event twice.
+never gets the same event twice.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ __all__ = (
 class EventPositions:
     """The last answer in each series of waits of one coroutine.
 
-    Built from the answers, including recorded ones, so that a replay reaches the same positions.
+    Derived from all answers, including recorded ones, so that a replay reaches the same positions.
     """
 
     __slots__ = ("_last", "_streams")
@@ -105,11 +105,11 @@ ANSWER_LIMIT = 1024 * 1024
 """Maximum size of the answer to one call, in bytes of msgpack."""
 
 _PASSED_ON = (Skip, Fail, RetryAfter, NotReady)
-"""Exceptions with which a step ends the try of its task. No result of the step is recorded then."""
+"""Exceptions by which a step ends the try of its task. No result of the step is recorded then."""
 
 
 class Conversation(Protocol):
-    """The interface of the program that runs a try, as its durable calls use it."""
+    """The interface by which durable calls use the program that runs the try."""
 
     start: StartTask
     began_at: int
@@ -133,11 +133,11 @@ class Conversation(Protocol):
 
 
 class DurableCalls:
-    """The calls of one try, in order. Implements ``aioflow.author.durable_calls.Calls``.
+    """The durable calls of one try, in order. Implements ``aioflow.author.durable_calls.Calls``.
 
     Args:
         recorded: Calls made by earlier executions of the task.
-        code: Folder of the task's code version, with a trailing slash; source locations are
+        code: Folder of the task's code version, with a trailing slash. Source locations are
             relative to it.
     """
 
@@ -320,7 +320,7 @@ class DurableCalls:
     def explained(self, problem: BaseException) -> BaseException:
         """Return the real cause of an exception that the body raised.
 
-        It is the exception itself, or a ``CallCutShort``.
+        The cause is either the exception itself or a ``CallCutShort``.
         """
         if self._reply is not None:
             self._reply.cancel()
@@ -333,7 +333,7 @@ class DurableCalls:
 
     @asynccontextmanager
     async def _making(self, call: Call) -> AsyncIterator[RecordItem | None]:
-        """Allow only one call at a time; yield the record of the call, or ``None`` if it has none.
+        """Ensure that only one call is in flight. Yield the record of the call, or ``None``.
 
         Raises:
             RuntimeError: If another call is in flight.
@@ -363,7 +363,10 @@ class DurableCalls:
             self._made += self._is_recorded
 
     async def _refuse(self) -> NoReturn:
-        """Raise ``CancelledError`` once. If that was swallowed, suspend the next call forever."""
+        """Raise ``CancelledError`` once.
+
+        If user code swallowed it, suspend the next call forever.
+        """
         if self._is_refused:  # code that calls again in a loop would starve the other coroutines
             await asyncio.get_running_loop().create_future()
         self._is_refused = True
@@ -395,7 +398,7 @@ class DurableCalls:
         self._talk.report(RecordDropped(start.task_no, start.start_no, first, starts_over))
 
     def _report(self, report: Report) -> None:
-        """Report the call in flight. From now on it counts as made, whatever its outcome."""
+        """Report the call in flight. From then on it counts as made, whatever its outcome."""
         self._talk.report(report)
         self._is_recorded = True
 
@@ -467,7 +470,7 @@ class DurableCalls:
         return None if answer is None else codec.decode(answer, annotation)
 
     def _raised(self, arguments: bytes | None, failure: Failure) -> Exception:
-        """Rebuild the exception that a call raised, of the same class if it can be resolved."""
+        """Rebuild the exception that a call raised. The class is the same if it can be resolved."""
         if failure.reason == "timeout" and failure.type == "TimeoutError":
             return TimeoutError(failure.message)
         try:
@@ -512,7 +515,7 @@ def _arguments(problem: Exception) -> Steps[bytes]:
 
 
 def _arguments_of(problem: Exception) -> tuple[Any, ...]:
-    """Return the arguments named by the exception's ``__reduce__``, else its ``args``."""
+    """Return the arguments given by the exception's ``__reduce__``, or else its ``args``."""
     try:
         match problem.__reduce__():
             case (cls, tuple() as arguments, *_) if cls is type(problem):

@@ -56,12 +56,11 @@ __all__ = (
 )
 
 FetchItem: TypeAlias = Callable[[Source, int, Any], Any]
-"""Returns the item of a list for ``(leaf, index, annotation)``, decoded to the annotation's
-type."""
+"""Returns the item of a list for ``(leaf, index, annotation)``, decoded to the annotated type."""
 
 
 class MapRaised(Exception):
-    """A function given to ``map`` raised; ``problem`` is its exception."""
+    """Raised if a function given to ``map`` raised. ``problem`` is its exception."""
 
     def __init__(self, problem: BaseException) -> None:
         super().__init__(str(problem))
@@ -80,7 +79,7 @@ class MapInput:
             self._picks = pick(spec, start.map_index, start.widths)
 
     def picked(self) -> Iterator[tuple[Source, int]]:
-        """Yield each list from which an item is picked, and the index of that item."""
+        """Yield each list from which an item is picked, with the index of the item."""
         lists = (leaf for source in self._sources for leaf in source.leaves)
         for leaf, index in zip(lists, self._picks, strict=True):
             if index >= 0:
@@ -141,7 +140,7 @@ def _part_annotations(annotation: Any, source: Source) -> list[Any]:
 
 
 def _parameter_annotation(function: Callable[..., Any]) -> Any:
-    """Return the annotated type of a function's first parameter; ``Any`` if it has none."""
+    """Return the annotated type of a function's first parameter; ``Any`` if there is none."""
     if not inspect.isfunction(function):
         return Any
     names = function.__code__.co_varnames[:1]
@@ -182,7 +181,7 @@ def _shortened_label(label: str) -> str:
 
 
 Pages: TypeAlias = Callable[[int, int], ResultsPage]
-"""For ``(task_index, after)``: returns the page of the parent's results that follows ``after``."""
+"""Returns the page of a parent's results that follows ``after``, for ``(task_index, after)``."""
 
 _PAGES_LIMIT = 4
 
@@ -204,7 +203,7 @@ class Results(Sequence[Any]):
     """The results of a mapped task's successful children, in map order.
 
     Pages are fetched lazily and only a few are cached, so iterating takes little memory, whatever
-    the number of children. ``len`` fetches all pages once.
+    the number of children. The first call of ``len`` fetches all pages.
 
     Attributes:
         width: Number of children, including failed ones.
@@ -316,7 +315,7 @@ def decode_item(
     *,
     is_list: bool = False,
 ) -> Any:
-    """Return one result of a page, which is inline, in a file, or ``None``.
+    """Return one result of a page. The result is inline, in a file, or ``None``.
 
     Args:
         files: The files of large results.
@@ -337,11 +336,11 @@ ITEM_LIMIT = 1024 * 1024
 
 
 _ITEM_BYTES = 32
-"""Minimum size that counts for an item until it is sent, however small the item is."""
+"""Minimum size that an unsent item counts for, however small it is."""
 
 
 class ItemTooLarge(Exception):
-    """An item exceeds the size limit, or all the items that a handler returned do together."""
+    """Raised if an item, or all items that a handler returned together, exceed the size limit."""
 
 
 def encoded_item(value: object, what: str) -> Steps[bytes]:
@@ -413,7 +412,7 @@ class ItemReporter(Protocol):
         """Send a report to the engine."""
 
     async def packed(self, steps: Steps[bytes]) -> bytes:
-        """Encode a yielded item; other coroutines run between the steps of a large one."""
+        """Encode a yielded item. Other coroutines run between the steps of a large item."""
 
 
 class ItemStream:
@@ -426,7 +425,10 @@ class ItemStream:
         self._window_open: asyncio.Future[None] | None = None
 
     async def send_all(self, items: AsyncGenerator[Any, None], name: str) -> None:
-        """Report all items except those that an earlier try stored, which keep their values."""
+        """Report all items except those stored by an earlier try.
+
+        Stored items keep their values.
+        """
         known = self._stored
         async with aclosing(items):
             async for value in items:
@@ -451,7 +453,7 @@ class ItemStream:
                 self._window_open = None
 
     def take(self, upto: int) -> None:
-        """Note that the items before ``upto`` are stored, and resume the generator."""
+        """Record that the items before ``upto`` are stored, and resume the generator."""
         self._stored = max(self._stored, upto)
         if self._window_open is not None and not self._window_open.done():
             self._window_open.set_result(None)

@@ -1,7 +1,7 @@
 """The outcome of a try: reports of its result or exception, and the file of its result.
 
-A task whose body has succeeded must not fail or run again because the disk is full for a while.
-So the process keeps the result in memory and retries the write; the task's log says so.
+A task whose body has succeeded must not fail or run again because the disk is temporarily full.
+So the process keeps the result in memory and retries the write. The task's log states that.
 """
 
 from __future__ import annotations
@@ -84,11 +84,11 @@ __all__ = (
 
 
 class ResultTooLarge(Exception):
-    """A result exceeds ``RESULT_LIMIT`` bytes."""
+    """Raised if a result exceeds ``RESULT_LIMIT`` bytes."""
 
 
 class NotAList(Exception):
-    """A task that feeds an ``expand`` returned a value that is not a list."""
+    """Raised if a task that feeds an ``expand`` returned a value that is not a list."""
 
     def __init__(self, task_id: str, value: object) -> None:
         hint = "; its pairs are list(x.items())" if isinstance(value, dict) else ""
@@ -99,7 +99,7 @@ class NotAList(Exception):
 
 
 class NotASensor(Exception):
-    """A task other than a sensor raised ``NotReady``."""
+    """Raised if a task other than a sensor raised ``NotReady``."""
 
     def __init__(self, task_id: str, raised: NotReady) -> None:
         super().__init__(f"{task_id!r} raised NotReady, but only a sensor can be not ready yet")
@@ -107,7 +107,7 @@ class NotASensor(Exception):
 
 
 class LostInHost(Exception):
-    """A try ended without an outcome: an internal error, which must not consume a retry."""
+    """Raised if a try ended without an outcome. This internal error must not consume a retry."""
 
     def __init__(self) -> None:
         super().__init__("the host lost it; see the log of the daemon")
@@ -117,9 +117,10 @@ class Packed(msgspec.Struct, frozen=True):
     """An encoded result, ready to be stored.
 
     Attributes:
-        body: Inline result for the database row; ``None`` if there is none or it goes into a file.
+        body: Inline result for the database row; ``None`` if there is no result or it goes into a
+            file.
         size: Bytes of the result.
-        width: Length of the list, if other tasks expand over it; else ``None``.
+        width: Length of the list, if other tasks expand over it; ``None`` otherwise.
         write: Writes the result file durably. It blocks. ``None`` if there is no file.
         skips: Indexes of the tasks to skip.
         again: Whether the loop that this task controls starts another iteration.
@@ -147,9 +148,9 @@ _AT_ONCE = frozenset({bool, float, int, str})
 
 
 def pack_at_once(node: Node, value: object) -> Packed | None:
-    """Return the encoded result of most tasks, which need no steps; ``None`` if ``pack`` must run.
+    """Return the encoded result if it needs no steps; ``None`` if ``pack`` must run.
 
-    Most results are ``None`` or one small value.
+    Most results are ``None`` or one small value, and need no steps.
     """
     spec = spec_of(node)
     if node.part is not Part.WORK or spec.feeds_limit is not None or spec.streams:
@@ -205,7 +206,8 @@ def _pack_list(
         raise NotAList(node.task_id, value)
     if isinstance(value, list | tuple):
         _check_width(len(value), limit)
-    # Count the items, because a user class may have a wrong __len__, and a generator has none.
+    # Count the items instead of calling len: a user class may have a wrong __len__, and a generator
+    # has none.
     bodies: list[bytes] = []
     size, allowed = 0, min(limit, WIDTH_LIMIT)
     for item in islice(value, limit + 1):
@@ -249,7 +251,7 @@ def succeeded(start: StartTask, began_at: int, packed: Packed) -> Succeeded:
 
 
 def gives_items(node: Node, start: StartTask) -> bool:
-    """Return whether the return value becomes stream items of the task, and not its result."""
+    """Return whether the return value becomes stream items of the task instead of its result."""
     return bool(start.upto) or (start.is_closing and spec_of(node).streams)
 
 
@@ -358,7 +360,7 @@ _KNOWN: dict[type[BaseException], tuple[str, bool]] = {
     CallMismatch: ("call_mismatch", False),
     CallCutShort: ("call_cut_short", False),
 }
-"""Exceptions with a fixed meaning: the failure reason, and whether a retry may help."""
+"""For each exception with a fixed meaning, the failure reason and whether a retry may help."""
 
 
 def _failed(
@@ -424,7 +426,7 @@ def _next_kwargs(wish: TaskDeferred) -> Steps[bytes]:
 
 
 OnWriteFailed: TypeAlias = Callable[[bool], None]
-"""Called after each failed write, with a flag for whether the disk is full."""
+"""Called after each failed write, with a flag that tells whether the disk is full."""
 
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _FIRST_DELAY, _LONGEST_DELAY = 0.25, 5.0  # seconds between two writes
@@ -442,7 +444,7 @@ def write_failure_reporter(
 def write_result(
     write: Callable[[], None], on_failed: OnWriteFailed, sleep: Callable[[float], None] = time.sleep
 ) -> None:
-    """Write in this thread, retrying until it succeeds."""
+    """Write in this thread, and retry until it succeeds."""
     for delay in _write_delays():
         try:
             write()
@@ -459,7 +461,7 @@ async def write_result_in_thread(
     threads: Executor | None = None,
     on_failed: OnWriteFailed | None = None,
 ) -> None:
-    """Write in a thread, retrying until it succeeds. No thread is occupied between two writes.
+    """Write in a thread, and retry until it succeeds. No thread is occupied between two attempts.
 
     Args:
         threads: The executor; the loop's default if not given.

@@ -1,4 +1,4 @@
-"""Renders the templates in the arguments of a task and in the fields of its operator or trigger.
+"""Rendering of templates in the arguments of a task and in fields of its operator or trigger.
 
 Templates are rendered only here, in the process where user code runs. Only strings written in the
 DAG file are templates. The result of a parent and the conf of a run are values: braces in them have
@@ -53,7 +53,10 @@ class FieldTemplates:
 
     @cached_property
     def context(self) -> RunContext:
-        """The context of the try, created lazily: most children of a fan-out never need it."""
+        """The context of the try.
+
+        It is created lazily, because most children of a fan-out never need it.
+        """
         return self._make_context()
 
     def rendered(self, fields: Any) -> Any:
@@ -64,7 +67,7 @@ class FieldTemplates:
         return {name: render(v) if name in self._names else v for name, v in fields.items()}
 
     def renderer_of(self, name: str) -> Callable[[Any], Any]:
-        """Return the function that renders strings for this argument.
+        """Return the function that renders strings for the argument with this name.
 
         If the argument is not a template, return ``unrendered``.
         """
@@ -76,5 +79,5 @@ class FieldTemplates:
 
 
 def unrendered(value: Any) -> Any:
-    """Return the value as it is."""
+    """Return the value unchanged."""
     return value

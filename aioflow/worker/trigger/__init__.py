@@ -1,3 +1,3 @@
-"""One trigger in the triggerer: creating it, running it by itself or shared, and describing it."""
+"""One trigger in the triggerer: creation, execution alone or in a watch, and description."""
 
 from __future__ import annotations

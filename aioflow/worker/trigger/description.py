@@ -1,6 +1,6 @@
-"""Descriptions of triggers for the UI: what they wait for and share, when they check or fire.
+"""Descriptions of triggers for the UI: what they wait for and share, and when they check or fire.
 
-Only the user code of a custom timetable can compute its fire times.
+The fire times of a custom timetable can be computed only here, because that runs user code.
 """
 
 from __future__ import annotations
@@ -34,14 +34,17 @@ __all__ = (
 )
 
 _BUDGET_SECONDS = 0.05
-"""Time limit for calling ``describe`` in one reply; further triggers are described without it."""
+"""Time limit for all calls of ``describe`` in one reply.
+
+Further triggers are described without it.
+"""
 
 _TEXT_LENGTH = 300
 _FIELDS = 100
 
 
 class Describer:
-    """Describes triggers for the daemon. If the code of a trigger raises, that part is omitted."""
+    """Describes triggers for the daemon. If the code of a trigger raises, its part is omitted."""
 
     def __init__(self, recorder: CrashRecorder) -> None:
         self._recorder = recorder
@@ -54,7 +57,7 @@ class Describer:
             self._texts[number] = text
 
     def forget(self, number: int) -> None:
-        """Drop the description of a trigger held as data, which has ended."""
+        """Drop the description of a trigger that was held as data and has ended."""
         self._texts.pop(number, None)
 
     def describe(
@@ -105,7 +108,7 @@ class Describer:
         )
 
     def _call(self, number: int, describe: Callable[[], object]) -> str:
-        """Return a trigger's description of itself. Runs user code, but does not raise."""
+        """Return a trigger's own description. Runs user code, but does not raise."""
         try:
             with signed(self._recorder, number):
                 return str(describe() or "")[:_TEXT_LENGTH]
@@ -119,7 +122,7 @@ def describes(trigger: Trigger[Any]) -> bool:
 
 
 def public_fields_of(trigger: Trigger[Any]) -> tuple[str, ...]:
-    """Return the fields that a trigger's class declares public; empty if that is invalid."""
+    """Return the fields that a trigger's class declares public; empty if they are invalid."""
     declared: object = type(trigger).public_fields
     if isinstance(declared, str):
         return ()
@@ -154,17 +157,17 @@ class FireTimePreview(UserCoroutine):
 
     @property
     def number(self) -> int:
-        """The number of the timetable: a crash or a blocked loop is attributed to it."""
+        """The number of the timetable, to which a crash or a blocked loop is attributed."""
         return self._command.host.trigger_no
 
     @property
     def key(self) -> tuple[int, int]:
-        """The key of the timetable's log, which gets the output of its code."""
+        """The key of the timetable's log, which receives the output of its code."""
         return self.number, self._command.host.assignment_id
 
     @property
     def run_no(self) -> int:
-        """The run on whose behalf to query."""
+        """The run on whose behalf the timetable queries."""
         return self._command.host.run_no
 
     async def answer(self, maker: TriggerMaker, reports: ReportBuffer) -> None:
@@ -198,7 +201,7 @@ class FireTimePreview(UserCoroutine):
 
 
 def report_next_fire_time(trigger: object, of: tuple[int, int], reports: ReportBuffer) -> None:
-    """Report to the daemon the fire time that a timetable waits for. Ignores other triggers."""
+    """Report to the daemon the fire time that a timetable waits for. Other triggers are ignored."""
     if isinstance(trigger, TimetableTrigger):
         trigger.expect_by(
             lambda fire_time: reports.report(

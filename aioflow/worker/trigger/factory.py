@@ -1,4 +1,4 @@
-"""Creates the triggers that the daemon assigns: finds and instantiates their classes.
+"""Creation of the triggers that the daemon assigns: finds and instantiates their classes.
 
 If a task starts deferred, its trigger is created here, too, from the task's arguments.
 """
@@ -39,12 +39,12 @@ __all__ = (
 
 
 class NoStartTrigger(Exception):
-    """A task that should start deferred defines no trigger."""
+    """Raised if a task that should start deferred defines no trigger."""
 
 
 @dataclass
 class Skipping(Trigger[None]):
-    """A trigger that skips a task, because the arguments raised ``Skip`` before it could wait."""
+    """A trigger that skips a task, because its arguments raised ``Skip`` before it could wait."""
 
     message: str
 
@@ -61,10 +61,10 @@ async def start_trigger(
     results: HostedFiles,
     find_class: Callable[[str], Any],
 ) -> tuple[type[Trigger[Any]], Steps[bytes]]:
-    """Return the trigger class of a task and the encoding of its fields. Runs user code.
+    """Return the trigger class of a task and its encoded fields. Runs user code.
 
-    An unmapped task is instantiated, so that ``__init__`` may define the trigger. A mapped task is
-    not instantiated: its class defines the trigger, and its item provides the remaining fields.
+    An unmapped task is instantiated, because its ``__init__`` may define the trigger. A mapped task
+    is not instantiated: its class defines the trigger, and its item provides the remaining fields.
 
     Raises:
         BadArgument: If an argument is unavailable.
@@ -104,12 +104,15 @@ LOAD, CONSTRUCT = "trigger_load", "trigger_construct"
 """The stages of creating a trigger, as named in failures."""
 
 MAKE_SECONDS = 60.0
-"""Timeout for resolving a task's own arguments. It does not apply to loading and constructing: code
-that blocks there blocks the event loop, and the watchdog detects that."""
+"""Timeout for resolving a task's own arguments.
+
+It does not apply to loading and constructing. Code that blocks there blocks the event loop, and the
+watchdog detects that.
+"""
 
 
 class TriggerMaker:
-    """Creates triggers: from the newest code if it accepts the fields, else from the run's version.
+    """Creates triggers from the newest code if it accepts the fields, else from the run's version.
 
     Args:
         in_use: Returns the versions of the triggers that are running now.
@@ -135,7 +138,7 @@ class TriggerMaker:
     def known(self, command: StartTrigger) -> type[Trigger[Any]] | None:
         """Return the trigger's class if it is loaded and the command contains all its fields.
 
-        Otherwise, return ``None``.
+        Return ``None`` otherwise.
         """
         if command.is_made_there:
             return None
@@ -229,7 +232,10 @@ class TriggerMaker:
 
 
 def _trigger_class(found: Any, path: str) -> type[Trigger[Any]]:
-    """Return the trigger class to run: for a timetable, the trigger that yields its fire times."""
+    """Return the trigger class to run.
+
+    For a timetable, this is the trigger that yields its fire times.
+    """
     if isinstance(found, type) and issubclass(found, Trigger):
         return found
     if is_timetable_class(found):

@@ -1,4 +1,4 @@
-"""A trigger in this process, as a coroutine of its own or as data in a watch, and its events."""
+"""A trigger in this process, as a separate coroutine or as data in a watch, and its events."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ class Kind:
 
     Attributes:
         count: Number of running triggers.
-        run_no: Run of the latest trigger; triggers started together mostly belong to the same run.
+        run_no: Run of the latest trigger, because triggers started together mostly belong to the
+            same run.
         public: Fields that the class declares public; known once an instance has been created.
     """
 
@@ -62,7 +63,7 @@ class Kinds:
         self._known: dict[tuple[str, str, str], Kind] = {}
 
     def add(self, command: StartTrigger) -> Kind:
-        """Count a trigger, and return its kind."""
+        """Count a trigger. Return its kind."""
         key = (command.class_path, command.version, command.newest)
         kind = self._known.get(key)
         if kind is None:
@@ -88,9 +89,10 @@ class Wait:
     """A trigger held as data, without an instance: an entry in a watch.
 
     Attributes:
-        wanted: The key that it waits for in the watch.
+        wanted: The key that the trigger waits for in the watch.
         watch: Its watch; ``None`` once the key was found or is no longer watched.
-        command: The command that started it, if an instance is needed to end it; else ``None``.
+        command: The command that started the trigger, if an instance is needed to end it; ``None``
+            otherwise.
     """
 
     __slots__ = ("assignment_id", "command", "kind", "number", "run_no", "wanted", "watch")
@@ -117,7 +119,7 @@ class Flow:
         window: Maximum number of unstored events.
         sent: Number of events reported.
         stored: Number of events stored, as confirmed by the daemon.
-        unstored: Events reported, but not confirmed as stored.
+        unstored: Events that were reported but not yet confirmed as stored.
     """
 
     __slots__ = ("_window_open", "sent", "stored", "unstored", "window")
@@ -130,7 +132,7 @@ class Flow:
         self._window_open: asyncio.Future[None] | None = None
 
     def take(self, upto: int, trigger: Trigger[Any] | None) -> None:
-        """Note that events before ``upto`` are stored; resume the stream if it waits for that."""
+        """Record that events before ``upto`` are stored. Resume the stream if it waits for that."""
         for _ in range(upto - self.stored):
             if self.unstored and trigger is not None:
                 set_last_event(trigger, self.unstored.popleft())
@@ -139,7 +141,7 @@ class Flow:
             self._window_open.set_result(None)
 
     async def wait_for_window(self) -> None:
-        """Wait until fewer events than the window are unstored."""
+        """Wait until the number of unstored events is below the window."""
         while self.sent - self.stored >= self.window:
             self._window_open = asyncio.get_running_loop().create_future()
             try:
@@ -153,14 +155,14 @@ class HostedTrigger(UserCoroutine):
 
     Attributes:
         stage: The failure reason to report if user code raises now.
-        is_over: Whether it has fired or failed and is cleaning up; it must not be cancelled then.
+        is_over: Whether it has fired or failed and is cleaning up. It must not be cancelled then.
         failure: Why its assignment failed; ``None`` if it did not.
         flow: Flow control, if it is a stream.
         dag_id: The DAG of its task.
         task_key: The task index and ``map_index`` of its task.
         start: The execution of the task, whose result it may have to write.
         trigger: The instance, once created.
-        is_data: Whether it continues as a ``Wait``; this coroutine must not report its end then.
+        is_data: Whether it continues as a ``Wait``. This coroutine must not report its end then.
     """
 
     __slots__ = (
@@ -206,11 +208,11 @@ class HostedTrigger(UserCoroutine):
         return self._number, self.assignment_id
 
     def enter(self, stage: str) -> None:
-        """Enter a stage: the failure reason for what user code raises from now on."""
+        """Enter a stage. Its name is the failure reason if user code raises from now on."""
         self.stage = stage
 
     def take(self, upto: int) -> None:
-        """Note that the events before ``upto`` are stored."""
+        """Record that the events before ``upto`` are stored."""
         if self.flow is not None:
             self.flow.take(upto, self.trigger)
 
@@ -223,7 +225,7 @@ KEY_LIMIT = 1024
 
 
 class TriggerWrong(Exception):
-    """A trigger did not follow the rules for triggers.
+    """Raised if a trigger did not follow the rules for triggers.
 
     Attributes:
         reason: Machine-readable reason, for the failure.
@@ -238,10 +240,11 @@ async def events_of(made: object, name: str) -> AsyncIterator[object]:
     """Return the result of ``run`` as an async iterator.
 
     Raises:
-        TriggerWrong: If the result is not an async iterator; the message explains the mistake.
+        TriggerWrong: If the result is not an async iterator. The message explains the mistake.
     """
     if inspect.iscoroutine(made):
-        # `async def run` without a yield: run it, because the outcome shows which mistake it is.
+        # An `async def run` without a yield. Run it, because the outcome shows which mistake was
+        # made.
         returned = await made
         if isinstance(returned, TriggerEvent):
             raise TriggerWrong(
@@ -261,7 +264,7 @@ def checked_event(event: object, name: str) -> TriggerEvent[object]:
     """Return the yielded object if it is an event with a valid key.
 
     Raises:
-        TriggerWrong: If it is not an event, or its key is invalid.
+        TriggerWrong: If the object is not an event, or its key is invalid.
     """
     if not isinstance(event, TriggerEvent):
         raise TriggerWrong(
@@ -274,11 +277,11 @@ def checked_event(event: object, name: str) -> TriggerEvent[object]:
 
 
 def payload_of(event: TriggerEvent[object], name: str) -> Steps[bytes]:
-    """Encode the payload of an event, or its message if the event fails the task.
+    """Encode the payload of an event. If the event fails the task, encode its message.
 
     Raises:
-        TriggerWrong: If it is too large.
-        Unserializable: If it cannot be encoded.
+        TriggerWrong: If the encoded value is too large.
+        Unserializable: If the value cannot be encoded.
     """
     # The result of a task is stored inline in its row.
     limit = INLINE_LIMIT if isinstance(event, TaskSuccessEvent) else PAYLOAD_LIMIT

@@ -1,10 +1,10 @@
-"""Runs watches: each is one coroutine for all the triggers that share it.
+"""Execution of watches. A watch is one coroutine for all the triggers that share it.
 
-A shared trigger takes the memory of a ``Wait``, its entry in ``wants``, and what the watch itself
-stores for the wanted key.
+A shared trigger takes only the memory of a ``Wait``, its entry in ``wants``, and what the watch
+itself stores for the wanted key.
 
 A watch that fails is restarted after a growing delay. If it fails again soon, its triggers are
-split in halves, each with its own watch. This is repeated until the triggers of one wanted key
+split into halves, each with a separate watch. This is repeated until the triggers of one wanted key
 are alone, and only these fail. So a trigger that makes every watch fail only delays the others.
 """
 
@@ -38,7 +38,7 @@ _EMPTY = "finished"
 _FIRST_DELAY_SECONDS = 0.05
 _LONGEST_DELAY_SECONDS = 5.0
 _SOUND_SECONDS = 60.0
-"""If a watch has run for this long, a failure starts a new count of failures in a row."""
+"""A failure of a watch that has run for this long counts as the first failure in a row."""
 _SPREAD = 0.618
 _KNOWN = object()
 _CLASSES_REPORTED = 50
@@ -53,12 +53,12 @@ class HostedWatch(UserCoroutine):
 
     Attributes:
         name: Its name in failures.
-        wants: The triggers of each wanted key; a single trigger is stored without a dict.
+        wants: The triggers of each wanted key. A single trigger is stored without a dict.
         count: Number of triggers.
         class_path: Class path of its first trigger.
         is_delivering: Whether it is delivering events, and must not be cancelled.
         watch: The instance, created when it begins; ``None`` before that.
-        unknown: Wanted keys of which a restarting watch has not been informed yet.
+        unknown: Wanted keys that have not been passed to a restarting watch yet.
         failures: Number of failures in a row before the current start.
         delay_seconds: Delay before it begins.
         began: When it began, in seconds on the loop's clock.
@@ -102,10 +102,10 @@ class HostedWatch(UserCoroutine):
 
     @property
     def signer(self) -> Wait:
-        """The trigger to which the steps are attributed; if none is left, the last one."""
+        """The trigger to which the steps are attributed. If no trigger is left, the last one."""
         if self._signer.watch is not self and self.wants:
-            # Not in every `discard`: finding the first key of a dict gets slower and slower if the
-            # dict is emptied from its beginning.
+            # Do not do this in every `discard`: finding the first key of a dict gets slower and
+            # slower if the dict is emptied from its beginning.
             self._signer = self.first(next(iter(self.wants)))
         return self._signer
 
@@ -116,7 +116,7 @@ class HostedWatch(UserCoroutine):
 
     @property
     def run_no(self) -> int:
-        """The run on whose behalf to query."""
+        """The run on whose behalf the watch queries."""
         return self.signer.run_no
 
     def first(self, wanted: Hashable) -> Wait:
@@ -128,7 +128,7 @@ class HostedWatch(UserCoroutine):
         """Add a trigger. Return whether its wanted key is new.
 
         Raises:
-            TypeError: If the wanted key is not hashable; the trigger is not added.
+            TypeError: If the wanted key is not hashable. The trigger is not added then.
         """
         waits = self.wants.get(wait.wanted)
         wait.watch = self
@@ -142,7 +142,7 @@ class HostedWatch(UserCoroutine):
         return False
 
     def discard(self, wait: Wait) -> bool:
-        """Remove a trigger. Return whether it was the last one of its wanted key."""
+        """Remove a trigger. Return whether it was the last trigger of its wanted key."""
         wait.watch = None
         self.count -= 1
         waits = self.wants[wait.wanted]
@@ -163,11 +163,17 @@ class HostedWatch(UserCoroutine):
         return waits
 
     def next_check(self, recorder: CrashRecorder) -> Timestamp | None:
-        """Return the time of its next check, if known. Runs user code, but does not raise."""
+        """Return the time of the watch's next check, if known.
+
+        Runs user code, but does not raise.
+        """
         return None if self.watch is None else self._instant(recorder, self.watch.next_check)
 
     def last_check(self, recorder: CrashRecorder) -> Timestamp | None:
-        """Return the time of its last check, if known. Runs user code, but does not raise."""
+        """Return the time of the watch's last check, if known.
+
+        Runs user code, but does not raise.
+        """
         return None if self.watch is None else self._instant(recorder, self.watch.last_check)
 
     def _instant(
@@ -189,7 +195,7 @@ WatchReport: TypeAlias = tuple[tuple[str, int, Timestamp | None], ...]
 
 
 class Finder(Protocol):
-    """The interface of the triggerer, as the watches use it. The methods never raise."""
+    """The interface by which watches use the triggerer. The methods never raise."""
 
     async def found(self, event: TriggerEvent[object], name: str) -> Callable[[Wait], None]:
         """Return a function that reports the event for a trigger. Call it once per trigger."""
@@ -215,7 +221,7 @@ class Watches:
         self._restarts = 0
 
     def join(self, wait: Wait, share: Share) -> None:
-        """Register a trigger in its watch, and create the watch if necessary.
+        """Register a trigger in its watch. Create the watch if necessary.
 
         Runs user code, so it may raise anything. If it raises, the trigger is not registered.
         """
@@ -244,7 +250,8 @@ class Watches:
     def report(self, recorder: CrashRecorder) -> WatchReport:
         """Return the number of watches and the earliest next check per class path; see ``Pong``.
 
-        Only some watches of a class are asked, because those of one class check at similar times.
+        Only some watches of each class are queried, because watches of one class check at similar
+        times.
         """
         return tuple(
             (class_path, len(of_class), _first(islice(of_class, _ASKED), recorder))
@@ -269,7 +276,7 @@ class Watches:
         return hosted
 
     def _add(self, hosted: HostedWatch) -> None:
-        """Register a watch; new triggers join it, unless another watch with its key is open."""
+        """Register a watch. New triggers join it, unless another watch with its key is open."""
         self._open.setdefault(hosted.at, hosted)
         self._of_class.setdefault(hosted.class_path, {})[hosted] = None
 
@@ -287,7 +294,7 @@ class Watches:
             self._of_class.pop(hosted.class_path, None)
 
     def _joined(self, hosted: HostedWatch, wanted: Hashable) -> None:
-        """Call ``joined`` if the watch has begun; otherwise it gets all wanted keys when it begins.
+        """Call ``joined`` if the watch has begun. Otherwise it gets all wanted keys when it begins.
 
         Runs user code, so it may raise anything.
         """
@@ -308,7 +315,7 @@ class Watches:
         try:
             hosted.watch.left(wanted)
         except BaseException as exc:  # noqa: BLE001 - user code may raise anything
-            print_traceback(exc)  # no trigger must fail because of this
+            print_traceback(exc)  # this must not fail any trigger
 
     # ── one watch ───────────────────────────────────────────────────────────────────────
 
@@ -329,8 +336,8 @@ class Watches:
     async def _problem(self, hosted: HostedWatch) -> BaseException:
         """Run the watch until it ends, and return the exception with which it ended.
 
-        If it ended without one, because its ``run`` returned or no key was wanted any more, return
-        a ``TriggerWrong``.
+        If the watch ended without an exception, because its ``run`` returned or no key was wanted
+        any more, return a ``TriggerWrong``.
         """
         try:
             if hosted.delay_seconds:
@@ -348,7 +355,10 @@ class Watches:
         )
 
     async def _register_wanted(self, hosted: HostedWatch) -> None:
-        """Pass the wanted keys to a restarted watch; fail the triggers of each key it rejects."""
+        """Pass the wanted keys to a restarted watch.
+
+        Fail the triggers of each key that it rejects.
+        """
         until = self._loop.time() + BUDGET_SECONDS
         for wanted in list(hosted.unknown):
             if wanted not in hosted.unknown:
@@ -363,7 +373,7 @@ class Watches:
                 until = self._loop.time() + BUDGET_SECONDS
 
     async def _start_again(self, hosted: HostedWatch) -> None:
-        """Restart a watch with its wanted keys, split in halves if it has failed repeatedly."""
+        """Restart a watch with its wanted keys. Split it in halves if it has failed repeatedly."""
         is_sound = self._loop.time() - hosted.began > _SOUND_SECONDS
         failures = 1 if is_sound else hosted.failures + 1
         wants = list(hosted.wants)
@@ -399,14 +409,14 @@ class Watches:
             self._forget(other)
 
     def _delay_seconds(self, failures: int) -> float:
-        """Return the restart delay, which varies, because many watches may have failed together."""
+        """Return the restart delay. It varies, because many watches may have failed together."""
         self._restarts += 1
         spread = 1 + self._restarts * _SPREAD % 1
         longest = _FIRST_DELAY_SECONDS * float(1 << min(failures - 1, 20))
         return spread * min(longest, _LONGEST_DELAY_SECONDS) / 2
 
     async def _poll(self, hosted: HostedWatch) -> None:
-        assert hosted.watch is not None  # noqa: S101 - it has been made
+        assert hosted.watch is not None  # noqa: S101 - the watch has been created
         events = await events_of(hosted.watch.run(), hosted.name)
         until = self._loop.time() + BUDGET_SECONDS
         try:
@@ -452,9 +462,9 @@ class Watches:
     async def _each(
         self, hosted: HostedWatch, waits: Iterable[Wait], act: Callable[[Wait], None]
     ) -> None:
-        """Call ``act`` for every trigger, yielding to the event loop now and then.
+        """Call ``act`` for every trigger, and yield to the event loop now and then.
 
-        If this method is cancelled, it still calls ``act`` for the rest.
+        If this method is cancelled, it still calls ``act`` for the remaining triggers.
         """
         rest = iter(waits)
         until = self._loop.time() + BUDGET_SECONDS

@@ -13,7 +13,7 @@ from aioflow_triggers.temporal import DateTimeTrigger
 
 
 def mark(file: str, text: str) -> None:
-    """Append a line to the ledger; one write, so that lines of many processes do not mix."""
+    """Append a line to the ledger, in one write, so that lines of several processes do not mix."""
     descriptor = os.open(file, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
     try:
         os.write(descriptor, f"{text}\n".encode())
@@ -63,7 +63,7 @@ def flight(count: int = 500, ledger: str = "") -> None:
 
 
 class Over(Operator):
-    """Waits for an instant that is over."""
+    """Waits until a time that has already passed."""
 
     def __init__(self, *, number: int, **options: Any) -> None:
         super().__init__(**options)

@@ -1,4 +1,4 @@
-"""The trigger and the operators that wait; on the path of all services."""
+"""The trigger and the operators that wait. All services can import this module."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 
 class AtInstant(BaseTrigger):
-    """Fires at an instant, with one precise sleep."""
+    """Fires at a given time, after one precise sleep."""
 
     def __init__(self, moment: float) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class AtInstant(BaseTrigger):
 
 
 class Late(BaseOperator):
-    """Waits for an instant; notes how many milliseconds after it the next line runs."""
+    """Waits until a time; notes how many milliseconds after it the next line runs."""
 
     def __init__(self, *, due: float, file: str, **options: Any) -> None:
         super().__init__(**options)

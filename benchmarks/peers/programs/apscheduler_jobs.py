@@ -1,4 +1,4 @@
-"""The jobs."""
+"""The jobs for APScheduler."""
 
 from __future__ import annotations
 

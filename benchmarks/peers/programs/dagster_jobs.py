@@ -1,4 +1,4 @@
-"""The jobs."""
+"""The jobs for Dagster."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import dagster as dg
 
 
 @dg.op(out=dg.DynamicOut(int), config_schema={"count": int})
-def numbers(context) -> Iterator[Any]:  # type: ignore[no-untyped-def]  # noqa: ANN001 - not a string
+def numbers(context) -> Iterator[Any]:  # type: ignore[no-untyped-def]  # noqa: ANN001 - a string annotation would fail
     for number in range(context.op_config["count"]):
         yield dg.DynamicOutput(number, mapping_key=str(number))
 
@@ -60,7 +60,7 @@ def fan() -> None:
 
 
 def chain(hops: int) -> Any:
-    """Return a job of so many ops."""
+    """Return a job with ``hops`` ops, one after the other."""
 
     @dg.job(name=f"chain_{hops}", executor_def=dg.in_process_executor)
     def chained() -> None:

@@ -1,4 +1,4 @@
-"""The flows."""
+"""The flows for Prefect."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def in_flight(number: int, ledger: str) -> int:
 
 
 def named(number: int) -> Any:
-    """Return the task with a name by which its record is found."""
+    """Return the task, with a name by which its record can be found."""
     return in_flight.with_options(task_run_name=f"flight-{number}")
 
 

@@ -1,4 +1,4 @@
-"""The jobs, imported by the workers and by the client."""
+"""The jobs for procrastinate, imported by the workers and by the client."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import procrastinate
 import serving
 
 STALLED_SECONDS = 2.0
-"""A worker counts as dead this long after its last heartbeat."""
+"""Seconds after its last heartbeat at which a worker counts as dead."""
 
 app = procrastinate.App(
     connector=procrastinate.PsycopgConnector(

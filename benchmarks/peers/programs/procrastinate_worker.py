@@ -1,4 +1,4 @@
-"""One worker process."""
+"""One worker process of procrastinate."""
 
 from __future__ import annotations
 

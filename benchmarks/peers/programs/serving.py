@@ -1,6 +1,6 @@
 """The loop of a program: it reads a request per line, does the work, and writes an answer per line.
 
-It is run by the interpreter of a peer's environment, so it imports the standard library alone.
+It is run by the interpreter of a peer's environment, so it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ Answer = dict[str, Any]
 
 
 class Program:
-    """What a program derives from: one method per kind of work.
+    """Base class of the programs, with one method per kind of work.
 
     Attributes:
-        folder: For files.
+        folder: Folder for files.
         database: URL of PostgreSQL, or an empty string for SQLite.
-        in_flight: How many tasks have to run at a time, or 0.
-        patience: Factor of the time that is left for a hand-over before the first is due.
+        in_flight: Number of tasks that have to run at the same time, or 0.
+        patience: Factor for the time in which all waits are handed over before the first is due.
     """
 
     def __init__(self, options: dict[str, Any]) -> None:
@@ -53,25 +53,25 @@ class Program:
         self.patience: float = options["patience"]
 
     async def start(self) -> Answer:
-        """Start the system. ``resident`` in the answer names its processes, if not all are."""
+        """Start the system. If only some of its processes are services, ``resident`` names them."""
         return {}
 
     async def stop(self) -> None:
         """Stop the processes that were started."""
 
     async def recorded(self) -> list[int]:
-        """Return the numbers of the tasks whose success the database has."""
+        """Return the numbers of the tasks whose success is recorded in the database."""
         return []
 
 
 def main(make: Callable[[dict[str, Any]], Program]) -> None:
     """Serve until the input is closed."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # whatever a library prints is no answer
+    os.dup2(2, 1)  # output of libraries must not mix with the answers
     program = make(json.loads(sys.argv[1]))
     with contextlib.suppress(BrokenPipeError):
         asyncio.run(_serve(program, lambda answer: print(json.dumps(answer), file=answers)))
-    os._exit(0)  # threads of a library do not keep the program alive
+    os._exit(0)  # so that no thread of a library keeps the program alive
 
 
 async def _serve(program: Program, write: Callable[[Answer], None]) -> None:
@@ -128,7 +128,7 @@ async def end(processes: Sequence[subprocess.Popen[bytes]], seconds: float = 8.0
 
 
 def mark(file: Path | str, text: str) -> None:
-    """Append a line to the ledger; one write, so that lines of many processes do not mix."""
+    """Append a line to the ledger, in one write, so that lines of several processes do not mix."""
     descriptor = os.open(file, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
     try:
         os.write(descriptor, f"{text}\n".encode())
@@ -137,19 +137,19 @@ def mark(file: Path | str, text: str) -> None:
 
 
 def task_seconds(number: int) -> float:
-    """Return how long a task of the measurement ``kill`` takes: 0.5 to 2.5 s."""
+    """Return the duration of a task of the measurement ``kill``: 0.5 to 2.5 s."""
     return 0.5 + number % 101 / 50
 
 
 async def gathered(work: Iterable[Awaitable[Any]], at_a_time: int = 20) -> None:
-    """Await everything, so many at a time."""
+    """Await all of ``work``, at most ``at_a_time`` at the same time."""
     left = iter(work)
     while part := list(islice(left, at_a_time)):
         await asyncio.gather(*part)
 
 
 async def eventually(look: Callable[[], Any], seconds: float, pause: float = 0.01) -> Any:
-    """Call ``look`` until it is true; return its last result, also when the time is over."""
+    """Call ``look`` until its result is true or the time is over; return its last result."""
     until = time.monotonic() + seconds
     while True:
         found = look()

@@ -96,7 +96,7 @@ class WithAirflow(serving.Program):
         await serving.end(self.services)
 
     def rows(self, statement: str, *arguments: Any) -> list[Any]:
-        if self.connection is None:  # one for all looks: each costs the server a process
+        if self.connection is None:  # one for all polls: each costs the server a process
             self.connection = psycopg2.connect(self.database)
             self.connection.autocommit = True
         with self.connection.cursor() as cursor:

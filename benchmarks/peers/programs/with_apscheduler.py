@@ -35,7 +35,7 @@ class WithAPScheduler(serving.Program):
         scheduler = AsyncScheduler(SQLAlchemyDataStore(self.engine), max_concurrent_jobs=limit)
         self.scheduler = jobs.scheduler = await scheduler.__aenter__()
         for job in (jobs.noop, jobs.noop_def, jobs.hop, jobs.due, jobs.in_flight):
-            # No limit: the count of running jobs is not corrected after a kill.
+            # No limit, because the count of running jobs is not corrected after a kill.
             await scheduler.configure_task(job, max_running_jobs=None)
         await scheduler.start_in_background()
         return {}
@@ -45,7 +45,7 @@ class WithAPScheduler(serving.Program):
             return list(await connection.execute(sa.text(statement)))
 
     async def _all_ended(self) -> bool:
-        """Return whether nothing is left to do; schedules that are over stay for some minutes."""
+        """Return whether nothing is left to do. Ended schedules, which remain, are ignored."""
         waiting = "SELECT count(*) FROM schedules WHERE next_fire_time IS NOT NULL"
         left = f"SELECT (SELECT count(*) FROM jobs) + ({waiting})"
         return bool((await self.rows(left))[0][0] == 0)
@@ -60,7 +60,7 @@ class WithAPScheduler(serving.Program):
         return {}
 
     async def _add(self, adding: Iterable[Awaitable[Any]]) -> None:
-        """Add jobs or schedules, on PostgreSQL several at a time; SQLite has one writer."""
+        """Add jobs or schedules: several at a time, but one by one on SQLite (one writer)."""
         await serving.gathered(adding, 20 if self.database else 1)
 
     async def chain(self, hops: int, seconds: float) -> serving.Answer:
@@ -108,7 +108,10 @@ class WithAPScheduler(serving.Program):
         return {}
 
     async def again(self, seconds: float) -> serving.Answer:
-        """Add a job each second: only an event makes the scheduler look for jobs of a dead one."""
+        """Add a job each second.
+
+        Only such an event makes the scheduler look for the jobs of a dead scheduler.
+        """
 
         async def wake() -> None:
             while True:

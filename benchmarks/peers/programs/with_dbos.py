@@ -12,13 +12,13 @@ import sqlalchemy as sa
 from dbos import DBOS, SetWorkflowID
 
 WORKFLOWS = 1
-"""How many workflows a process runs at a time for the no-op tasks. More were slower."""
+"""Number of no-op workflows that a process runs at a time. More were slower."""
 
 THREADS = 32
-"""Its executor's threads, which are unlimited by default: thousands of them fight for the pool."""
+"""Number of threads of the library's executor. By default, thousands of them fight for the pool."""
 
 HANDED_OVER = 200
-"""How many workflows are started at a time."""
+"""Number of workflows that are started at a time."""
 
 late_ms: list[float] = []
 asleep: list[float] = []

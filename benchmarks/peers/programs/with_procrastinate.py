@@ -104,7 +104,7 @@ class WithProcrastinate(serving.Program):
         return {"seconds": took}
 
     async def _wait_until(self, dues: list[float], file: Path) -> None:
-        """Defer one job per instant; jobs of one instant are deferred in one batch."""
+        """Defer one job per due time. Jobs with the same due time are deferred in one batch."""
         by_instant: dict[float, int] = {}
         for instant in dues:
             by_instant[instant] = by_instant.get(instant, 0) + 1

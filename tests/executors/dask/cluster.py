@@ -1,4 +1,4 @@
-"""A daemon in miniature that uses a backend on a Dask cluster of real processes."""
+"""A minimal daemon that uses a backend on a Dask cluster of real processes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def is_alive(pid: int) -> bool:
 
 
 class Worker:
-    """A worker as the daemon in miniature sees it."""
+    """A worker as the minimal daemon sees it."""
 
     def __init__(self, worker_no: int, channel: WorkerChannel, info: WorkerInfo) -> None:
         self.no = worker_no
@@ -75,7 +75,7 @@ class Worker:
             self.channel.send(bytes(frame))
 
     def prepare(self, home: Path, body: str) -> None:
-        """Send what comes before the first try of a task with this body."""
+        """Send everything that precedes the first try of a task with this body."""
         write_version(home, flow=one_task(body))
         self.send(Hello("slot", str(home / "code"), str(home / "results")), run_info())
 
@@ -92,10 +92,10 @@ class Worker:
 
 
 class Events:
-    """What a backend reports, remembered. ``until`` waits for something."""
+    """Records the reports of a backend. ``until`` waits for a condition on them."""
 
     PATIENCE = 120.0
-    """Seconds. On a machine with much other work, a Dask worker takes half a minute to start."""
+    """How many seconds to wait. On a busy machine, a Dask worker takes half a minute to start."""
 
     def __init__(self, first: int = 0) -> None:
         self.workers: dict[int, Worker] = {}
@@ -157,7 +157,7 @@ class Events:
             return result
 
     async def up(self, count: int = 1) -> list[Worker]:
-        """Wait until as many workers are up and have not gone."""
+        """Wait until this many workers are up and have not ended."""
 
         def found() -> list[Worker]:
             alive = [worker for worker in self.workers.values() if worker.failure is None]

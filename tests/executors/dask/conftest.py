@@ -8,15 +8,15 @@ from benchmarks.dask_cluster import DaskCluster
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch):
-    """Backends wait for the end of their workers, however busy the machine is."""
+    """Let backends wait for the end of their workers, however busy the machine is."""
     monkeypatch.setattr(backend, "END_SECONDS", 120.0)
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory, request):
-    """A cluster with two workers, for tests that leave it as it is.
+    """Run a cluster with two workers, for tests that leave it unchanged.
 
-    A module may name arguments of its Dask workers as ``DASK_WORKER``.
+    A module may define arguments for its Dask workers as ``DASK_WORKER``.
     """
     arguments = getattr(request.module, "DASK_WORKER", ())
     cluster = DaskCluster(tmp_path_factory.mktemp("dask"))
@@ -31,7 +31,7 @@ def cluster(tmp_path_factory, request):
 
 @pytest.fixture
 def own_cluster(tmp_path):
-    """A cluster without workers, for tests that harm it."""
+    """Run a cluster without workers, for tests that damage it."""
     cluster = DaskCluster(tmp_path)
     try:
         cluster.start_scheduler()

@@ -33,7 +33,7 @@ KILLED = Failure(type="Killed", message="", reason="killed")
 
 
 class DaskWorker:
-    """What an agent needs of its Dask worker."""
+    """The part of a Dask worker that an agent needs."""
 
     address = "tcp://127.0.0.1:1"
 
@@ -94,7 +94,7 @@ class Daemon:
         worker.on_event = self._on_announcement
 
     def pilot(self, agent: Agent, worker_no: int) -> None:
-        """Run a pilot."""
+        """Run the pilot of a worker."""
         self._worker.on_event = self._on_announcement
 
         async def serve() -> None:
@@ -103,7 +103,7 @@ class Daemon:
         self._group.start_soon(serve)
 
     def order(self, worker_no: int) -> PilotOrder:
-        """Return the order of a pilot."""
+        """Return the order for a pilot."""
         return PilotOrder(
             home_id=self.home_id,
             node_no=0,
@@ -117,7 +117,7 @@ class Daemon:
         )
 
     def drop_link(self) -> None:
-        """Forget the link, as after ``patience_seconds``."""
+        """Drop the link, as happens after ``patience_seconds``."""
         self._scope.cancel()
         self._scope, self._is_linked = anyio.CancelScope(), False
 
@@ -353,7 +353,7 @@ async def test_a_link_that_cannot_be_resumed_is_no_sign_of_life(agent, worker, m
 
 
 class Spares:
-    """An agent whose programs are counted, and which looks for a missing spare all the time."""
+    """An agent that counts its programs, and checks all the time for a missing spare."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, spare_seconds: float = 600.0) -> None:
         self.made: list[Hosted] = []
@@ -369,7 +369,7 @@ class Spares:
 
     @property
     def running(self) -> list[int]:
-        """The numbers of the programs that run; -1 is a spare."""
+        """The worker numbers of the running programs; -1 is a spare."""
         return [one.number for one in self.made if not one._ended.is_set()]
 
 

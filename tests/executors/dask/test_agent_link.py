@@ -1,4 +1,4 @@
-"""The daemon's end of a link, at a port of a Dask worker that is not there."""
+"""The daemon's end of a link to the port of a Dask worker that no longer exists."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HELLO = LinkHello(
 
 
 class Owner:
-    """Remembers what a link reports."""
+    """Records what a link reports."""
 
     def __init__(self) -> None:
         self.reports: list[str] = []
@@ -51,14 +51,14 @@ class Owner:
 
 
 async def dials_on(port: socket.socket) -> Comm:
-    """Dial as Dask does: an attempt that is refused is repeated until the time is over."""
+    """Dial as Dask does, which repeats a refused attempt until the time limit."""
     port.close()
     await asyncio.sleep(agent_link.DIAL_SECONDS)
     raise OSError("timed out trying to connect")
 
 
 async def is_reset(port: socket.socket) -> Comm:
-    """Connect to a process that is killed before it answers."""
+    """Connect to a process that is killed before it replies."""
     port.close()
     raise ConnectionResetError
 

@@ -78,7 +78,7 @@ async def test_a_resource_that_no_worker_has_is_named(cluster):
     spec = WorkerSpec(executor="dask", resources=(("GPU", 1.0),))
     async with running(cluster) as (backend, events):
         backend.set_demand(demand(1, spec))
-        # Until the restarted workers of an earlier case have joined, the cluster has none at all.
+        # Until the restarted workers of an earlier case have joined, the cluster has no worker.
         text = "no Dask worker has GPU = 1; start one with dask worker tcp://"
         await events.until(lambda: text in events.reasons.get(spec, ""))
         backend.set_demand([])
@@ -347,7 +347,7 @@ class EndedPilot:
 
 
 def waiting(backend: DaskBackend, worker_no: int, end: PilotEnd) -> _Worker:
-    """Return a worker that is not up."""
+    """Return a worker that is not up yet."""
     pilot: Any = EndedPilot(end)
     worker = backend._workers[worker_no] = _Worker(worker_no, SPEC, pilot, 0)
     return worker

@@ -15,7 +15,7 @@ from aioflow.executors.dask.cluster import Pilot, _new_client_type
 
 
 class Future:
-    """A future of Dask that is cancelled: it keeps its error, and raises it from its own frame."""
+    """A cancelled Dask future. It stores its error, and raises it from its own frame."""
 
     def __init__(self) -> None:
         self.released = anyio.Event()

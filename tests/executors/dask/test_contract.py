@@ -1,4 +1,4 @@
-"""The backend passes the published contract, with code that it fetches and a stopped machine."""
+"""The backend passes the published contract, including fetched code and a stopped machine."""
 
 from __future__ import annotations
 

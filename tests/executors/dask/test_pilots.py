@@ -1,4 +1,4 @@
-"""Pilots that wait without demand are kept for the next run, for a while."""
+"""Pilots without demand are retained for a while for the next run."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Clock(SystemClock):
 
 
 class Future:
-    """A future of Dask, as far as it is given up."""
+    """A Dask future, reduced to what giving it up needs."""
 
     def release(self) -> None:
         pass
 
 
 class Backend(DaskBackend):
-    """A backend without a cluster, with a clock that stands."""
+    """A backend without a cluster, whose clock is set by the test."""
 
     def __init__(self) -> None:
         super().__init__("dask", DaskOptions(address="tcp://x:1", idle_seconds=10.0))
@@ -53,7 +53,7 @@ class Backend(DaskBackend):
         return worker
 
     def after(self, seconds: float) -> list[int]:
-        """Return the numbers of the pilots that are there after some seconds."""
+        """Let some seconds pass. Return the numbers of the remaining pilots."""
         self.clock.seconds += seconds
         self._give_up_pilots()
         return list(self._workers)

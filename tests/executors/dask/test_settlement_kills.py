@@ -34,11 +34,11 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "dags" / "settlements.py"
 KILLS = 10
 MERCHANTS = 400
 MOST_BETWEEN = 50
-"""A worker is killed after at most so many tasks that succeed."""
+"""A worker is killed after at most this many successful tasks."""
 
 
 def settlements_on_dask() -> str:
-    """Return the example on Dask, with bodies that are long enough to be hit by a kill."""
+    """Return the example on Dask. Its bodies are made long enough to be hit by a kill."""
     content, first = EXAMPLE.read_text(), "    gross = fees = Decimal(0)\n"
     for old, new in (
         ("@dag(", '@dag(executor="dask", '),
@@ -61,7 +61,7 @@ class Day:
         self.run_id = daemon.trigger("settlements", conf)
 
     def goes_on(self, count: int) -> bool:
-        """Wait until so many more tasks have succeeded; return whether the run has not ended."""
+        """Wait until this many more tasks succeed. Return whether the run is still active."""
         aim = self._successes() + count
 
         def moved() -> bool:
@@ -98,10 +98,10 @@ class Day:
         return {merchants[map_index]: start_no for map_index, start_no in rows}
 
     def judge(self) -> tuple[int, int]:
-        """Assert the total, and that no try was charged. Return interruptions and repeats.
+        """Assert the total, and that no try was charged. Return interruptions and repeated bodies.
 
-        The reports that a killed worker has not sent are lost with it, on a busy machine those of
-        several tries. So a body may be repeated although no interruption was counted.
+        Reports that a killed worker has not sent yet are lost with it; on a busy machine, those of
+        several tries. A body may therefore be repeated although no interruption was counted.
         """
         run = self._daemon.wait(self.run_id, 300)
         assert run["state"] == "success", run
@@ -115,7 +115,7 @@ class Day:
         assert len(starts) == MERCHANTS
         often = {name: count for name, count in begun.items() if count > starts[name]}
         assert not often, "a body begins at most once for each start of its task"
-        # A try has begun before the first line of its body, so an interruption may repeat no body.
+        # A try begins before the first line of its body, so an interruption may repeat no body.
         return sum(task["interruptions"] for task in tasks), begun.total() - MERCHANTS
 
 

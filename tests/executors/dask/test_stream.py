@@ -12,7 +12,7 @@ from aioflow.executors.dask.stream import Stream
 
 
 class Wire:
-    """One end of a connection in memory that delivers or loses what is sent, and breaks."""
+    """One end of an in-memory connection that delivers or loses messages, and breaks."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance

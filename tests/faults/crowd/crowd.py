@@ -1,4 +1,4 @@
-"""Many waits of every kind, which last until the gate file exists, and some streams."""
+"""Many waits of every kind that last until the gate file exists, and some streams."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from aioflow_triggers.files import FileTrigger
 from aioflow_triggers.temporal import TimeDeltaTrigger
 
 ROUNDS = 4
-"""Short waits of each task before it waits for the gate."""
+"""Number of short waits of each task before it waits for the gate."""
 
 
 def note(ledger: Path, *words: object) -> None:
@@ -42,7 +42,7 @@ def numbers(count: int) -> list[int]:
 
 
 def pause(number: int, seconds: float) -> float:
-    """Return the length of a short wait, such that some end at any time."""
+    """Return the duration of a short wait. They vary, so that some waits end at any time."""
     return seconds / ROUNDS * (0.5 + number % 17 / 17)
 
 
@@ -51,7 +51,7 @@ def opened(gate: Path) -> FileTrigger:
 
 
 class Deferring(Operator):
-    """Defers again and again, each time as another instance."""
+    """Defers again and again, and is a new instance after each wait."""
 
     def __init__(
         self, *, number: int, ledger: Path, gate: Path, seconds: float, **options: Any
@@ -106,7 +106,7 @@ async def gate_is_open(number: int, gate: Path) -> bool:
 
 @dataclass
 class Counting(Trigger[int]):
-    """Counts to the end: on from its last event, or from 0 each time it is hosted."""
+    """Counts up to its end, starting after its last event or, each time it is assigned, at 0."""
 
     count: int
     every: float  # seconds
@@ -146,9 +146,9 @@ def crowd(
     events: int = 50,
     seconds: float = 10.0,
 ) -> None:
-    """Run this many tasks of each kind.
+    """Run the given number of tasks of each kind.
 
-    The short waits of a task last ``seconds`` in all, and so does a stream.
+    All short waits of a task together last ``seconds``, and so does a stream.
     """
     told = {"ledger": ledger, "gate": gate, "seconds": seconds}
     Deferring.partial(task_id="deferring", retries=0, **told).expand(

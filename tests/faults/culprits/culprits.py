@@ -1,4 +1,4 @@
-"""Triggers that misbehave, beside a thousand that only have to be on time."""
+"""Triggers that misbehave, beside a thousand others that only have to be on time."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Swells(Trigger[bytes]):
 
 
 class Waits(Operator):
-    """Waits for the trigger it was given."""
+    """Waits for the trigger that it was created with."""
 
     def __init__(self, *, trigger: Trigger[Any], **options: Any) -> None:
         super().__init__(**options)
@@ -158,7 +158,7 @@ def numbers(count: int) -> list[int]:
 
 
 class OnTime(Operator):
-    """Waits for its time, or for its file, and records how late it resumed."""
+    """Waits for its time or for its file, and records how late it resumed."""
 
     def __init__(
         self,
@@ -197,7 +197,7 @@ def on_time(
     instants: int = 700,
     arrivals: int = 300,
 ) -> None:
-    """Wait for times, and for files written by the test, spread evenly over the seconds."""
+    """Wait for times, and for files written by the test, both spread evenly over the seconds."""
     told = {"begin": begin, "seconds": seconds, "ledger": ledger, "retry": ONCE}
     OnTime.partial(task_id="instant", count=instants, **told).expand(
         number=numbers.override(task_id="instants")(instants)

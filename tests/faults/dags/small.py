@@ -1,4 +1,4 @@
-"""Small runs that use everything once: a fan-out, a coroutine, a deferral, a retry, a total."""
+"""Small runs with one of everything: a fan-out, a coroutine, a deferral, a retry, and a total."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def small(ledger: Path, count: int = 8, seconds: float = 0.0, padding: str = "")
 
 @dataclass(frozen=True)
 class NotedFile(FileTrigger):
-    """Records each of its assignments."""
+    """A file trigger that records each of its assignments."""
 
     ledger: str = ""
     run_id: str = ""
@@ -110,7 +110,7 @@ class NotedFile(FileTrigger):
 
 
 class Deferred(Operator):
-    """Waits for a file, at most an hour."""
+    """Waits for a file, for at most an hour."""
 
     def __init__(self, *, number: int, ledger: Path, gate: Path, **options: Any) -> None:
         super().__init__(**options)
@@ -134,7 +134,7 @@ class Deferred(Operator):
 
 @task(execution_timeout="1h")
 def busy(number: int, ledger: Path, gate: Path, run_id: str = current.run_id) -> int:
-    """Runs until the gate is there."""
+    """Run until the gate file exists."""
     note(ledger, "begin", run_id, "busy", number)
     while not gate.exists():
         time.sleep(0.05)
@@ -151,7 +151,7 @@ async def awake(ledger: Path, gate: Path, run_id: str = current.run_id) -> int:
 
 @dag
 def deferred(ledger: Path, gate: Path, count: int = 20, running: int = 1) -> None:
-    """Twenty tasks deferred, some running, until a file is there."""
+    """Run deferred tasks and running tasks until the gate file exists."""
     waits = Deferred.partial(task_id="deferred", ledger=ledger, gate=gate)
     waits.expand(number=numbers(count))
     busy.partial(ledger=ledger, gate=gate).expand(number=numbers(running))
@@ -160,7 +160,7 @@ def deferred(ledger: Path, gate: Path, count: int = 20, running: int = 1) -> Non
 
 @task(retry=Retry(tries=1))
 def hungry(mebibytes: int) -> int:
-    """Takes memory, all of it in use."""
+    """Allocate memory, all of it in use."""
     return len(bytearray(b"x") * (mebibytes * 2**20))
 
 
@@ -189,5 +189,5 @@ def size(one: bytes, other: bytes) -> int:
 
 @dag
 def large(ledger: Path, mebibytes: int = 4) -> None:
-    """A large result of each kind of host, neither of which may be computed twice."""
+    """Make a large result in each kind of host. Neither may be computed twice."""
     size(of_a_worker(ledger, mebibytes), of_a_host(ledger, mebibytes))

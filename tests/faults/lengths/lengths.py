@@ -1,4 +1,4 @@
-"""Lengths of an hour that a step of the wall clock must not end, and one of seconds."""
+"""Durations of an hour that a step of the wall clock must not end, and one of a few seconds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def looks(gate: Path) -> bool:
 
 
 class Limited(Operator):
-    """Has an hour for its try, most of which it waits."""
+    """Has an hour for its try, most of which it spends waiting."""
 
     def __init__(self, *, gate: Path, **options: Any) -> None:
         super().__init__(execution_timeout="1h", **options)

@@ -1,4 +1,4 @@
-"""Tasks with three waits and two steps each, which write to a ledger outside of any database."""
+"""Tasks with three waits and two steps each, which write to a ledger outside any database."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aioflow_triggers.files import FileTrigger
 
 
 def effect(ledger: str, number: int, name: str) -> str:
-    """Leave a mark that no other run of this step leaves, and return it."""
+    """Write a mark that is unique to this execution of the step, and return it."""
     mark = uuid.uuid4().hex
     with Path(ledger).open("a") as file:
         file.write(f"{number} {name} {mark}\n")

@@ -1,4 +1,4 @@
-"""A task with three durable steps in a pool of one slot, and a gate between the last two."""
+"""A task with three durable steps in a pool of one slot, and a gate before the last step."""
 
 from __future__ import annotations
 

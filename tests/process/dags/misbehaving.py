@@ -80,7 +80,7 @@ def out_of_memory() -> None:
 
 @task(retry=ONCE)
 def daemonizing(note: Path) -> None:
-    """Leave a grandchild in a session of its own, and hang."""
+    """Leave a grandchild in a separate session, and hang."""
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
@@ -176,7 +176,7 @@ def too_wide(count: int = 51) -> None:
 
 
 class LambdaArgument(Operator):
-    """Waits with something that cannot be stored."""
+    """Defers with a trigger that cannot be stored."""
 
     def execute(self, context: Any) -> None:
         path: Any = (lambda: "/tmp/x",)[0]
@@ -192,7 +192,7 @@ def lambda_argument() -> None:
 
 
 class WaitForFile(Operator):
-    """Waits for a file; returns the payload of the event."""
+    """Waits for a file, and returns the payload of the event."""
 
     def __init__(self, *, path: str, **options: Any) -> None:
         super().__init__(**options)
@@ -207,7 +207,7 @@ class WaitForFile(Operator):
 
 
 class WaitForever(Operator):
-    """Waits for an instant that is far away, but not for long."""
+    """Waits for a time in the far future, but only with a short timeout."""
 
     def execute(self, context: Any) -> None:
         moment = datetime.now(UTC) + timedelta(days=1)

@@ -1,4 +1,4 @@
-"""Faults of the third level: those of processes, of the network, and of the server."""
+"""Faults of the third level: faults of the daemons, of the network, and of the server."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _OF_THE_STORE = ("drained", "ended at once", "key lost", "power cut", "no proces
 
 
 class ClusterFaults(LoopFaults):
-    """See ``LoopFaults``. The faults of the store of one node are left to the second level."""
+    """See ``LoopFaults``. Faults of the store of a single node are left to the second level."""
 
     def __init__(self, seed: int, left_out: frozenset[Fault] = frozenset()) -> None:
         super().__init__(seed, left_out)
@@ -55,14 +55,14 @@ class ClusterFaults(LoopFaults):
 
 
 class Misfortune:
-    """Draws faults of the daemons, their hosts and the server, until all are healed."""
+    """Draws faults of the daemons, their hosts and the server, until faults end for good."""
 
     def __init__(self, world: Any) -> None:
         self._world = world
         self._lease = world.timing.lease_us / 1e6
 
     async def run(self) -> None:
-        """Draw faults after random pauses."""
+        """Draw faults at random intervals."""
         world = self._world
         while not world.faults.healed:
             await anyio.sleep(self._lease * world.chance.random())
@@ -73,7 +73,7 @@ class Misfortune:
             self._drain()
 
     def heal(self) -> None:
-        """End what lasts."""
+        """End all faults that last."""
         world = self._world
         for host in world.hosts:
             world.network.heal(host.number)
@@ -86,7 +86,7 @@ class Misfortune:
                 self.kill(daemon)  # of a home that was copied
 
     def _seconds(self) -> float:
-        """Return how long a fault lasts: up to some leases."""
+        """Return how long a fault lasts: from a fraction of a lease to a few leases."""
         chance = self._world.chance
         return float(self._lease * chance.choice((0.2, 1.0, 2.0, 4.0)) * (1 + chance.random()) / 2)
 
@@ -123,7 +123,7 @@ class Misfortune:
             daemon.terminate()
 
     def _copy(self, daemon: Any) -> None:
-        """Let another daemon be started on the home, though this one has not ended."""
+        """Let another daemon start on the home of one that is stopped, but has not ended."""
         world, life = self._world, daemon.life
         daemon.stop()
         self._later(daemon.resume, 2 * self._seconds())
@@ -132,7 +132,7 @@ class Misfortune:
         daemon.ended.set()
 
     def kill(self, daemon: Any) -> None:
-        """Kill a daemon; its connections are closed then, or later if its machine is lost."""
+        """Kill a daemon. Its connections close soon, or later as if its machine had been lost."""
         world, life = self._world, daemon.life
         daemon.kill()
         seconds = world.chance.choice((0.0, 0.01, self._seconds()))
@@ -149,7 +149,7 @@ class Misfortune:
             self._later(world.server.come_back, self._seconds())
 
     def _suspend(self) -> None:
-        """Stop all daemons at once, as when the machine under their virtual ones is suspended."""
+        """Stop all daemons at once, as when the physical machine under all of them is suspended."""
         if self._happens("machines suspended"):
             seconds = self._seconds()
             for host in self._world.hosts:
@@ -167,6 +167,6 @@ class Misfortune:
 
 
 def rates(count: int, rng: random.Random) -> Iterator[float]:
-    """Yield how fast the monotonic clock of each host is."""
+    """Yield the speed of the monotonic clock of each host, relative to real time."""
     for _ in range(count):
         yield rng.choice((1.0, 1.0, rng.uniform(0.9, 1.1)))

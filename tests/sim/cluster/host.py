@@ -22,11 +22,11 @@ from tests.sim.cluster.process import PROCESS, Process
 __all__ = ("Daemon", "Host", "open_life", "prepare_facts")
 
 _EXPECTED = (Fenced, HomeBusy, StoreUnavailable)
-"""Errors with which a daemon may exit; its service manager starts it again."""
+"""Errors with which a daemon may exit. Its service manager restarts it."""
 
 
 class HostClock:
-    """Clocks of a host: its monotonic clock is too fast or too slow, its wall clock may step."""
+    """The clocks of a host: the monotonic one may be fast or slow, the wall clock may step."""
 
     def __init__(self, loop: Any, begin_us: int, rate: float, offset_us: int) -> None:
         self._loop = loop
@@ -49,7 +49,7 @@ class HostClock:
 
 
 class _Slow:
-    """The same clock for the loops of a node, which become slow once all faults are over."""
+    """The clock that the loops of a node use. Sleeps become longer once all faults are over."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -60,7 +60,7 @@ class _Slow:
 
 
 class Host:
-    """See the module.
+    """A host of the cluster; see the module.
 
     Attributes:
         home: The identity of its home.
@@ -85,7 +85,7 @@ class Host:
         self.daemon: Daemon | None = None
 
     async def run(self) -> None:
-        """Start a daemon, and another one whenever it has ended."""
+        """Keep a daemon running: start one, and start another whenever it has ended."""
         world = self.world
         while not world.is_settling:
             daemon = self.daemon = Daemon(self)
@@ -97,10 +97,10 @@ class Host:
 
 
 class Daemon(Process):
-    """A process with a daemon.
+    """A process that runs a daemon.
 
     Attributes:
-        ended: Set when it has exited, or was killed.
+        ended: Set when the daemon has exited or was killed.
     """
 
     def __init__(self, host: Host) -> None:
@@ -114,7 +114,7 @@ class Daemon(Process):
         self.scope = anyio.CancelScope()
 
     def start(self) -> None:
-        """Start it."""
+        """Start the daemon."""
         host = self.host
         host.settings.grace_seconds = host.world.chance.choice((0.0, 1.0, 30.0))
         self.task = host.world.loop.create_task(self._main())
@@ -156,7 +156,7 @@ class Daemon(Process):
                     raise
 
     def _has_handed_over(self) -> None:
-        """L8: check that a daemon that ends after SIGTERM has handed over without a lease."""
+        """L8: check that a daemon that ends after SIGTERM has handed over without a lease wait."""
         life = self.life
         if life is None or life.incarnation is None or life.engine.epoch is None:
             return  # it was never active

@@ -1,4 +1,4 @@
-"""Invariants of all nodes together, checked at each commit of the server."""
+"""Invariants over all nodes, checked at each commit of the server."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _NAMES = ("node_no", "epoch", "commit_no")
 
 
 class Judge:
-    """See the module.
+    """Checks the commits of all nodes; see the module.
 
     Attributes:
-        owner: The life of the node whose claim was the last one.
+        owner: The life of the node that made the last claim.
         takeovers: How often a node was declared dead.
-        claimed_at: When the last claim was committed, in seconds of the world.
-        terms: Terms of the claims, with the number of their node.
+        claimed_at: When the last claim was committed, in simulated seconds.
+        terms: The term of each claim, with the number of the claiming node.
         accepted: Term, node and number of each batch that was committed.
     """
 
@@ -53,7 +53,7 @@ class Judge:
     # ── changes of the active node ──────────────────────────────────────────────────────
 
     def changed(self, session: Session, before: Mapping[Key, Row], after: Changed) -> None:
-        """Check the rows of nodes that a transaction has changed."""
+        """Check the node rows that a transaction has changed."""
         nodes = {key: row for key, row in after.items() if key[0] == "node" and row is not None}
         active = NodeState.ACTIVE
         for key, row in nodes.items():
@@ -99,7 +99,7 @@ class Judge:
         self.claimed_at = world.loop.time()
 
     def _declared(self, session: Session, was: Row, row: Row) -> None:
-        """Check that the active node was declared dead as it was observed, and not too early."""
+        """Check that the active node was declared dead in the state observed, and not too early."""
         world, observer = self._world, session.writer
         mark = self._mark(was)
         if mark != observer.observed:
@@ -112,7 +112,7 @@ class Judge:
         if not world.is_honest:
             return
         timing, spans = world.timing, [*world.server.outages, *observer.process.stops]
-        # A shorter one is not noticed by polls at this interval, and is less than a lease.
+        # Polls at this interval do not notice a shorter span, and it is shorter than a lease.
         spans = [(a, b) for a, b in spans if b - a > 2.2 * timing.heartbeat_us / 1e6]
         alive = self._alive.get(mark.node_no, 0.0)
         watched_us = 1e6 * seconds_outside(alive, world.loop.time(), spans)
@@ -123,7 +123,7 @@ class Judge:
     # ── batches ─────────────────────────────────────────────────────────────────────────
 
     def landed(self, session: Session, batch: Batch) -> None:
-        """Check that a batch is one of the active node, under its term, and the next one of it."""
+        """Check that a batch comes from the active node, under its term, and is its next batch."""
         writer = session.writer
         term = writer.engine.epoch
         if writer is not self.owner:
@@ -145,7 +145,7 @@ class Judge:
             self._charges_nothing(batch)
 
     def _audited(self, batch: Batch) -> None:
-        """I28: check that the audit of all nodes is one chain, and that its end is stored."""
+        """I28: check that the audits of all nodes form one chain whose end is stored."""
         if not batch.audit:
             return
         if batch.audit[0].previous != self._audit_end or check_chain(batch.audit):
@@ -156,7 +156,7 @@ class Judge:
         self._world.points["audit"] += 1
 
     def _charges_nothing(self, batch: Batch) -> None:
-        """Check that the first batch under a term, which takes over, charges no try."""
+        """Check that the first batch under a term, the takeover, charges no try."""
         tables = self._world.tables
         for change in batch.task_changes:
             row = tables.tasks.get(change.task_no)
@@ -167,7 +167,7 @@ class Judge:
     # ── effects ─────────────────────────────────────────────────────────────────────────
 
     def assigned(self, host: Any) -> None:
-        """I26: check that each assignment of a trigger has a higher number than the one before."""
+        """I26: check that each assignment of a trigger has a higher number than the last one."""
         last = self._assigned.get(host.trigger_no, 0)
         if host.assignment_id <= last:
             text = f"trigger {host.trigger_no} gets {host.assignment_id} after {last}"
@@ -175,7 +175,7 @@ class Judge:
         self._assigned[host.trigger_no] = host.assignment_id
 
     def works(self, life: Any, what: str) -> None:
-        """Check that a node begins work only after its first commit, and not while drained."""
+        """Check that a node begins work only after its first commit and while not drained."""
         if not any(term == life.engine.epoch for term, *_ in self.accepted):
             raise Broken("I24 work", f"{life.host.home} {what} before its first commit")
         since = self._world.drained_at.get(life.memory.node_no)

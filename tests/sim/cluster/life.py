@@ -1,7 +1,7 @@
-"""One life of a node: its real loops of ``daemon.node``, over the simulated server and processes.
+"""One life of a node: the real loops of ``daemon.node`` over the simulated server and processes.
 
-``stand_by``, ``wait_for_end``, ``drain`` and the heartbeats are those of the daemon. The children,
-the catalog and the API are replaced.
+``stand_by``, ``wait_for_end``, ``drain`` and the heartbeats are the daemon's own. The children, the
+catalog and the API are replaced.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = ("NOWHERE", "ClusterNode", "Life", "NodeStore", "facts_of", "renumbere
 
 
 class ObservingMembership(PostgresMembership):
-    """Notes what a standby has observed."""
+    """A membership that records what a standby has observed."""
 
     def __init__(self, life: Life, dsn: str, writer: Writer, *, limit_seconds: float) -> None:
         super().__init__(dsn, dsn, writer, limit_seconds=limit_seconds)
@@ -51,7 +51,7 @@ class ObservingMembership(PostgresMembership):
 
 
 class NodeStore:
-    """Writes to the simulated server, and reads the file that mirrors its rows."""
+    """A store that writes to the simulated server, and reads the file that mirrors its rows."""
 
     def __init__(self, life: Life, reads: Any, vault: Any) -> None:
         self._life = life
@@ -110,13 +110,13 @@ class NodeStore:
 
 
 class Life:
-    """The parts of the simulation that belong to one life of a node; the rest is shared by all.
+    """The parts of the simulation that belong to one life of a node. All other parts are shared.
 
     Attributes:
-        committing: The batch that it is committing.
-        observed: The marks of the active node in the last answer of the server.
-        is_over: Its processes are dead.
-        has_left: It has recorded its shutdown in the database, or has tried to.
+        committing: The batch being committed, if any.
+        observed: The marks of the active node in the last reply of the server.
+        is_over: Whether its processes are dead.
+        has_left: Whether it has recorded its shutdown in the database, or has tried to.
     """
 
     def __init__(self, world: Any, host: Any, number: int) -> None:
@@ -148,43 +148,46 @@ class Life:
 
     @property
     def clock(self) -> Clock:
-        """The clock of its host."""
+        """The clock of the host."""
         clock: Clock = self.host.clock
         return clock
 
     @property
     def is_owner(self) -> bool:
-        """Return whether the last claim is the one of this life."""
+        """Whether this life made the last claim."""
         owner: Life | None = self._world.owner
         return owner is self
 
     @property
     def ledger(self) -> Ledger:
-        """What user code has done, unless this node was replaced: it does not know that yet."""
+        """The record of what user code has done.
+
+        A node that was replaced gets a separate one: it does not know yet that it was replaced.
+        """
         ledger: Ledger = self._world.ledger if self.is_owner else self._unheard
         return ledger
 
     @property
     def engine(self) -> Any:
-        """Its engine."""
+        """The engine of this life."""
         return self.incarnation.engine
 
     @property
     def memory(self) -> Any:
-        """The memory of its engine."""
+        """The memory of the engine."""
         return self.engine.memory
 
     @property
     def slots(self) -> Any:
-        """The slots of its engine."""
+        """The slots of the engine."""
         return self.engine.slots
 
     def wall(self) -> int:
-        """Return the wall time of its host."""
+        """Return the wall time of the host."""
         return self.clock.now()
 
     def after(self, delay_us: int, function: Callable[[], None]) -> None:
-        """Call ``function`` after a delay, unless the life is over."""
+        """Call ``function`` after a delay, unless the life is over by then."""
         loop = self._world.loop
         loop.call_later(delay_us / 1e6, lambda: None if self.is_over else function())
 
@@ -194,12 +197,12 @@ class Life:
             self.incarnation.say(self._world.reports.as_real(report))
 
     def committed(self, batch: Batch) -> None:
-        """Check a batch of this engine that is durable."""
+        """Check a batch of this engine that has become durable."""
         self._world.acknowledged(self, batch)
 
 
 class ClusterIncarnation(Incarnation):
-    """Checks also what several nodes must not do."""
+    """An incarnation that also checks what a node of a cluster must not do."""
 
     def __init__(self, life: Life, store: Any, about: NodeFacts) -> None:
         super().__init__(life, store)
@@ -221,7 +224,7 @@ class ClusterIncarnation(Incarnation):
             super().host(effect)
 
     def _is_right(self, what: str) -> bool:
-        """Return whether this node is not replaced, which an honest seed never allows here."""
+        """Return whether this node still owns the database. In an honest seed it must."""
         life = self._life
         if life.is_owner:
             self._check(lambda: life._world.judge.works(life, what))
@@ -259,20 +262,20 @@ class ClusterNode(_Node):
         life.node = self
 
     def describe(self) -> Any:
-        """Return nothing for a banner."""
+        """Return no description: there is no banner to show it."""
         return None
 
     async def start_warm(self, services: Any) -> None:
-        """Start nothing: the children of a standby do nothing."""
+        """Start nothing: the children of a standby play no part here."""
 
     async def _start_children(self, services: Any) -> None:
         """Start nothing."""
 
     async def _keep_code(self) -> None:
-        """Keep nothing: no code is run."""
+        """Store nothing, because no code is run."""
 
     async def start(self, services: Any) -> None:
-        """Start the engine, its triggerers, and what the catalog would report."""
+        """Start the engine and its triggerers, and report the DAG files in place of the catalog."""
         life = self._life
         seconds = self._settings.ha_heartbeat_seconds
         services.start_soon(send_heartbeats, self._engine, self._clock, seconds)
@@ -303,9 +306,9 @@ def facts_of(host: Any) -> NodeFacts:
 
 
 def renumbered(batch: Batch, number: int) -> Batch:
-    """Return a batch with the number that follows in the tables of all nodes."""
+    """Return the batch with the number that is next in the tables of all nodes."""
     return msgspec.structs.replace(batch, number=number)
 
 
 NOWHERE = Path("/nonexistent")
-"""The home of every node; none reads or writes it."""
+"""The home of every node. No node reads or writes it."""

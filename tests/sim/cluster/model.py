@@ -1,10 +1,10 @@
 """The third level: one to four daemons share one simulated PostgreSQL database.
 
-The standby, the observation, the claim, the fence, the membership and the engine are those of the
-program, and so are its statements. They run against a simulated server. Each host has clocks of
-its own. Daemons are suspended, killed, cut off and shut down; the server crashes or stalls. In
-*honest* seeds, only the observation of the program says that a node is dead. In the others, a
-standby claims whenever it likes: what is committed must be right nevertheless.
+The standby, the observation, the claim, the fence, the membership and the engine are the real ones,
+and so are their statements. They run against a simulated server. Each host has its own clocks.
+Daemons are suspended, killed, cut off and shut down; the server crashes or stalls. In *honest*
+seeds, a node is declared dead only when the real observation says so. In all other seeds, a standby
+claims whenever it likes, and everything that is committed must be correct nevertheless.
 """
 
 from __future__ import annotations
@@ -59,21 +59,21 @@ TIMING = Timing(heartbeat_us=SECOND, lease_us=6 * SECOND, quick_lease_us=3 * SEC
 _SETTLING_LEASES = 12
 _STEADY_LEASES = 10
 _SLOWER = 2_000.0
-"""How much slower the loops of the last node are, once no standby watches it."""
+"""Factor by which the loops of the last node are slowed once no standby watches it."""
 
 _OPERATOR = Actor(name="operator", role=Role.OPERATOR)
 _LATEST_US = 3600 * SECOND
-"""Tolerance of timers: their process may be stopped."""
+"""How late a timer may fire, because its process may be stopped."""
 
 
 class Cluster(LoopNode):
     """All hosts, their server and their clients.
 
     Attributes:
-        chance: Draws what the third level adds.
-        is_honest: Nodes are declared dead by the observation of the program alone.
-        is_settling: Faults are over, and all nodes but one are shut down.
-        drained_at: The nodes that are drained, with the commit since which they are.
+        chance: The random generator of everything that the third level adds.
+        is_honest: Whether nodes are declared dead by the real observation only.
+        is_settling: Whether faults are over and all nodes but one are shut down.
+        drained_at: For each drained node, the commit that drained it.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Cluster(LoopNode):
 
     @property
     def owner(self) -> Life | None:
-        """The life whose claim was the last one."""
+        """The life that made the last claim."""
         found: Life | None = self.judge.owner
         return found
 
@@ -139,12 +139,12 @@ class Cluster(LoopNode):
         )
 
     def serves(self, life: Life) -> None:
-        """Note that a node has read everything unfinished, and works."""
+        """Record that a node has read all unfinished runs and now works."""
         self.serving = life
         self._voters.arrive()
 
     def acknowledged(self, life: Life, batch: Batch) -> None:
-        """Check a batch of which the engine has learned that it is durable."""
+        """Check a batch that the engine has learned to be durable."""
         self.turns += 1
         self.digest.update(msgspec.msgpack.encode(batch))
         for row in batch.new_decisions:
@@ -214,17 +214,17 @@ class Cluster(LoopNode):
     # ── clients ─────────────────────────────────────────────────────────────────────────
 
     def ask(self, request: Request, by: Actor | None = None) -> None:
-        """See ``LoopNode``; without an active node, the request is dropped."""
+        """See ``LoopNode``. Without an active node, the request is dropped."""
         owner = self.owner
         if owner is not None and not owner.is_over:
             super().ask(request, by or _OPERATOR)
 
     def drain(self, node_no: int, *, is_drained: bool) -> None:
-        """Drain or undrain a node, if any node is active."""
+        """Drain or undrain a node, provided that some node is active."""
         self.ask(DrainNode(node_no=node_no, is_drained=is_drained))
 
     async def _surely(self, request: Request) -> None:
-        """Send a request until it is answered."""
+        """Send a request, again and again until it is answered."""
         for _ in range(_SETTLING_LEASES):
             with anyio.move_on_after(4 * self.timing.lease_us / 1e6):
                 await self._crowd.ask(request)
@@ -283,7 +283,7 @@ class Cluster(LoopNode):
         self._over.set()
 
     async def _one_node_stays(self) -> None:
-        """L5, L7: check that some node is active soon, and that it stays active."""
+        """L5, L7: check that a node becomes active soon, and that the same node stays active."""
         lease = self.timing.lease_us / 1e6
         await self._is_served()
         for host in self.hosts:
@@ -309,7 +309,7 @@ class Cluster(LoopNode):
             await anyio.sleep(0.5)
 
     async def _all_but_one_leave(self) -> None:
-        """Shut the standbys down; without observers, the active node may have slow loops."""
+        """Shut the standbys down. Without observers, the active node may have slow loops."""
         self.is_settling = True
         owner = self.owner
         assert owner is not None
@@ -321,7 +321,7 @@ class Cluster(LoopNode):
         self.points["nodes"] += self.nodes
 
     async def _end_all(self) -> None:
-        """End all processes in an orderly way, so that nothing is left of the seed."""
+        """End all processes in an orderly way, so that nothing of the seed is left."""
         self._is_closing = True
         with anyio.CancelScope(shield=True):
             self.server.close()
@@ -340,7 +340,7 @@ class Cluster(LoopNode):
             self.server.rows.close()
 
     async def _judge_rows(self) -> None:
-        """Compare the database with the tables of dictionaries, and with its journal."""
+        """Compare the database with the tables of the model, and with a replay of its journal."""
         for table, read, wanted in _compared(self.tables, self.disk.everything):
             key_of = _key_of(table)
             rows = {key_of(values): read(values) for values in _scan(self.disk.raw, table)}
@@ -352,7 +352,7 @@ class Cluster(LoopNode):
 
 
 def _observed_or_not(watch: Watch | None, poll: Any, timing: Timing) -> Watch | None:
-    """See ``core.observation``; in seeds that are not honest, any node may look dead."""
+    """See ``core.observation``. In seeds that are not honest, any node may appear dead."""
     found = observed(watch, poll, timing)
     world = PROCESS.get().world
     if found is None or world.is_honest or not world.faults.happens("claims too early"):
@@ -363,7 +363,7 @@ def _observed_or_not(watch: Watch | None, poll: Any, timing: Timing) -> Watch | 
 
 @contextmanager
 def _simulated(world: Cluster) -> Iterator[None]:
-    """Replace what daemons need from outside."""
+    """Replace the parts of the daemon that reach outside the simulation."""
     with (
         patch.object(daemon_node, "open_database", open_life),
         patch.object(daemon_node, "prepare_claim", prepare_facts),

@@ -21,7 +21,7 @@ _LAGS = (0.0, 0.0, 0.0005, 0.001, 0.02)
 
 
 class _Way:
-    """One direction of a connection, which keeps the order of what it carries."""
+    """One direction of a connection. It delivers in order."""
 
     def __init__(self, network: Network, host: int) -> None:
         self._network = network
@@ -29,7 +29,7 @@ class _Way:
         self._last = 0.0
 
     def carry(self, function: Callable[[], None], seconds: float) -> None:
-        """Call ``function`` after at least this time, and once the host is not cut off."""
+        """Call ``function`` after at least this many seconds, but not while the host is cut off."""
         network = self._network
         at = self._last = max(self._last, network.loop.time() + seconds)
 
@@ -46,7 +46,7 @@ class Network:
     """Connects daemons with the server.
 
     Attributes:
-        cut: Numbers of the hosts that are cut off; what they send arrives later.
+        cut: Numbers of the hosts that are cut off. What they send arrives later.
         fails: Draws whether a fault of a kind happens.
     """
 
@@ -85,23 +85,23 @@ class Network:
         return connection
 
     def heal(self, host: int) -> None:
-        """Connect a host again; what was under way arrives."""
+        """Reconnect a host. What was in transit arrives."""
         self.cut.discard(host)
         for again in self.held.pop(host, []):
             again()
 
     def reset(self, is_meant: Callable[[Connection], bool], server_seconds: float = 0.0) -> None:
-        """Break connections: at once at the daemon, and a time later at the server."""
+        """Break the matching connections, at once for the daemon, later for the server."""
         for one in [one for one in self._connections if is_meant(one)]:
             one.break_off(server_seconds)
 
 
 class Connection:
-    """The part of an asyncpg connection that the stores use.
+    """The part of the asyncpg connection interface that the stores use.
 
     Attributes:
-        host: The number of the host of its daemon.
-        writer: The life of a node whose connection it is.
+        host: The number of the host on which its daemon runs.
+        writer: The life of the node that opened the connection.
     """
 
     def __init__(
@@ -119,11 +119,11 @@ class Connection:
     # ── as asyncpg has it ───────────────────────────────────────────────────────────────
 
     def is_closed(self) -> bool:
-        """Return whether it can be used no longer."""
+        """Return whether the connection is closed."""
         return self._is_closed
 
     def terminate(self) -> None:
-        """Close the connection at once. What was sent before arrives before that."""
+        """Close the connection at once. The server still receives what was sent earlier."""
         if not self._is_closed:
             self._is_closed = True
             self._there.carry(self._session.end, self._lag())
@@ -185,7 +185,7 @@ class Connection:
         self._back.carry(lambda: _settle(waiting, answer), late)
 
     def break_off(self, server_seconds: float = 0.0) -> None:
-        """Break the connection: the daemon sees it at once, the server after a time."""
+        """Break the connection. The daemon sees it at once, the server after a delay."""
         if not self._is_closed:
             self._is_closed = True
             if self._waiting is not None:

@@ -1,7 +1,7 @@
-"""Processes that can be stopped, as by SIGSTOP, and killed, as by SIGKILL, inside one event loop.
+"""Processes in one event loop that can be stopped, as by SIGSTOP, and killed, as by SIGKILL.
 
 Each callback knows its process by a context variable. While a process is stopped, its callbacks are
-put aside. A process that was killed is one that is stopped for good.
+set aside. A killed process is one that stays stopped for good.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from tests.sim.loop import SeededLoop
 __all__ = ("PROCESS", "ClusterLoop", "Process", "Span", "seconds_outside")
 
 Span = tuple[float, float]
-"""A time from its beginning to its end, in seconds."""
+"""The begin and end of a period, in seconds."""
 
 
 class Process:
-    """A process that may be stopped.
+    """A process that can be stopped.
 
     Attributes:
-        is_stopped: It runs nothing now.
-        is_killed: It will never run again.
-        stops: The times in which it was stopped.
+        is_stopped: Whether it is stopped, so that none of its callbacks run.
+        is_killed: Whether it will never run again.
+        stops: The periods during which it was stopped.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ PROCESS: ContextVar[Any] = ContextVar("process", default=None)
 
 
 class ClusterLoop(SeededLoop):
-    """See ``SeededLoop``; callbacks of a stopped process are put aside."""
+    """See ``SeededLoop``. The callbacks of a stopped process are set aside."""
 
     def _run_handle(self, handle: Any) -> None:
         process = handle._context.get(PROCESS)
@@ -49,7 +49,7 @@ class ClusterLoop(SeededLoop):
             handle._run()
 
     def resume(self, process: Process) -> None:
-        """Let a process run again, with everything that has become due since."""
+        """Let a process run again, and run everything that has become due in the meantime."""
         process.is_stopped = False
         process.stops.append((process.stopped_at, self.time()))
         self._ready.extend(process.set_aside)
@@ -57,7 +57,7 @@ class ClusterLoop(SeededLoop):
 
 
 def seconds_outside(since: float, until: float, spans: Iterable[Span]) -> float:
-    """Return how much of a time lies outside of others, which may overlap."""
+    """Return how much of a period lies outside the given spans, which may overlap."""
     total, at = 0.0, since
     for begin, end in sorted(spans):
         total += max(0.0, min(begin, until) - at)

@@ -1,8 +1,9 @@
-"""The rows by which daemons agree who writes, with the locks and the isolation of PostgreSQL.
+"""The rows by which daemons agree on the writer, with the locks and isolation of PostgreSQL.
 
-The statements are those that the program sends to PostgreSQL. They run on SQLite, on the rows that
-a transaction sees under READ COMMITTED: those that are committed, and its own. A statement that
-changes a row which another transaction has changed waits for that one, and is then evaluated again.
+The statements are those that the program sends to PostgreSQL. They run on SQLite, over the rows
+that a transaction sees under READ COMMITTED: committed rows and its own changes. A statement that
+changes a row already changed by an open transaction waits for that transaction, and is then
+evaluated again.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple
 __all__ = ("TABLES", "Changed", "Key", "ProtocolRows", "Result", "Row")
 
 TABLES = ("node", "number_lease", "drained")
-"""The tables that are modelled; the key is the first column of each."""
+"""The modelled tables. The key of each is its first column."""
 
 Key = tuple[str, Any]
 Row = tuple[Any, ...]
@@ -25,7 +26,7 @@ Changed = dict[Key, Row | None]
 
 
 class Result(NamedTuple):
-    """What a statement returned, and the rows that it would change."""
+    """What a statement has returned, and the rows that it would change."""
 
     rows: list[Row]
     affected: int
@@ -85,10 +86,10 @@ class ProtocolRows:
     def evaluate(
         self, sql: str, values: Sequence[Any], own: Changed, sessions: Sequence[Row]
     ) -> Result:
-        """Return what a statement would do in a transaction that has changed rows itself.
+        """Return what a statement would do, given the earlier changes of its own transaction.
 
         Args:
-            own: What the transaction has changed so far.
+            own: The changes of the transaction so far.
             sessions: The rows of ``pg_stat_activity``.
         """
         raw, ready = self._raw, _as_sqlite(sql)
@@ -113,11 +114,11 @@ class ProtocolRows:
         return Result(rows, len(rows) if count < 0 else count, changed)
 
     def commit(self, changed: Changed) -> None:
-        """Apply what a transaction has changed."""
+        """Apply the changes of a transaction."""
         self._put(self._raw, changed)
 
     def mirror(self, raw: sqlite3.Connection, changed: Changed) -> None:
-        """Apply it to another database, within a transaction of that one."""
+        """Apply the changes to another database, within a transaction of that database."""
         self._put(raw, changed)
 
     def _put(self, raw: sqlite3.Connection, changed: Changed) -> None:
@@ -131,5 +132,5 @@ class ProtocolRows:
 
 @cache
 def _as_sqlite(sql: str) -> str:
-    """Return a statement of PostgreSQL for SQLite: without casts, with its kind of parameters."""
+    """Return a PostgreSQL statement in SQLite syntax: without casts, with SQLite's parameters."""
     return re.sub(r"\$(\d+)", r"?\1", re.sub(r"::[A-Z]+", "", sql))

@@ -1,4 +1,4 @@
-"""A simulated PostgreSQL server: sessions, transactions, row locks, and what ends them."""
+"""A simulated PostgreSQL server: sessions, transactions, row locks, and the end of each."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Answer = Result | BaseException
 
 
 class Request(msgspec.Struct):
-    """A statement, and what its writer commits with it.
+    """A statement, and the data that its writer commits with it.
 
     Attributes:
         batch: The batch that its transaction belongs to, if any.
@@ -46,10 +46,10 @@ class Request(msgspec.Struct):
 
 
 class Watcher(Protocol):
-    """Is notified of each commit."""
+    """An observer that is notified of each commit."""
 
     def changed(self, session: Session, before: Mapping[Key, Row], after: Changed) -> None:
-        """Check rows that a transaction has just changed."""
+        """Check the rows that a transaction has just changed."""
 
     def landed(self, session: Session, batch: Any) -> None:
         """Mirror a batch that has just been committed."""
@@ -59,10 +59,10 @@ class Watcher(Protocol):
 
 
 class Session:
-    """A session of the server, which executes one statement after the other.
+    """A session of the server, which executes one statement at a time.
 
     Attributes:
-        writer: The life of a node whose session it is.
+        writer: The life of the node that opened the session.
         name: Its ``application_name``.
         state: As in ``pg_stat_activity``.
     """
@@ -86,12 +86,12 @@ class Session:
         self._news = anyio.Event()
 
     def receive(self, request: Request) -> None:
-        """Take a statement that has arrived."""
+        """Accept a statement that has arrived."""
         self._requests.append(request)
         self._news.set()
 
     def end(self) -> None:
-        """End the session; its transaction is rolled back."""
+        """End the session and roll back its transaction."""
         if self.is_open:
             self.is_open = False
             self._roll_back()
@@ -165,7 +165,7 @@ class Session:
         return await self._change(sql, request.values)
 
     async def _change(self, sql: str, values: Sequence[Any]) -> Result:
-        """Execute a statement; wait for rows that other transactions have changed."""
+        """Execute a statement, after waiting for transactions that changed the same rows."""
         server = self._server
         limit = self._statement_seconds if self._lock_seconds is None else self._lock_seconds
         try:
@@ -188,7 +188,7 @@ class Session:
         return result
 
     def committed(self) -> None:
-        """Take over the name that the transaction has set."""
+        """Adopt the name that the transaction has set."""
         if self._next_name is not None:
             self.name = self._next_name
 
@@ -203,7 +203,7 @@ class Server:
     """The server, whose rows are mirrored into a file that engines read.
 
     Attributes:
-        outages: The times in which it executed nothing, in seconds.
+        outages: The periods, in seconds, during which it executed nothing.
     """
 
     def __init__(self, raw: Any, rng: random.Random, watcher: Watcher) -> None:
@@ -265,7 +265,7 @@ class Server:
             self._running = anyio.Event()
 
     def resume(self) -> None:
-        """Execute what has arrived."""
+        """Execute the statements that have arrived."""
         self._running.set()
         self._mark_up()
 
@@ -299,14 +299,14 @@ class Server:
         return self.rows.evaluate(sql, values, session.written, sessions)
 
     def is_locked(self, changed: Changed, session: Session) -> bool:
-        """Lock rows for a transaction; return whether another one has locked any."""
+        """Try to lock rows for a transaction. Return whether another one has locked any of them."""
         if any(self._locks.get(key, session) is not session for key in changed):
             return True
         self._locks.update(dict.fromkeys(changed, session))
         return False
 
     async def wait_for_end_of_a_transaction(self) -> None:
-        """Return when some transaction has ended."""
+        """Wait until any transaction has ended."""
         await self._ended.wait()
 
     def release(self, session: Session) -> None:
@@ -318,12 +318,12 @@ class Server:
         self._ended = anyio.Event()
 
     def next_seq(self) -> int:
-        """Return the next number of the journal's sequence, which no rollback gives back."""
+        """Return the next number of the journal's sequence. Rollbacks do not give numbers back."""
         self._seq += 1
         return self._seq
 
     def commit(self, session: Session) -> None:
-        """Make durable what a session has changed, and notify the watcher."""
+        """Make the changes of a session durable, and notify the watcher."""
         if not session.written and not session.journal:
             return
         before = self.rows.all()

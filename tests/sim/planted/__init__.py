@@ -1,4 +1,4 @@
-"""Planted bugs: each breaks one promise, to show that the tests under ``tests/sim`` notice it."""
+"""Planted bugs. Each breaks one promise, to show that the tests under ``tests/sim`` notice it."""
 
 from __future__ import annotations
 

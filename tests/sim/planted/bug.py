@@ -13,7 +13,7 @@ __all__ = ("PlantedBug", "Seed")
 
 @dataclass(frozen=True)
 class Seed:
-    """A seed of the simulator that breaks over the bug."""
+    """A seed of the simulator that a planted bug is known to break."""
 
     level: int
     number: int
@@ -24,18 +24,18 @@ class PlantedBug:
     """A bug that breaks one promise, and its catchers.
 
     Attributes:
-        name: How it is selected; unique.
+        name: The unique name by which it is selected.
         broken: The wrong behaviour.
         promise: The broken promise, with the law of the architecture if there is one.
         where: What has to run for the bug to exist: ``core`` is ``decide()`` over any store,
-            ``engine`` the engine with its timers over any store, ``store`` our own stores,
-            ``host`` the child processes and the daemon's books of them.
-        needs: The condition under which it shows.
-        edits: Its changes of the code.
-        seen_by: An ordinary test that fails over it, as pytest names it; ``None`` if no test of
-            one function or module does.
-        seed: A seed that is known to break over it, tried before others are drawn. With neither
-            a test nor a seed, random seeds must notice it.
+            ``engine`` the engine with its timers over any store, ``store`` our own stores, ``host``
+            the child processes and the daemon's records of them.
+        needs: The condition under which the bug shows.
+        edits: The changes to the code.
+        seen_by: An ordinary test that fails because of the bug, as a pytest id; ``None`` if no test
+            of a single function or module does.
+        seed: A seed that is known to break. It is tried before other seeds are drawn. A bug with
+            neither a test nor a seed must be noticed by random seeds.
     """
 
     name: str
@@ -49,11 +49,11 @@ class PlantedBug:
 
     @property
     def modules(self) -> frozenset[str]:
-        """Return the modules it changes."""
+        """The modules that the bug changes."""
         return frozenset(edit.module for edit in self.edits)
 
     def compile(self, module: str, source: bytes | str, path: str) -> CodeType:
-        """Return the code of a module with the bug in it.
+        """Compile a module with the bug in it.
 
         Raises:
             DoesNotApply: If an edit does not fit the source, or changes nothing.

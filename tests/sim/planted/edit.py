@@ -1,6 +1,6 @@
-"""Edits of the syntax tree: what a planted bug changes in one function.
+"""Edits of the syntax tree: the changes that a planted bug makes in single functions.
 
-Fragments are matched on nodes, so formatting, comments, moved lines and all other functions do
+Fragments are matched as syntax nodes, so formatting, comments, moved lines and other functions do
 not matter. An edit that no longer fits raises.
 """
 
@@ -15,18 +15,18 @@ __all__ = ("DoesNotApply", "Edit")
 
 
 class DoesNotApply(Exception):
-    """The target is missing, or the fragment occurs more or less often than the edit says."""
+    """The target is missing, or the fragment does not occur as often as the edit states."""
 
 
 @dataclass(frozen=True)
 class Edit:
-    """Replace a fragment of one function, class or module-level constant.
+    """The replacement of a fragment in one function, class or module-level constant.
 
     Attributes:
         module: Dotted name of the module.
         target: Qualified name in the module, such as ``Slots.release``.
-        old: An expression, statements, or cases of a ``match``; what is replaced.
-        new: The replacement, of the same kind. Empty removes the fragment.
+        old: The fragment to replace: an expression, statements, or cases of a ``match``.
+        new: The replacement, of the same kind. If empty, the fragment is removed.
         times: How often ``old`` occurs in the target.
     """
 
@@ -37,7 +37,7 @@ class Edit:
     times: int = 1
 
     def apply(self, tree: ast.Module) -> None:
-        """Change the tree of the module.
+        """Apply the edit to the tree of the module.
 
         Raises:
             DoesNotApply: If the tree has no such target, or not as many such fragments.
@@ -77,7 +77,7 @@ def _names(statement: ast.stmt) -> set[str]:
 
 
 def _parse(fragment: str) -> Sequence[ast.AST]:
-    """Return the nodes of a fragment; an expression is the statement that evaluates it."""
+    """Return the nodes of a fragment. An expression is returned as a statement."""
     source = textwrap.dedent(fragment).strip()
     if not source.startswith("case "):
         return ast.parse(source).body
@@ -88,7 +88,7 @@ def _parse(fragment: str) -> Sequence[ast.AST]:
 
 @dataclass(frozen=True)
 class _Place:
-    """An occurrence of a fragment: consecutive items of a list of nodes, or one node alone."""
+    """An occurrence of a fragment: consecutive items of a list of nodes, or a single node."""
 
     owner: ast.AST
     field: str
@@ -119,7 +119,10 @@ def _expression(node: ast.AST) -> ast.expr:
 
 
 def _places(target: ast.AST, old: Sequence[ast.AST]) -> Iterator[_Place]:
-    """Yield where the nodes occur below the target; an expression also within others."""
+    """Yield the places where the nodes occur below the target.
+
+    An expression is also found within other expressions.
+    """
     wanted = [[ast.dump(node) for node in old]]
     if len(old) == 1 and isinstance(old[0], ast.Expr):
         wanted.append([ast.dump(old[0].value)])

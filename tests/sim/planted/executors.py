@@ -1,4 +1,4 @@
-"""Bugs of workers that come and go, and of the demand for them."""
+"""Bugs of workers that come and go, and of the number of workers demanded."""
 
 from __future__ import annotations
 

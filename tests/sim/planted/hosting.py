@@ -1,4 +1,4 @@
-"""Bugs of trigger hosts and slot workers, and of the daemon's books of them."""
+"""Bugs of trigger hosts and slot workers, and of the daemon's records of them."""
 
 from __future__ import annotations
 
@@ -162,9 +162,9 @@ BUGS = (
         seed=Seed(2, 566969960),
     ),
     PlantedBug(
-        # One way is left to an order for a trigger that its host has and was not ordered to end:
-        # the quarantine host is up and the engine has not been notified of it. The simulator has
-        # not met that instant: no seed.
+        # A host can get an order for a trigger that it has, and was not ordered to end, in only one
+        # way: the quarantine host is up, and the engine has not been notified of that yet. The
+        # simulator has not produced this case, so there is no seed.
         name="hosted_beside_the_old_hosting",
         broken="a trigger that is hosted again keeps running beside its new hosting",
         promise="a trigger runs in one hosting at a time",

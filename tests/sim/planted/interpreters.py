@@ -1,4 +1,4 @@
-"""Bugs of interpreters that DAG files choose. The simulator draws none: tests notice them."""
+"""Bugs of interpreters that DAG files choose. Only tests notice them: the simulator draws none."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Plant a bug in this process: the modules it changes are compiled from their edited trees.
+"""Planting a bug in this process: the modules it changes are compiled from edited syntax trees.
 
-With the variables of ``environment`` a process, and every process that it starts, has the bug:
-Python imports ``sitecustomize`` at its start, and that one, in ``site/``, calls ``install``.
+A process that gets the variables of ``environment`` has the bug, and so has every process that it
+starts: on startup Python imports ``sitecustomize`` from ``site/``, which calls ``install``.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ __all__ = ("VARIABLE", "check", "environment", "install")
 
 ROOT = Path(__file__).parents[3]
 VARIABLE = "PYTHON_PLANTED_BUG"
-"""Names the bug. The daemon passes variables to its children whose names begin like this."""
+"""The variable that names the bug. The daemon passes variables with this prefix to its children."""
 
 
 def environment(bug: PlantedBug | None) -> dict[str, str]:
-    """Return the environment of a process that has a bug, or none."""
+    """Return the environment of a process with the bug, or of an ordinary process for ``None``."""
     folders = [str(ROOT), str(ROOT / "triggers")]
     chosen = {key: value for key, value in os.environ.items() if key != VARIABLE}
     if bug is not None:
@@ -36,10 +36,10 @@ def environment(bug: PlantedBug | None) -> dict[str, str]:
 
 
 def install(bug: PlantedBug) -> None:
-    """Have the modules that a bug changes imported with it from now on.
+    """From now on, import the modules that the bug changes with the bug in them.
 
     Raises:
-        DoesNotApply: If one of them has been imported already.
+        DoesNotApply: If one of the modules has been imported already.
     """
     if too_late := sorted(bug.modules & sys.modules.keys()):
         raise DoesNotApply(f"{bug.name}: {', '.join(too_late)} has been imported without it")
@@ -47,10 +47,10 @@ def install(bug: PlantedBug) -> None:
 
 
 def check(bug: PlantedBug) -> None:
-    """Compile every module that a bug changes.
+    """Check that every module that the bug changes compiles.
 
     Raises:
-        DoesNotApply: If it does not fit.
+        DoesNotApply: If an edit does not fit.
     """
     for module in bug.modules:
         spec = find_spec(module)
@@ -81,5 +81,5 @@ class _Loader(SourceFileLoader):
         self._bug = bug
 
     def get_code(self, fullname: str) -> CodeType:
-        """Compile the edited tree; nothing of it is cached on disk."""
+        """Compile the edited tree. Nothing is cached on disk."""
         return self._bug.compile(fullname, self.get_data(self.path), self.path)

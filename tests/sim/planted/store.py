@@ -40,8 +40,8 @@ BUGS = (
         seed=Seed(2, 0),
     ),
     PlantedBug(
-        # A simulation in which memory is always right cannot tell it from the original: the store
-        # has to be given a wrong batch.
+        # As long as the memory is right, a simulation behaves the same with this bug. The store has
+        # to be given a wrong batch.
         name="guards_not_counted",
         broken="a guard that matches no row is no refusal",
         promise="each change names the state it expects (law 5)",

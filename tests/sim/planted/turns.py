@@ -1,4 +1,4 @@
-"""Bugs of deciding: the consequences of inputs."""
+"""Bugs in deciding the consequences of inputs."""
 
 from __future__ import annotations
 

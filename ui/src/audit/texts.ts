@@ -1,4 +1,4 @@
-// The texts of the audit, and what its actions are called.
+// The texts of the audit, and the names of its actions.
 
 export const audit = {
   sentence: "Every change, and every denied attempt, with who did it and from where.",

@@ -20,13 +20,13 @@ import { audit } from "./texts";
 const PAGE = 100;
 const FILTERS = ["actor", "action", "target", "outcome", "from", "to"];
 
-/** What an entry says was done: by the name of its action, or the method of a denied request. */
+/** The verb of an entry, by the name of its action or, for a denied request, by its method. */
 const verbOf = (row: AuditRow): string => audit.verbs[row.action] ?? (row.outcome === "done" ? row.action : `${audit.denied}: ${row.action}`);
 
-/** Links to runs, of which entries about many name all. */
+/** The ids of an entry's runs. An entry about many runs names all of them. */
 const idsOf = (row: AuditRow): string[] => (row.action.startsWith("runs.") && typeof row.after === "string" ? row.after.split(" ") : []);
 
-/** What it was done to, with a link where there is a page of it. */
+/** The object of an entry, with a link if the object has a page. */
 function ObjectOf({ row }: { row: AuditRow }) {
   const target = row.target ?? "";
   const noun = row.action.split(".")[0];

@@ -2,7 +2,7 @@
 
 export interface DiffLine {
   kind: "same" | "added" | "removed";
-  /** Numbers in the old and the new text, from 1. */
+  /** Line numbers in the old and the new text, from 1. */
   old: number | null;
   new: number | null;
   text: string;
@@ -34,7 +34,7 @@ export function diffLines(before: string, after: string): DiffLine[] {
 
 export const linesOf = (text: string): string[] => (text === "" ? [] : text.replace(/\n$/, "").split("\n"));
 
-/** What to do with each line, in order. Where too much differs, all of it is replaced. */
+/** Return what to do with each line, in order. If too much differs, everything is replaced. */
 function edits(one: string[], two: string[]): DiffLine["kind"][] {
   const most = Math.min(one.length + two.length, MOST_EDITS);
   const furthest = new Map<number, number>([[1, 0]]);
@@ -74,7 +74,7 @@ function path(steps: Map<number, number>[], width: number, height: number): Diff
   return found.reverse();
 }
 
-/** Without the lines that are the same on both sides, but for some around each change. */
+/** Omit the lines that are equal on both sides, except for some around each change. */
 export function hunksOf(lines: DiffLine[], around = 3): (DiffLine | { skipped: number })[] {
   const near = new Uint8Array(lines.length);
   for (const [index, line] of lines.entries()) {

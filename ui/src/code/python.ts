@@ -20,7 +20,7 @@ const BUILTINS = new Set(
 const TOKEN =
   /(#[^\n]*)|((?:[rRbBfFuUtT]{1,2})?(?:"""(?:[^\\]|\\[\s\S])*?(?:"""|$)|'''(?:[^\\]|\\[\s\S])*?(?:'''|$)|"(?:[^"\\\n]|\\[\s\S])*(?:"|$|(?=\n))|'(?:[^'\\\n]|\\[\s\S])*(?:'|$|(?=\n))))|(\b(?:0[xX][\da-fA-F_]+|0[bB][01_]+|0[oO][0-7_]+|\d[\d_]*(?:\.[\d_]*)?(?:[eE][+-]?\d+)?[jJ]?))|(@[\w.]+)|([\p{L}_][\p{L}\p{N}_]*)/gu;
 
-/** The tokens of each line. */
+/** Return the tokens of each line. */
 export function pythonLines(text: string): Token[][] {
   const lines: Token[][] = [[]];
   function put(kind: Kind, part: string): void {

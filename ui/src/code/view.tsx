@@ -77,7 +77,7 @@ export default function CodePage({ dag, versions }: { dag: DagDetail; versions: 
   );
 }
 
-/** The file of a name that may be given with more folders before it. */
+/** Whether a file is the wanted one, which may be given with more folders before it. */
 function isFile(name: string, wanted: string | null): boolean {
   return wanted !== null && (name === wanted || name.endsWith(`/${wanted}`) || wanted.endsWith(`/${name}`));
 }
@@ -95,7 +95,7 @@ function Files({ files, file, line }: { files: CodeFile[]; file: string | null; 
   );
 }
 
-/** A file with the numbers of its lines; one of them may be marked, and is then in view. */
+/** A file with line numbers. One line may be marked; it is scrolled into view. */
 export function Source({ file, line, hrefOf }: { file: CodeFile; line: number; hrefOf: (line: number) => string }) {
   const lines = useMemo(() => tokensOf(file), [file]);
   const marked = useRef<HTMLDivElement>(null);

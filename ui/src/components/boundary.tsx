@@ -1,4 +1,4 @@
-// An error boundary: a view that throws is replaced by a message, and the rest of the page keeps working.
+// An error boundary: a view that throws is replaced by a message, and the rest of the page continues to work.
 
 import { Component, type ComponentChildren } from "preact";
 

@@ -7,9 +7,9 @@ import { Icon } from "./icons";
 
 const SHOWN_MS = 1500;
 
-/** Write a text to the clipboard, also where the page has no secure origin. */
+/** Write a text to the clipboard, even if the page has no secure origin. */
 export async function copyText(text: string): Promise<void> {
-  // The clipboard is there on secure origins only; a plain address of the local network is none.
+  // The clipboard API exists only on secure origins, and plain HTTP in a local network is none.
   if (navigator.clipboard) return navigator.clipboard.writeText(text);
   const field = document.createElement("textarea");
   field.value = text;

@@ -6,16 +6,16 @@ import type { Column } from "./table";
 
 const FORMULA = /^[=+@\t\r]|^-(?![\d.])/;
 
-/** A field as RFC 4180 has it. What a spreadsheet would calculate is shown as text. */
+/** Encode a field (RFC 4180). Escape what a spreadsheet would take for a formula. */
 function field(text: string): string {
   const safe = FORMULA.test(text) ? `'${text}` : text;
   return /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
 }
 
-/** The text of a cell: full times instead of relative ones, and images by their name. */
+/** Return the text of a cell, with full instead of relative times, and names instead of images. */
 function textOf(node: Node): string {
   if (!(node instanceof Element)) return node.textContent ?? "";
-  if (node.classList.contains("phone-only")) return ""; // another column has it
+  if (node.classList.contains("phone-only")) return ""; // another column contains it
   if (node instanceof HTMLTimeElement) return node.dateTime;
   if (node.getAttribute("aria-hidden") === "true" || node instanceof HTMLButtonElement) return "";
   if (node.getAttribute("role") === "img") return node.getAttribute("aria-label") ?? "";

@@ -18,10 +18,10 @@ const USUAL: [string, number][] = [
   ["30d", 24 * 30],
 ];
 
-/** The value of a datetime-local input, in the time zone that the user has chosen. */
+/** Return the value of a datetime-local input, in the user's time zone. */
 const shown = (at: string): string => (at === "" ? "" : local(at).replace(" ", "T").slice(0, 16));
 
-/** The bound that such an input means. */
+/** Return the bound that the text of such an input stands for. */
 function boundOf(text: string): string {
   if (text === "") return "";
   const at = Date.parse(isUtc() ? `${text}Z` : text);

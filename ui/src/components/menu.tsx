@@ -8,29 +8,29 @@ import { placeBeside } from "./popover";
 export interface MenuItem {
   name: string;
   icon?: IconName;
-  /** What it does; or where it leads. */
+  /** The action of the item. Use `href` for a link instead. */
   act?: () => void;
   href?: string;
   isGrave?: boolean;
-  /** Of what can be switched: whether it is on. The menu then stays open. */
+  /** For a switch: whether it is on. The menu stays open after a click. */
   isOn?: boolean;
   needs?: "operator" | "admin";
   hint?: string;
-  /** What it does, as its tooltip. */
+  /** What the item does, as its tooltip. */
   meaning?: string;
-  /** Whether what it switches is on; unlike with `isOn`, the menu closes. */
+  /** For a switch: whether it is on. Unlike with `isOn`, the menu closes. */
   isPressed?: boolean;
 }
 
 interface MenuProps {
-  /** What the button says; also its accessible name. */
+  /** The text of the button; also its accessible name. */
   label: string;
   icon?: IconName;
   /** Whether only the icon is shown. */
   isBare?: boolean;
   items: (MenuItem | "line")[];
   class?: string;
-  /** Who may do any of it. */
+  /** The role that is needed for the actions. */
   needs?: "operator" | "admin";
 }
 

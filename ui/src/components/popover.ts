@@ -2,7 +2,7 @@
 
 const GAP = 4;
 
-/** Below an element, or above it where there is no room; never outside the window. */
+/** Place a box below an element, or above it if there is no room; never outside the window. */
 export function placeBeside(box: HTMLElement, near: Element): void {
   const at = near.getBoundingClientRect();
   const { offsetWidth: width, offsetHeight: height } = box;

@@ -8,7 +8,7 @@ interface SearchFieldProps {
   label: string;
   value: string;
   onValue: (text: string) => void;
-  /** Go to the next match, or with Shift to the one before. */
+  /** Go to the next match or, with Shift, to the previous one. */
   onEnter?: (way: 1 | -1) => void;
   class?: string;
   /** Shown at the right within the field. */

@@ -10,14 +10,14 @@ const MOST = 0.75;
 const STEP = 0.04;
 
 interface SplitProps {
-  /** The width is stored by this name. */
+  /** The name by which the width is stored. */
   name: string;
   children: ComponentChildren;
-  /** The pane at the right; without one, the other has all the room. */
+  /** The pane at the right. Without it, the other pane has all the room. */
   side: ComponentChildren | null;
-  /** Whether the side has all the room, and what was beside it is hidden. */
+  /** Whether the side pane has all the room, and the other one is hidden. */
   isFull?: boolean;
-  /** The share of the side until it is moved. */
+  /** The initial share of the side pane, until the divider is moved. */
   initial?: number;
 }
 
@@ -28,7 +28,7 @@ function stored(key: string, initial: number): number {
   return found > 0 ? within(found) : initial;
 }
 
-/** In a narrow window half of it is for the side: text that is beside something else wraps on each line. */
+/** The default share of the side pane. In a narrow window it is half, or each line of text would wrap. */
 const usual = (): number => (innerWidth < 1600 ? 0.5 : 0.42);
 
 export function SplitPane({ name, children, side, isFull, initial = usual() }: SplitProps) {

@@ -12,13 +12,13 @@ import { tell } from "./toast";
 import { ResizeHandle } from "./table_resize";
 import { type Columns, NARROWEST, type Widths, columnsOf, density, setDensity, storeColumns, storeWidths, useIsPhone, widthsOf, withWidth } from "./table_settings";
 
-/** Where a cell stands on a phone, whose rows have two lines; without one it is not shown there. */
+/** The place of a cell on a phone, where rows have two lines. Cells without a place are not shown there. */
 export type PhonePlace = "lead" | "title" | "end" | "second" | "second-end";
 
 export interface Column<T> {
   id: string;
   title: string;
-  /** What the title means, as its tooltip. */
+  /** The meaning of the title, as its tooltip. */
   meaning?: string;
   cell: (item: T, index: number) => ComponentChildren;
   /** A track of a CSS grid: "minmax(160px, 2fr)" or "96px". */
@@ -27,18 +27,18 @@ export interface Column<T> {
   isNumber?: boolean;
   /** Ids and code. */
   isMono?: boolean;
-  /** Sorts the rows that are loaded; only for lists that are loaded as a whole. */
+  /** Compares loaded rows, to sort them; only for lists that are loaded as a whole. */
   sort?: (one: T, other: T) => number;
-  /** Sorts at the daemon, see `onSort`. */
+  /** Whether the daemon can sort by this column; see `onSort`. */
   isSortable?: boolean;
   /** Not shown until the user chooses it. */
   isOptional?: boolean;
   /** Always shown. */
   isFixed?: boolean;
-  /** Left out where the table is narrower than 840 px. */
+  /** Hidden if the table is narrower than 840 px. */
   isWideOnly?: boolean;
   phone?: PhonePlace;
-  /** Cells with buttons or links of their own lie above the link of the row. */
+  /** Whether cells have their own buttons or links, which lie above the link of the row. */
   isInteractive?: boolean;
 }
 
@@ -53,32 +53,32 @@ export interface Selection {
 }
 
 interface TableProps<T> {
-  /** What the user chose is stored by this name. */
+  /** The name by which the user's choices are stored. */
   name: string;
-  /** What is listed, for readers: "213 runs". */
+  /** What is listed, for screen readers: "213 runs". */
   label: string;
   columns: Column<T>[];
   items: readonly (T | undefined)[];
   keyOf: (item: T, index: number) => string | number;
-  /** Where a row leads; the whole row is the link. */
+  /** The target of a row. The whole row is the link. */
   hrefOf?: (item: T) => string | null;
-  /** What the link of a row is called, if not its first cells. */
+  /** The name of a row's link, if it is not the text of its first cells. */
   nameOf?: (item: T) => string;
-  /** The head of a group, which takes the whole row; false for other rows. */
+  /** The head of a group, which takes the whole row; false for ordinary rows. */
   groupOf?: (item: T) => ComponentChildren;
-  /** The row that is shown beside the table. */
+  /** Whether a row is shown in the pane beside the table. */
   current?: (item: T) => boolean;
   sort?: Sort;
   onSort?: (sort: Sort) => void;
   selection?: Selection;
-  /** Shown at the left above the rows: filters, or what can be done with those selected. */
+  /** Shown above the rows, at the left: filters, or actions on the selected rows. */
   toolbar?: ComponentChildren;
   onEnd?: () => void;
   onRange?: (first: number, end: number) => void;
   empty?: ComponentChildren;
-  /** Lists of a few rows are never scrolled; others fill what room there is, if they need it. */
+  /** Whether there are only a few rows, which are never scrolled. Other lists fill the room if they need it. */
   isShort?: boolean;
-  /** Without the menu of columns and density. */
+  /** Whether to leave out the menu of columns and density. */
   isPlain?: boolean;
   class?: string;
 }
@@ -86,9 +86,9 @@ interface TableProps<T> {
 const HEIGHTS = { comfortable: 40, compact: 32 } as const;
 const PHONE_HEIGHT = 60;
 const HEAD_HEIGHT = 34;
-/** The head of a group is less high than its rows. */
+/** The height of the head of a group, which is lower than a row. */
 const GROUP_HEIGHT = 32;
-/** For borders, so that a table which fits does not scroll. */
+/** Pixels for borders, so that a table that fits does not scroll. */
 const SPARE = 1;
 const CHECK_TRACK = "36px";
 
@@ -132,7 +132,7 @@ export function Table<T>(props: TableProps<T>) {
   const isGroup = (item: T | undefined): boolean => item !== undefined && !!props.groupOf?.(item);
   const groups = props.groupOf ? rows.filter(isGroup).length : 0;
   const tall = (isPhone ? 0 : HEAD_HEIGHT) + rows.length * height - groups * (height - GROUP_HEIGHT) + SPARE;
-  // A widened column shrinks again where there is no room.
+  // A widened column shrinks again if there is no room.
   const trackOf = (column: Column<T>): string => (widths[column.id] === undefined ? column.width : `minmax(${NARROWEST}px, ${widths[column.id]}px)`);
   const template = [...(selection ? [CHECK_TRACK] : []), ...shown.filter((one) => !one.isWideOnly).map(trackOf)].join(" ");
   const wideTemplate = [...(selection ? [CHECK_TRACK] : []), ...shown.map(trackOf)].join(" ");
@@ -204,7 +204,7 @@ export function Table<T>(props: TableProps<T>) {
   );
 }
 
-/** Copy the loaded rows, in their order, with the columns that are shown. */
+/** Copy the loaded rows as CSV, in their order, with the columns that are shown. */
 async function copyCsv<T>(columns: Column<T>[], rows: readonly (T | undefined)[]): Promise<void> {
   try {
     const { csvOf } = await import("./csv");
@@ -302,7 +302,7 @@ interface CheckProps {
   isOn: boolean;
   name: string;
   index: number;
-  /** A reference: the box of a removed row must not refer to the rows of its time. */
+  /** A reference, because the checkbox of a removed row must not keep the old rows in memory. */
   toggling: { current: (index: number, event: MouseEvent) => void };
 }
 

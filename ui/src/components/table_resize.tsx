@@ -19,7 +19,7 @@ interface HandleProps {
 const widthNow = (handle: Element): number => handle.parentElement!.getBoundingClientRect().width;
 
 export function ResizeHandle({ name, width, onWidth }: HandleProps) {
-  /** Where the pointer was pressed, and how wide the column was then. */
+  /** The place at which the pointer was pressed, and the width of the column at that time. */
   const start = useRef<{ x: number; width: number } | null>(null);
   const box = useRef<HTMLSpanElement>(null);
   const [shown, setShown] = useState(NARROWEST);

@@ -15,7 +15,7 @@ export function setDensity(wanted: Density): Density {
   return wanted;
 }
 
-/** Which columns of a table are shown, where that differs from how it begins. */
+/** The columns of a table that the user has shown or hidden, against the default. */
 export function columnsOf(table: string): Columns {
   try {
     return JSON.parse(localStorage.getItem(`aioflow.columns.${table}`) ?? "{}") as Columns;

@@ -9,9 +9,9 @@ import { Icon } from "./icons";
 export interface Toast {
   text: string;
   isBad?: boolean;
-  /** Takes back what was done, and says so; offered for ten seconds. */
+  /** Undoes the action, and returns a message about that. Offered for ten seconds. */
   undo?: () => Promise<string>;
-  /** Does at once what can still be taken back. */
+  /** Executes an action at once that could still be undone. */
   now?: () => void;
 }
 
@@ -32,7 +32,7 @@ export function toast(wanted: Toast): void {
   say({ ...wanted, id: count });
 }
 
-/** Say how something went. */
+/** Show a message about the outcome of an action. */
 export function tell(text: string, isBad = false): void {
   toast({ text, isBad });
 }
@@ -46,7 +46,7 @@ export async function attempt(work: () => Promise<void>): Promise<void> {
   }
 }
 
-/** Where they appear; once in the page. */
+/** The place for toasts, once in the page. */
 export function Toasts() {
   const [shown, setShown] = useState<Shown[]>([]);
   const drop = (id: number) => setShown((before) => before.filter((one) => one.id !== id));

@@ -1,4 +1,4 @@
-// The form of a connection: the fields of its type, which a plug-in may have brought.
+// The form of a connection: the fields of its type, which may come from a plug-in.
 
 import { useState } from "preact/hooks";
 
@@ -35,7 +35,7 @@ export interface Detail {
 const URI = "";
 const OTHER = "generic";
 
-/** What was typed. Fields of another type stay, in case one returns to it. */
+/** The typed values. Fields of other types are retained, in case the user returns to that type. */
 export class Draft {
   name: string;
   type: string;
@@ -62,13 +62,13 @@ export class Draft {
     return this.kind()?.fields ?? [];
   }
 
-  /** The value to set, and whether secrets that it lacks stay. */
+  /** Return the value to set, and whether to retain stored secrets that it lacks. */
   body(): { value: unknown; keep_secrets: boolean } {
     const kind = this.kind();
     if (!kind) return { value: this.uri, keep_secrets: false };
     const scheme = kind.schemes.includes(this.scheme) ? this.scheme : (kind.schemes[0] ?? this.values.conn_type ?? "");
     const value: Record<string, unknown> = { conn_type: scheme };
-    // Settings that the form does not show stay as they are; the daemon retains those that were hidden.
+    // Settings that the form does not show are unchanged. The daemon retains the hidden ones.
     const extra: Record<string, unknown> = Object.fromEntries(Object.entries(this.was?.extra ?? {}).filter(([, one]) => one !== null));
     for (const field of kind.fields) {
       const text = this.values[field.name] ?? "";

@@ -1,4 +1,4 @@
-// Executors: their workers, what runs in each, and how many more have work.
+// Executors: their workers, the tasks in each, and how many more workers would have work.
 
 import "../styles/executors.css";
 
@@ -60,7 +60,7 @@ const WORKERS_SHOWN = 100;
 const GLYPHS: Record<string, string> = { unavailable: "failed", lost: "failed", waiting: "queued", busy: "running", idle: "pending", ending: "cancelled" };
 const ORDER = ["lost", "busy", "ending", "idle"];
 
-/** The address comes from the engine of the executor. */
+/** Whether a URL is a web page. It comes from the engine of the executor. */
 const isPage = (url: string | null): url is string => url !== null && /^https?:\/\//.test(url);
 
 export default function Executors() {
@@ -201,7 +201,7 @@ function OneWorker({ worker, page }: { worker: Worker; page: string | null }) {
           {worker.host ?? own.slot(worker.worker_no)}
           {resources && <span class="soft">, {resources}</span>}
           {worker.worker && <small class="soft mono"> {worker.worker}</small>}
-          {/* Workers whose page is that of the executor need no link of their own. */}
+          {/* A worker whose page is the executor's needs no link. */}
           {isPage(worker.worker_url) && worker.worker_url !== page && (
             <>
               {" "}

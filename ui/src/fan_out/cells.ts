@@ -39,7 +39,7 @@ function cellsOf(answer: CellsAnswer): Cells {
   };
 }
 
-/** The cells of a task. A change of a child is applied from the stream itself; only counts are requested again. */
+/** The cells of a task. Changes of children come with the stream; only counts are requested again. */
 export function useCells(run: string, task: string): Data<Cells> {
   const known = useRef<Cells | undefined>(undefined);
   const found = useData<CellsAnswer>(`/runs/${enc(run)}/tasks/${enc(task)}/children/cells`, {
@@ -70,10 +70,10 @@ export function useCells(run: string, task: string): Data<Cells> {
   return { ...found, data: cells };
 }
 
-/** The child to open for a cell: the first of those in its state. */
+/** Return the child to open for a cell: the first one that has the cell's state. */
 export const childOf = (cells: Cells, at: number): number => at * cells.size + (cells.offsets[at] ?? 0);
 
-/** The numbers that ranges such as "3,7-9" name. */
+/** Return the numbers in ranges such as "3,7-9". */
 export function numbersOf(ranges: string): Set<number> {
   const found = new Set<number>();
   for (const piece of ranges.split(",")) {

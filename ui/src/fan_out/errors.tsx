@@ -97,7 +97,7 @@ function clearGroup(run: string, task: string, group: ErrorGroup): void {
       </>
     ),
     act: async () => {
-      // What has been cleared in the meantime is not cleared once more.
+      // Children that have been cleared in the meantime are not cleared again.
       const now = await get<Errors>(`/runs/${enc(run)}/tasks/${enc(task)}/children/errors`);
       const failed = numbersOf(now.items.map((one) => one.children).join(","));
       const left = children.filter((child) => failed.has(child));

@@ -50,14 +50,14 @@ interface HeatMapProps {
   cells: Cells;
   mode: Mode;
   task: string;
-  /** The children that stand out; all do if there are none. */
+  /** The highlighted children; null to highlight all. */
   marked: Set<number> | null;
   hrefOf: (child: number) => string;
-  /** What went wrong with a child, if that is known. */
+  /** Returns the error of a child, if it is known. */
   errorOf: (child: number) => string | undefined;
 }
 
-/** How long a cell is pointed at before its child is requested. */
+/** Time for which the pointer rests on a cell before its child is requested. */
 const REST_MS = 150;
 
 /** The author's label of the child at a cell, once it is known. */
@@ -201,7 +201,7 @@ function draw(canvas: HTMLCanvasElement, cells: Cells, layout: Layout, mode: Mod
   const read = new Map<string, string>();
   const colour = (name: string): string => {
     if (!read.has(name)) {
-      // As a colour it is resolved for the theme; the canvas cannot do that itself.
+      // The style resolves the variable for the theme, which a canvas cannot do.
       canvas.style.color = `var(${name})`;
       read.set(name, style.color);
     }
@@ -235,7 +235,7 @@ function draw(canvas: HTMLCanvasElement, cells: Cells, layout: Layout, mode: Mod
   pen.strokeRect((at % columns) * side - 0.5, Math.floor(at / columns) * side - 0.5, side + 0.5, side + 0.5);
 }
 
-/** Who sees no colours sees what failed by its shape. */
+/** Mark a failure by its shape, too, for people who cannot distinguish the colours. */
 function cross(pen: CanvasRenderingContext2D, x: number, y: number, side: number, colour: string): void {
   const edge = side * 0.3;
   pen.strokeStyle = colour;

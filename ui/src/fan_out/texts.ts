@@ -5,7 +5,7 @@ import { span } from "../time";
 
 export const childrenText = (value: number): string => texts.common.many(value, "child", "children");
 
-/** Limits are round numbers: "2s", not "2.0s". */
+/** Format a limit, which is a round number: "2s", not "2.0s". */
 const limit = (seconds: number): string => span(seconds * 1000).replace(/\.0(?=m?s$)/, "");
 
 export const fanOut = {

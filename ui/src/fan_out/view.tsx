@@ -89,7 +89,7 @@ function Map({ run, task, summary, groups, marked, hrefOf }: MapProps) {
   const [mode, setMode] = useState<Mode>("state");
   const shownOf = useMemo(() => marked && numbersOf(marked.children), [marked]);
   const known = useMemo(() => groups?.map((group) => ({ text: `${group.type || group.reason}: ${group.shape}`, children: numbersOf(group.children) })), [groups]);
-  // What was told while the answer was on its way is found by its counts.
+  // Changes during the request are noticed by the counts.
   const failed = cells.data?.size === 1 ? cells.data.states.filter((state) => state === "success").length : null;
   useEffect(() => {
     if (summary && failed !== null && failed !== (summary.counts["success"] ?? 0)) cells.reload();

@@ -5,10 +5,10 @@ import { useEffect, useMemo, useState } from "preact/hooks";
 import type { ShownGraph } from "./shape";
 import type { Placed, Way } from "./sizes";
 
-/** Place the boxes of a graph again where its shape changes; null until the layout is loaded. */
+/** Place the boxes of a graph, again when its shape changes; null until the layout is loaded. */
 export function usePlaced(shown: ShownGraph, widthOf: (label: string) => number, way: Way): Placed | null {
   const [placed, setPlaced] = useState<Placed | null>(null);
-  // Counts come with every commit; what is drawn where changes with the shape only.
+  // Counts change with every commit, but positions only with the shape.
   const shape = useMemo(() => JSON.stringify([shown.nodes.map((node) => [node.id, node.label, node.group]), shown.edges, shown.groups, way]), [shown, way]);
   useEffect(() => {
     let isWanted = true;

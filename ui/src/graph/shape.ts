@@ -5,12 +5,12 @@ import type { Counts, Graph, GraphNode } from "../types";
 
 export interface ShownNode {
   id: string;
-  /** The task; null of a group that is collapsed. */
+  /** The task; null for a collapsed group. */
   node: GraphNode | null;
   label: string;
   counts?: Counts;
   group: string | null;
-  /** Tasks in a collapsed group. */
+  /** Number of tasks in a collapsed group. */
   tasks: number;
 }
 
@@ -22,14 +22,14 @@ export interface ShownGraph {
 
 const groupKey = (group: string): string => `group:${group}`;
 
-/** The groups around a task, the outermost last. */
+/** Return the groups around a task, the outermost last. */
 function around(group: string | null, parents: ReadonlyMap<string, string | null>): string[] {
   const found: string[] = [];
   for (let at = group; at && !found.includes(at); at = parents.get(at) ?? null) found.push(at);
   return found;
 }
 
-/** A name within its group, whose name it begins with. */
+/** Return a name without the prefix of its group. */
 export function within(name: string, group: string | null): string {
   return group !== null && name.startsWith(`${group}.`) ? name.slice(group.length + 1) : name;
 }
@@ -70,7 +70,7 @@ export function shownGraph(graph: Graph, collapsed: ReadonlySet<string>, counts?
   };
 }
 
-/** Of a group the states of its tasks: of each mapped task the worst of its children. */
+/** Add the states of a task to those of its group. A mapped task counts as its worst child. */
 function added(before: Counts | undefined, counts: Counts | undefined): Counts {
   const found = { ...before };
   if (counts && Object.keys(counts).length > 0) {
@@ -80,7 +80,7 @@ function added(before: Counts | undefined, counts: Counts | undefined): Counts {
   return found;
 }
 
-/** A task, all that it depends on, and all that depends on it. */
+/** Return a task, all that it depends on, and all that depends on it. */
 export function related(graph: Graph, task: string): Set<string> {
   return new Set([...reached(graph, task, "to", "from"), ...reached(graph, task, "from", "to")]);
 }
@@ -104,7 +104,7 @@ export interface Times {
   to: number | null;
 }
 
-/** The chain of tasks that determined when the last one ended: before each the one that ended last. */
+/** Return the chain of tasks that determined the end of the last task: before each, its slowest parent. */
 export function criticalPath(graph: Graph, times: Readonly<Record<string, Times>>): string[] {
   const now = Date.now();
   const end = (task: string): number | null => {

@@ -21,10 +21,10 @@ export const PLAIN: Style = { fg: null, bg: null, bold: false, dim: false, itali
 const LONGEST = 4_000;
 const TAB = 8;
 const ESCAPES = /\u001b(?:\[([0-?]*)[ -/]*([@-~])|\][^\u0007\u001b]*(?:\u0007|\u001b\\)?|[@-_])/g;
-// What is no text, and what changes the direction of the text around it.
+// Control characters, and those that change the direction of the text around them.
 const CONTROLS = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]/g;
 
-/** A text without escape sequences, with the places of tabs filled. */
+/** Return a text without escape sequences, with tabs expanded. */
 export function plain(text: string): string {
   return clean(text.includes("\u001b") ? text.replace(ESCAPES, "") : text);
 }
@@ -37,7 +37,7 @@ function clean(text: string): string {
   return found.trimEnd();
 }
 
-/** The parts of a line that look alike, and the style in which the next line begins. */
+/** Return the parts of a line with one style each, and the style in which the next line begins. */
 export function spansOf(text: string, style: Style): [Span[], Style] {
   if (!text.includes("\u001b")) return [[{ text: clean(text), style }], style];
   const spans: Span[] = [];
@@ -52,7 +52,7 @@ export function spansOf(text: string, style: Style): [Span[], Style] {
   return [spans, now];
 }
 
-/** The style behind a line, without making its parts. */
+/** Return the style after a line, without creating its parts. */
 export function styleAfter(text: string, style: Style): Style {
   if (!text.includes("\u001b[")) return style;
   let now = style;
@@ -99,7 +99,7 @@ function changed(style: Style, parameters: string): Style {
   return now;
 }
 
-/** One of the sixteen colours that both themes can show. */
+/** Return one of sixteen colours, which both themes can show, for one of 256. */
 function ofIndex(index: number): number {
   if (index < 16) return index;
   if (index >= 232) return nearest((index - 232) * 10 + 8, (index - 232) * 10 + 8, (index - 232) * 10 + 8);

@@ -1,9 +1,9 @@
-// Files of DAG versions in tracebacks: their paths are long, and of no use to who reads them.
+// Files of DAG versions in tracebacks. Their long paths are of no use to readers.
 
 const CODE = /File "((?:[^"]*\/)?code\/([0-9a-f]{12,64})\/)([^"]+)", line (\d+)/;
 
 export interface CodeFile {
-  /** As it is on the machine that ran the task. */
+  /** The path on the machine that ran the task. */
   path: string;
   version: string;
   file: string;
@@ -12,7 +12,7 @@ export interface CodeFile {
   shown: string;
 }
 
-/** The file of a version that a line of a traceback names. */
+/** Return the file of a version that a line of a traceback names. */
 export function codeFileOf(text: string): CodeFile | null {
   const found = CODE.exec(text);
   if (!found) return null;
@@ -20,5 +20,5 @@ export function codeFileOf(text: string): CodeFile | null {
   return { path: `${folder}${file}`, version, file, line, shown: `File "${file}", line ${line}` };
 }
 
-/** The same text with the name of the file only. */
+/** Return the text with only the name of the file. */
 export const withShortPath = (text: string): string => (text.includes('code/') ? text.replace(CODE, 'File "$3", line $4') : text);

@@ -4,29 +4,29 @@ import { Problem, enc, get, query } from "../api";
 import { onChange } from "../live";
 
 const PAGE = 300;
-/** So many lines are loaded at most: what is added at one end is dropped from the other. */
+/** Maximum number of loaded lines. Lines added at one end are dropped at the other. */
 const MOST = 20_000;
 const POLL_MS = 1500;
-/** Output of a task that prints much is not shown more often than this. */
+/** Minimum interval between two updates, for tasks that print much. */
 const SHOW_MS = 100;
 
 export interface LogLine {
   text: string;
   at: string | null;
   level: string | null;
-  /** `stderr` where that is known. */
+  /** `stderr` if this is known. */
   stream: string | null;
   is_open: boolean;
-  /** Of the log of a task. */
+  /** Set in the log of a task. */
   offset?: number;
   line?: number | null;
   try_number?: number;
   is_cut?: boolean;
-  /** Of the log of a run. */
+  /** Set in the log of a run. */
   task_id?: string;
   map_index?: number;
   round?: number;
-  /** Names the line among those loaded. */
+  /** Identifies the line among the loaded ones. */
   key: number;
 }
 
@@ -48,7 +48,7 @@ interface Page {
   /** Where to continue in either direction; null at that end. */
   before: string | null;
   after: string | null;
-  /** Where output that is yet to come begins. */
+  /** Where future output begins. */
   resume: string;
   isLive: boolean;
 }
@@ -58,7 +58,7 @@ export interface Source {
   readonly id: string;
   first(anchor: Anchor, filter: Filter, signal: AbortSignal): Promise<Page>;
   more(from: string, way: "before" | "after", filter: Filter, signal: AbortSignal): Promise<Page>;
-  /** The offset and number of the next line that matches, from a line on. */
+  /** Find the next line that matches, in a direction from a line. */
   find?(from: LogLine | undefined, way: 1 | -1, filter: Filter, signal: AbortSignal): Promise<LogLine | null>;
   stream?(from: string): EventSource;
   concerns(runs: ReadonlySet<string>): boolean;
@@ -201,14 +201,14 @@ export class RunSource implements Source {
 
 export interface Loaded {
   lines: LogLine[];
-  /** Whether more lies before or behind them. */
+  /** Whether there are more lines before or after the loaded ones. */
   hasBefore: boolean;
   hasAfter: boolean;
   isLive: boolean;
   problem?: Problem;
 }
 
-/** Loads lines of a source, and tells how they are. */
+/** Loads lines of a source, and reports the loaded lines. */
 export class LineWindow {
   private readonly control = new AbortController();
   private readonly stops: (() => void)[];
@@ -261,7 +261,7 @@ export class LineWindow {
       if (dropped === undefined) return;
       this.rest();
       this.lines = this.lines.slice(0, MOST);
-      // The first line that was dropped is where to continue.
+      // Continue from the first line that was dropped.
       this.after = String(dropped.offset);
     });
   }
@@ -283,7 +283,7 @@ export class LineWindow {
     }
   }
 
-  /** Add lines; what continues an open line replaces it or is added to it. */
+  /** Add lines. The continuation of an open line replaces it or is appended to it. */
   private join(lines: LogLine[]): void {
     const all = [...this.lines];
     for (const line of lines) {
@@ -315,7 +315,7 @@ export class LineWindow {
     this.goOn();
   }
 
-  /** At the end of what is printed so far: listen for more. */
+  /** Listen for more, because the end of the output so far is reached. */
   private goOn(): void {
     clearTimeout(this.timer);
     if (this.control.signal.aborted || document.hidden || !this.isLive || this.after !== null || this.events !== null || this.isBusy) return;
@@ -328,7 +328,7 @@ export class LineWindow {
     await this.load(async (signal) => this.append(await this.source.more(this.resume, "after", this.filter, signal)));
   }
 
-  /** A browser has few connections to one host: what is not looked at has none. */
+  /** Stop listening while the log is not visible: a browser has few connections to one host. */
   private rest(): void {
     this.events?.close();
     this.events = null;
@@ -356,13 +356,13 @@ export class LineWindow {
     });
     events.addEventListener("error", () => {
       if (events.readyState !== EventSource.CLOSED || this.events !== events) return;
-      // There are as many listening as may: look now and then instead.
+      // The maximum number of listeners is reached, so poll instead.
       this.events = null;
       this.timer = setTimeout(() => void this.look(), POLL_MS);
     });
   }
 
-  /** The lines of a run have no numbers of their own: count them where all from the first on are loaded. */
+  /** Number the lines. Those of a run have no numbers, so count them if all from the first on are loaded. */
   private numbered(): LogLine[] {
     if (this.before !== null || isFiltered(this.filter)) return this.lines;
     return this.lines.map((line, index) => (line.offset === undefined ? { ...line, line: index + 1 } : line));

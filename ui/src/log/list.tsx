@@ -14,13 +14,13 @@ interface Props<T extends { key: string }> {
   row: (row: T) => ComponentChildren;
   label: string;
   class?: string;
-  /** Keep the last row in view as rows come. */
+  /** Whether to keep the last row in view when rows are added. */
   follow: boolean;
   onFollow: (follow: boolean) => void;
   /** Called when the first or last row is near. */
   onBefore?: () => void;
   onAfter?: () => void;
-  /** A row to bring into view, and a number that changes with each wish. */
+  /** A row to bring into view, and a number that changes with each request. */
   at?: { key: string; wish: number };
   /** Called with the width of the list. */
   onWidth?: (width: number) => void;
@@ -96,7 +96,7 @@ export function RowList<T extends { key: string }>(props: Props<T>) {
     const node = box.current;
     const index = at === undefined ? undefined : places.get(at.key);
     if (!node || index === undefined) return;
-    // The first row in view is whole.
+    // Show the first row in view completely.
     node.scrollTop = tops[indexAt(tops, Math.max(0, tops[index]! - node.clientHeight / 3))]!;
     scrolledTo.current = node.scrollTop;
     remember(node);
@@ -117,7 +117,7 @@ export function RowList<T extends { key: string }>(props: Props<T>) {
   );
 }
 
-/** The row at a height, by halving. */
+/** Return the row at a height, by binary search. */
 function indexAt(tops: Float64Array, height: number): number {
   let [low, high] = [0, Math.max(0, tops.length - 2)];
   while (low < high) {

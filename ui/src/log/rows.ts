@@ -19,7 +19,7 @@ const sourceOf = (line: LogLine): string => (line.task_id === undefined ? "" : `
  * Make rows of lines.
  *
  * @param open - The tracebacks that are shown, by the key of their first line.
- * @param hasTries - Whether a border is drawn where another try begins.
+ * @param hasTries - Whether to draw a border where another try begins.
  */
 export function rowsOf(lines: readonly LogLine[], open: ReadonlySet<number>, hasTries: boolean): Row[] {
   const rows: Row[] = [];
@@ -29,7 +29,7 @@ export function rowsOf(lines: readonly LogLine[], open: ReadonlySet<number>, has
   for (let at = 0; at < lines.length; at += 1) {
     const line = lines[at]!;
     if (hasTries && CLEARED.test(line.text)) {
-      // It is said by the border of the next try.
+      // The border of the next try says the same.
       const before = rows.at(-1);
       if (before?.kind === "line" && before.text === "") rows.pop();
       isCleared = true;
@@ -54,7 +54,7 @@ export function rowsOf(lines: readonly LogLine[], open: ReadonlySet<number>, has
   return rows;
 }
 
-/** The rows that are errors, and those that are warnings; a traceback is one error. */
+/** Return the rows that are errors, and those that are warnings. A traceback is one error. */
 export function seriousOf(rows: readonly Row[]): { error: Row[]; warning: Row[] } {
   const found: { error: Row[]; warning: Row[] } = { error: [], warning: [] };
   let inside = new Set<LogLine>();
@@ -78,7 +78,7 @@ function rowOf(line: LogLine, styles: Map<string, Style>): Row {
   return { kind: "line", key: String(line.key), line, style, text: withShortPath(plain(line.text)) };
 }
 
-/** The index behind the traceback that begins at an index, with those it was raised from. */
+/** Return the index after the traceback that begins at an index, including its causes. */
 function tracebackEnd(lines: readonly LogLine[], from: number): number {
   const source = sourceOf(lines[from]!);
   const own = (index: number): string | null => (index < lines.length && sourceOf(lines[index]!) === source ? lines[index]!.text : null);

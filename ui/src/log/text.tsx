@@ -11,7 +11,7 @@ import { texts } from "./texts";
 const URLS = /https?:\/\/[^\s<>"'`\u00b7]+/g;
 const END = /[.,;:!?)\]}]+$/;
 
-/** The expression that a filter searches for; null for none, or one that this browser cannot read. */
+/** Return the expression of a filter; null if it has none, or one that this browser does not support. */
 export function expressionOf(filter: Filter): RegExp | null {
   if (filter.search === "") return null;
   const flags = filter.case ? "gu" : "giu";
@@ -26,7 +26,7 @@ interface Piece {
   from: number;
   to: number;
   href?: string;
-  /** Of a file of the code: its path, and what a click does. */
+  /** For a file of the code: its path, and what a click does. */
   title?: string;
   isMark?: boolean;
 }
@@ -64,7 +64,7 @@ interface LineProps {
   expression: RegExp | null;
 }
 
-/** The text is plain text throughout: nothing of it becomes markup. */
+/** A line of a log. It remains plain text: no part of it becomes markup. */
 export function LineText({ text, style, dag, expression }: LineProps) {
   const code = codeFileOf(text);
   const [spans] = spansOf(code === null ? text : withShortPath(text), style);

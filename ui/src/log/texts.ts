@@ -2,7 +2,7 @@
 
 import { count, texts as shared } from "../texts";
 
-/** "3 errors", or "3+ errors" where there may be more. */
+/** Format a count: "3 errors", or "3+ errors" if there may be more. */
 const countOf = (found: number, isPart: boolean, one: string, other = `${one}s`): string => `${count(found)}${isPart ? "+" : ""} ${found === 1 && !isPart ? one : other}`;
 
 export const texts = {

@@ -4,23 +4,23 @@ export interface Found {
   key: string;
   name: string;
   detail?: string;
-  /** Other words by which it is found. */
+  /** Other words by which the item is found. */
   words?: string;
-  /** Whether the daemon has found it by the text, which may be a part that is not shown. */
+  /** Whether the daemon has found the item by the text, which may match a part that is not shown. */
   isFound?: boolean;
 }
 
 const VERBS = ["trigger", "pause", "resume", "backfill"] as const;
 const SHORTEST = 3;
 
-/** The verb that a text begins with, and what it is to be done with: "trig sett" triggers a DAG. */
+/** Return the verb that a text begins with, and the rest: "trig sett" triggers a DAG. */
 export function verbOf(text: string): { verb: string | null; rest: string } {
   const [, first = "", rest = ""] = /^(\S+)\s+(.*)$/.exec(text) ?? [];
   const verb = first.length < SHORTEST ? undefined : VERBS.find((one) => one.startsWith(first.toLowerCase()));
   return verb ? { verb, rest: rest.trim() } : { verb: null, rest: "" };
 }
 
-/** How well a name answers the words: 0 the best; infinite when it lacks one of them. */
+/** Return how well a name matches the words: 0 is best, infinite if a word is missing. */
 export function distance(name: string, words: string[]): number {
   const lower = name.toLowerCase();
   if (words.length === 1 && lower === words[0]) return 0;
@@ -36,7 +36,7 @@ function place(name: string, word: string): number {
 
 const MOST = 20;
 
-/** The items of each group that have every word of the text, the best group and item first. */
+/** Return the items of each group that match every word of the text, the best group and item first. */
 export function matching<I extends Found>(groups: { title: string; items: I[] }[], text: string): { title: string; items: I[] }[] {
   const words = text.toLowerCase().split(/\s+/).filter(Boolean);
   if (words.length === 0) return groups.filter((group) => group.items.length > 0);

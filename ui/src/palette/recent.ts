@@ -12,7 +12,7 @@ export function recentPlaces(): string[] {
   }
 }
 
-/** Store that a DAG or a run was opened; any other place is none to come back to. */
+/** Store that a DAG or a run was opened. Other places are not stored. */
 export function openedPlace(parts: string[]): void {
   const [kind, id] = parts;
   if ((kind !== "dags" && kind !== "runs") || id === undefined) return;

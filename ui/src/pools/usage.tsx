@@ -45,7 +45,7 @@ function Charts({ name, slots, data }: { name: string; slots: number; data: Usag
   );
 }
 
-/** A point for each step of the last 24 hours, from a full hour on. A step without a sample had no use. */
+/** Return a point for each step of the last 24 hours, from a full hour on. Without a sample there was no usage. */
 function pointsOf(data: Usage, slots: number): Point[] {
   const step = data.step_seconds * 1000;
   const found = new Map(data.items.map((one) => [millis(one.start), one]));

@@ -119,7 +119,7 @@ interface ListedProps<T> {
   none: string;
   columns: Column<T>[];
   keyOf: (row: T) => string;
-  /** Whether its rows have nothing more to show. */
+  /** Whether its rows have no details. */
   isFlat?: boolean;
   actions?: ComponentChildren;
 }
@@ -208,7 +208,7 @@ const SYSTEMS: [RegExp, string][] = [
   [/\bLinux\b/, "Linux"],
 ];
 
-/** What a browser says of itself, in short: "Firefox 140 on Linux". */
+/** Return a browser's user agent in short: "Firefox 140 on Linux". */
 function browserOf(agent: string): string {
   const [, name] = BROWSERS.find(([pattern]) => pattern.test(agent)) ?? [];
   if (name === undefined) return agent.slice(0, 40) || texts.access.unknownBrowser;
@@ -234,7 +234,7 @@ const SESSIONS: Column<Session>[] = [
   { id: "end", title: "", width: "64px", isFixed: true, isInteractive: true, phone: "end", cell: (session) => <EndSession session={session} /> },
 ];
 
-/** End the user's sessions, except that of this browser. */
+/** End the user's other sessions, but not that of this browser. */
 function endOthers(): void {
   ask({
     title: texts.access.endOthersTitle,
@@ -263,7 +263,7 @@ function EndSession({ session }: { session: Session }) {
   );
 }
 
-/** The value of a token, shown once: it cannot be read again. */
+/** The value of a token. It is shown once, because it cannot be read again. */
 function Once({ made, done }: { made: Made; done: () => void }) {
   return (
     <section class="panel once" role="status" aria-label={`Token ${made.name}`}>

@@ -25,7 +25,7 @@ export default function Assets() {
   const open = place.query.get("open");
   const isLineage = place.query.get("view") === "lineage";
   const assets = usePages<Asset>((cursor) => query("/assets", { search, limit: PAGE, cursor }), (asset) => asset.name, PAGE, { gap: 1000 });
-  // One that is linked to may be on a later page.
+  // A linked asset may be on a later page.
   const single = useItems<Asset>(open === null ? null : query("/assets", { name: open }), { gap: 1000 });
   const shown = single.data?.[0];
   return (
@@ -215,7 +215,7 @@ function waitText({ condition, received, missing }: AssetConsumer): string {
   return `${texts.assets.waitsFor(missing, condition.includes(" | "))}${has}.`;
 }
 
-/** The asset, and those that its DAGs update or wait for as well. */
+/** Return an asset, and the other assets that its DAGs update or wait for. */
 function around(asset: Asset, all: Asset[]): Asset[] {
   const dags = new Set([...asset.producers, ...asset.consumers].map((one) => one.dag_id));
   const near = all.filter((one) => one.name !== asset.name && [...one.producers, ...one.consumers].some((other) => dags.has(other.dag_id)));

@@ -1,4 +1,4 @@
-// The schedule of a DAG as a calendar: on which days its runs were late, missed or failed.
+// The schedule of a DAG as a calendar, with the days on which runs were late, missed or failed.
 
 import { enc, query } from "../api";
 import { ofDag, useData } from "../data";
@@ -17,7 +17,7 @@ interface FireDay {
 
 const WEEKS = 5;
 
-/** The dates of some whole weeks, of which the last one has this day. Weeks begin on Monday. */
+/** Return the dates of a number of whole weeks, the last of which contains a day. Weeks begin on Monday. */
 export function weeksUpTo(today: string, weeks: number): string[][] {
   const at = Date.parse(`${today}T00:00:00Z`);
   const monday = at - ((new Date(at).getUTCDay() + 6) % 7) * DAY_MS;

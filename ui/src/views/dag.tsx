@@ -85,7 +85,7 @@ function DagHead({ dag, at }: { dag: DagDetail; at: string }) {
   );
 }
 
-/** What it is about, when it runs and how it does in one line; the rest of its facts are a click away. */
+/** The description, schedule and health of a DAG in one line. Its other facts are a click away. */
 function Top({ dag, children }: { dag: DagDetail; children?: ComponentChildren }) {
   const [isWhole, setWhole] = useState(false);
   const [about, more] = firstParagraph(dag.doc);

@@ -28,12 +28,12 @@ const TIMES = [
   { key: "p50", name: texts.history.p50, tone: "h-p50" },
   { key: "p95", name: texts.history.p95, tone: "h-p95" },
 ];
-/** Of periods with one run each, both are the same. */
+/** The line for periods with one run each, in which both percentiles are the same. */
 const TIME = [{ key: "p50", name: texts.history.single, tone: "h-p50" }];
 const timesOf = (items: DagPeriod[], durations: (one: DagPeriod) => Durations) => (items.every((one) => durations(one).count <= 1) ? TIME : TIMES);
 const RATE = [{ key: "rate", name: texts.history.rateName, tone: "h-rate" }];
 
-/** Where a column is several periods of the answer, the last of them stands for the lines. */
+/** Return the points of a chart. If a column covers several periods, lines use the last one. */
 function points(items: DagPeriod[], from: string, period: Period, values: (one: DagPeriod) => Record<string, number | null>): Point[] {
   return periods(millis(from)!, Date.now(), period.step, items, (one) => millis(one.start)!).map(({ at, found }) => ({ at, values: found.length ? values(found.at(-1)!) : {} }));
 }
@@ -45,7 +45,7 @@ interface Rates {
 
 const WEEK = 7;
 
-/** The share of failed and partial runs in each column, or in each seven of them, and what it is a share of. */
+/** Return the share of failed and partial runs per column, or per seven columns, with the counts behind it. */
 export function ratesOf(ends: readonly Point[], isByWeek: boolean): Rates {
   const size = isByWeek ? WEEK : 1;
   const counts = new Map<number, { bad: number; all: number }>();
@@ -108,7 +108,7 @@ interface ChartsProps {
   isTable: boolean;
 }
 
-/** Of few runs each is shown, and how long they took has the most room; of many, how many there were. */
+/** The charts. If there are few runs, each is shown, and durations get most room; else the counts do. */
 function Charts({ id, data, from, period, isTable }: ChartsProps) {
   const nameOf = periodName(period.step);
   const during = (at: number, steps: number, state?: string) => query("/runs", { dag: id, state, from: instant(at), to: instant(at + steps * period.step * HOUR_MS) });
@@ -157,7 +157,7 @@ function Charts({ id, data, from, period, isTable }: ChartsProps) {
   );
 }
 
-/** The height of what is looked at less. */
+/** The height of the less important charts. */
 const LOW = 130;
 
 const all = (one: TaskStats): number => sum(one.ends);

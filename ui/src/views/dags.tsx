@@ -35,7 +35,7 @@ interface Stats {
   p50_seconds: number | null;
 }
 
-/** How the runs of each DAG went lately. */
+/** Return the recent statistics of each DAG's runs. */
 function useStats(): Map<string, Stats> {
   const since = useMemo(statsFrom, []);
   const found = useData<{ items: Stats[] }>(query("/history/dags", { from: since }), { on: (change) => change.runs.size > 0, gap: 30_000 });
@@ -56,7 +56,7 @@ function tagsHref(tags: string[]): string {
 
 const toggled = (tags: string[], tag: string): string[] => (tags.includes(tag) ? tags.filter((one) => one !== tag) : [...tags, tag]);
 
-/** The tags to choose from with the number of their DAGs, and those chosen, each of which a click takes away. */
+/** The tags to choose from, with their numbers of DAGs, and the chosen tags. A click removes a chosen one. */
 function Tags({ chosen }: { chosen: string[] }) {
   const tags = useItems<Tag>("/dag-tags", { on: (change) => change.dags.size > 0, gap: 5000 });
   if (!tags.data?.length && chosen.length === 0) return null;
@@ -132,7 +132,7 @@ export function Dags() {
   );
 }
 
-/** How many DAGs there are, with links to those that are paused, and to the files that cannot be imported. */
+/** The number of DAGs, with links to the paused ones, and to the files that cannot be imported. */
 function Totals({ dags }: { dags: Dag[] }) {
   const paused = dags.filter((dag) => dag.paused).length;
   const broken = dags.filter((dag) => dag.import_error).length;
@@ -155,7 +155,7 @@ function Totals({ dags }: { dags: Dag[] }) {
   );
 }
 
-/** Only a list that is loaded as a whole is sorted: the rest of another would come after its end. */
+/** Return the columns. Only a list that is loaded as a whole can be sorted here. */
 const columns = (recent: Record<string, RecentRun[]>, stats: Map<string, Stats>, tags: string[], isSortable: boolean): Column<Dag>[] => [
   { id: "glyph", title: "", width: "20px", phone: "lead", isFixed: true, cell: (dag) => <Glyph state={glyphOf(dag, recent)} /> },
   {
@@ -236,7 +236,7 @@ const columns = (recent: Record<string, RecentRun[]>, stats: Map<string, Stats>,
   { id: "buttons", title: "", width: "64px", isFixed: true, isInteractive: true, cell: (dag) => dag.dag_id !== null && <Buttons id={dag.dag_id} paused={dag.paused} /> },
 ];
 
-/** Below this number of runs, a share of them says little without it. */
+/** Below this number of runs, a share says little without the number. */
 const FEW = 10;
 
 function success(one: Stats | undefined) {
@@ -251,7 +251,7 @@ function success(one: Stats | undefined) {
 
 const seconds = (one: Stats | undefined) => (one?.p50_seconds == null ? <span class="soft">–</span> : span(one.p50_seconds * 1000, true));
 
-/** What is unknown comes last, whichever way. */
+/** Sort DAGs. Unknown values come last in both directions. */
 function sorted(dags: Dag[], sort: Sort | undefined, stats: Map<string, Stats>): Dag[] {
   if (!sort) return dags;
   const value = (dag: Dag): string | number | null => {
@@ -293,13 +293,13 @@ function IconButton({ name, icon, isPressed, act }: { name: string; icon: IconNa
   );
 }
 
-/** The DAGs of which a run failed in the last 24 hours, and none has succeeded since. */
+/** Return the DAGs with a run that failed in the last 24 hours, and none that succeeded since. */
 function useFailing(): ReadonlySet<string> {
   const home = useData<{ attention: { dag_id: string; is_recovered: boolean }[] }>("/home", { on: (change) => change.runs.size > 0, gap: 10_000 });
   return useMemo(() => new Set((home.data?.attention ?? []).flatMap((one) => (one.is_recovered ? [] : [one.dag_id]))), [home.data]);
 }
 
-/** Those that match; files that cannot be imported come first, then DAGs that fail. */
+/** Return the DAGs that match. Files that cannot be imported come first, then failing DAGs. */
 function filtered(dags: Dag[], search: string, state: string, failing: ReadonlySet<string>): Dag[] {
   const wanted = search.toLowerCase();
   const found = dags.filter(
@@ -312,7 +312,7 @@ function filtered(dags: Dag[], search: string, state: string, failing: ReadonlyS
   return found.sort((one, other) => rank(one) - rank(other));
 }
 
-/** As many bars as runs: they are too narrow to be targets of their own. */
+/** The last runs as bars, which are too narrow to be links. */
 function Recent({ dag, runs }: { dag: string; runs: RecentRun[] }) {
   if (runs.length === 0) return null;
   const oldest = [...runs].reverse();
@@ -328,7 +328,7 @@ function Recent({ dag, runs }: { dag: string; runs: RecentRun[] }) {
   );
 }
 
-/** The last runs of the DAGs in view, cached while scrolling. */
+/** Return the last runs of the DAGs in view, cached while scrolling. */
 function useRecent(ids: string[]): Record<string, RecentRun[]> {
   const [known, setKnown] = useState<Record<string, RecentRun[]>>({});
   const stale = useRef(new Set<string>());

@@ -1,13 +1,13 @@
-// Few runs per period: one mark for each of them says more than a column of one.
+// A strip with one mark per run, which says more than columns if there are few runs per period.
 
 import type { Point } from "../chart";
 import { Glyph, Legend, named } from "../states";
 import { texts } from "../texts";
 import type { Counts } from "../types";
 
-/** Fewer runs than these in each period are shown one by one. */
+/** Runs are shown one by one if each period has fewer than this. */
 const MANY = 3;
-/** A gap is one among periods that mostly have runs; more of them are how its schedule is. */
+/** Up to this share of empty periods, they are gaps. More of them are due to the schedule. */
 const MOST_GAPS = 0.25;
 const NAMED = 3;
 
@@ -16,7 +16,7 @@ const totalOf = ({ values }: Point): number => Object.values(values).reduce<numb
 /** Whether no period has more than a few runs. */
 export const isSparse = (points: readonly Point[]): boolean => points.some((point) => totalOf(point) > 0) && points.every((point) => totalOf(point) < MANY);
 
-/** The periods without a run between the first run and the newest period, which has not ended, unless they are usual. */
+/** Return the empty periods from the first run up to the newest, unfinished period, unless they are usual. */
 export function gapsOf(points: readonly Point[]): Point[] {
   const since = points.findIndex((point) => totalOf(point) > 0);
   const own = since === -1 ? [] : points.slice(since, -1);
@@ -33,7 +33,7 @@ interface Props {
   hrefOf: (at: number) => string;
 }
 
-/** Each run by its state, above the day or the hour in which it ended. */
+/** A mark for the state of each run, above the day or hour in which the run ended. */
 export function DayStrip({ label, points, states, nameOf, hrefOf }: Props) {
   const counts: Counts = {};
   for (const { values } of points) for (const state of states) if (values[state]) counts[state] = (counts[state] ?? 0) + values[state];

@@ -8,7 +8,7 @@ import { Skeleton } from "../components/skeleton";
 import { type Decision, DecisionBox } from "../decision";
 import { texts } from "../texts";
 
-/** The token stands behind the `#`, so that no server and no proxy logs it. */
+/** Return the token. It is in the fragment, so that no server or proxy logs it. */
 const token = (): string => window.location.hash.slice(1);
 
 export default function Decide() {

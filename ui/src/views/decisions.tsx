@@ -1,4 +1,4 @@
-// Decisions: those that are open as cards with their forms, and the ended ones as a table.
+// Decisions: open ones as cards with forms, and ended ones as a table.
 
 import "../styles/decisions.css";
 
@@ -18,7 +18,7 @@ import { When } from "../time";
 
 const OPEN = 200;
 const ENDED = 100;
-/** How many cards are shown at first, and added by each click. */
+/** The number of cards that are shown at first, and added by each click. */
 const CARDS = 24;
 
 export default function Decisions({ id }: { id: string | undefined }) {

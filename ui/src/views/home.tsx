@@ -10,7 +10,7 @@ import { WaitTimes } from "../wait_times";
 import { Waiting } from "../waits";
 import { AttentionList } from "./home_attention";
 
-/** Few requests in all: the overview, which the shell shows too, what needs attention with the pools, and the history. */
+/** The home view. It needs few requests: the overview, home (attention and pools), and the history. */
 export function Home({ overview }: { overview: Data<Overview> }) {
   const home = useData<HomeData>("/home", { gap: 1000, every: 60_000 });
   const now = overview.data;
@@ -44,7 +44,7 @@ export function Home({ overview }: { overview: Data<Overview> }) {
 
 type Wait = Overview["waiting_longest"][number];
 
-/** The longest waits of runs that are not listed above; those for a person need attention. */
+/** The longest waits of runs that are not listed above. Waits for a person are under attention. */
 function OtherWaits({ waits, runs }: { waits: Wait[]; runs: InFlight[] }) {
   const listed = new Set(runs.map(({ run }) => run.run_id));
   const others = waits.filter((row) => !listed.has(row.run_id) && row.waiting_on?.kind !== "decision");
@@ -56,10 +56,10 @@ function OtherWaits({ waits, runs }: { waits: Wait[]; runs: InFlight[] }) {
   );
 }
 
-/** How many things need a person: as many as are listed below, and those that were left out there. */
+/** Return how many things need a person: those listed below, and those omitted there. */
 const needed = (now: Overview, home: HomeData): number => home.attention.filter((one) => !one.is_recovered).length + now.decisions + now.import_errors;
 
-/** What one came for, in a line. */
+/** The overall status, in a line. */
 function Status({ now, home }: { now: Overview; home: HomeData }) {
   const things = needed(now, home);
   const isAway = useMode() === "away";
@@ -73,7 +73,7 @@ function Status({ now, home }: { now: Overview; home: HomeData }) {
   );
 }
 
-/** How much there is of each, with a link to the list of it. */
+/** The totals, each with a link to its list. */
 function Totals({ now }: { now: Overview }) {
   const [running, queued] = [now.states["running"] ?? 0, now.states["queued"] ?? 0];
   return (
@@ -99,13 +99,13 @@ interface Share {
   href: string;
 }
 
-/** Of more pools, only those under the most pressure are shown. */
+/** The maximum number of pools that are shown, by the pressure on them. */
 const MOST_POOLS = 4;
 
 /** The pools, those under the most pressure first, and the capacity of this node. */
 function Usage({ now, pools }: { now: Overview; pools: Pool[] }) {
   const shares = pools.slice(0, MOST_POOLS).map((pool): Share => ({ name: pool.name, used: pool.used ?? 0, all: pool.slots, queued: pool.queued ?? 0, href: `/pools?open=${encodeURIComponent(pool.name)}` }));
-  // Coroutines run in processes of their own: what is used comes first, so that it explains the tasks that run.
+  // Coroutines run in separate processes. Used slots come first, because they explain which tasks run.
   const slots = Object.entries(now.slots).sort(([, one], [, other]) => other.used - one.used);
   const capacity = slots.map(([name, slot]): Share => ({ name: texts.home.slotsOf(name), used: slot.used, all: slot.all, queued: name === "def" ? queuedForWorkers(now.states, pools) : 0, href: "/executors" }));
   return (
@@ -167,7 +167,7 @@ function Damaged({ rows }: { rows: Overview["damaged"] }) {
 
 const usualOf = (after: number | null, median: number | null | undefined): Usual | null => (after === null ? null : { slow_after_seconds: after, median_seconds: median ?? undefined });
 
-/** The pool for which everything that is queued waits; undefined if that is not one. */
+/** Return the pool for which all queued tasks wait; undefined if there is no single one. */
 function poolOfAll(now: Overview, pools: Pool[]): string | undefined {
   const asked = pools.filter((pool) => (pool.queued ?? 0) > 0);
   return asked.length === 1 && queuedForWorkers(now.states, pools) === 0 ? asked[0]!.name : undefined;
@@ -184,7 +184,7 @@ function InFlightList({ runs, waits, pool }: { runs: InFlight[]; waits: Wait[]; 
     <ul class="rows">
       {runs.map(({ run, counts, slow_after_seconds, usual_seconds }) => {
         const state = runState(run);
-        // What only waits has its reason; what runs, how many of its tasks run and wait for a slot.
+        // A waiting run shows its reason; a running one, how many tasks run and wait for a slot.
         const wait = state === "running" ? undefined : waits.find((row) => row.run_id === run.run_id);
         const progress = texts.home.progress(counts["running"] ?? 0, counts["queued"] ?? 0, pool);
         return (

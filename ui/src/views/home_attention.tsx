@@ -1,4 +1,4 @@
-// What needs a person: each row has a title, what it is of, a reason in full, and what can be done about it.
+// What needs a person: each row has a title, the object, the full reason, and the possible actions.
 
 import type { ComponentChildren } from "preact";
 
@@ -11,7 +11,7 @@ import { sentenceCase, stateName, texts } from "../texts";
 import { When } from "../time";
 import type { Attention, HomeData, Overview } from "../types";
 
-/** Decisions, then broken files, then failures, the newest first. A pool that is full is not listed: it works. */
+/** Decisions, then broken files, then failures, newest first. A full pool is not listed, because it works. */
 export function AttentionList({ home: { attention: groups, decisions: asked, import_errors: broken }, now }: { home: HomeData; now: Overview | undefined }) {
   const { decisions = 0, import_errors: errors = 0 } = now ?? {};
   if (groups.length + decisions + errors === 0) return <Empty>{texts.home.noAttention}</Empty>;
@@ -36,11 +36,11 @@ interface RowProps {
   state: string;
   href: string;
   title: string;
-  /** The run, or the kind of thing that it is. */
+  /** The run, or the kind of object. */
   of?: ComponentChildren;
   reason?: string;
   at?: string | null;
-  /** What happened then. */
+  /** How it ended. */
   past?: string;
   act?: ComponentChildren;
 }
@@ -88,7 +88,7 @@ function DecisionRow({ decision }: { decision: Decision }) {
   return <Row state="waiting" href={href} title={decision.question} of={<span class="mono">{decision.run_id}</span>} reason={sentenceCase(decision.waits_for)} at={decision.asked_at} past={texts.home.askedAt} act={act} />;
 }
 
-/** The row links to all these runs, the id in it to the last one. */
+/** Failed runs of a DAG. The row links to all of them, and the id in it to the last one. */
 function FailedRow({ group: { dag_id: dag, count, state, last, error, is_recovered: isRecovered } }: { group: Attention }) {
   const isPhone = useIsPhone();
   const href = runHref(last.run_id);
@@ -121,7 +121,7 @@ function FailedRow({ group: { dag_id: dag, count, state, last, error, is_recover
   );
 }
 
-/** The first line of an error, or the last one of a traceback, which has the exception. */
+/** Return the first line of an error, or the last line of a traceback, which has the exception. */
 function lastLine(text: string): string {
   const lines = text.trim().split("\n");
   return lines[0]!.startsWith("Traceback") ? lines[lines.length - 1]! : lines[0]!;

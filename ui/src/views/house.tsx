@@ -29,17 +29,17 @@ export function Nodes() {
   );
 }
 
-/** The states in the order of display: the active node first, nodes that have gone last. */
+/** The states in the order of display: the active node first, dead nodes last. */
 const ORDER = ["active", "draining", "standby", "joining", "drained", "away", "dead", "left"];
 
-/** A node that drains is active until its tasks have ended. */
+/** The states of an active node. A draining node is active until its tasks have ended. */
 const ACTIVE = ["active", "draining"];
 
 const rank = (node: Node): number => (ORDER.includes(node.state) ? ORDER.indexOf(node.state) : ORDER.length);
 
 const nameOf = (node: Node): string => node.name ?? `${texts.nodes.node} ${node.node}`;
 
-/** Which node is active, and which could take over. */
+/** Return a text about which node is active, and which could take over. */
 function summary(nodes: Node[], active: Node | undefined): string {
   const namesOf = (state: string): string[] => nodes.filter((node) => node.state === state).map(nameOf);
   return [
@@ -161,7 +161,7 @@ function Load({ node, now }: { node: Node; now: Overview | undefined }) {
   );
 }
 
-/** The states of nodes that run nothing any more. */
+/** The states of nodes that no longer run anything. */
 const GONE = new Set(["dead", "left"]);
 const SHOWN_AS: Record<string, string> = { joining: "pending", active: "success", standby: "queued", draining: "paused", drained: "paused", left: "skipped", dead: "failed", away: "failed" };
 

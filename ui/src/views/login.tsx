@@ -4,7 +4,7 @@ import { send } from "../api";
 import { reason } from "../messages";
 import { texts } from "../texts";
 
-/** Shown to users without access, or whose access ended; after login they return to their page. */
+/** The login, for users without a session or with an expired one. Afterwards they return to their page. */
 export function Login({ wasIn }: { wasIn: boolean }) {
   const [wrong, setWrong] = useState("");
   const [isBusy, setBusy] = useState(false);

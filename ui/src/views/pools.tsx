@@ -115,7 +115,7 @@ interface Waiter {
   since: string | null;
 }
 
-/** What gets the next free slots. */
+/** The tasks that get the next free slots. */
 function Waiters({ pool }: { pool: Pool }) {
   const waiters = useData<{ items: Waiter[] }>(pool.queued ? `/pools/${enc(pool.name)}/waiters` : null, { gap: 1000 });
   if (!pool.queued) return null;

@@ -116,10 +116,10 @@ function RunHead({ run, view, hasNoNote }: { run: Run; view: string; hasNoNote: 
 
 const countOf = (counts: Counts, ...states: string[]): number => states.reduce((all, state) => all + (counts[state] ?? 0), 0);
 
-/** The states that the progress of a run names, beside what is done. */
+/** The states that the progress of a run names, in addition to what has ended. */
 const TOLD = ["running", "waiting", "retrying", "queued", "pending", "failed", "upstream_failed"];
 
-/** The result of a run, or its progress. */
+/** Return the result of a run, or its progress, as a sentence. */
 function sentenceOf(run: Run): string {
   const { counts } = run;
   const count = (...states: string[]) => countOf(counts, ...states);
@@ -136,12 +136,12 @@ function sentenceOf(run: Run): string {
   return texts.run.ended(stateName(run.state), ended(counts), all, took);
 }
 
-/** In the overview every fact of the run; in the other views, which need the room, its progress only. */
+/** All facts of the run in the overview, but only its progress in other views, which need the room. */
 function Top({ run, summary, note, isBrief }: { run: Run; summary?: RunSummary; note: Note | null | undefined; isBrief: boolean }) {
   const live = isGoingOn(run);
   const usual = useUsual();
   const hasCause = live || FAILED.has(run.state);
-  // The cause above, the facts and the bar below say the same.
+  // Leave out the sentence if the cause above, or the facts and the bar below, say the same.
   const isTold = !isBrief && (FAILED.has(run.state) || countedState(run.state, run.counts) === "waiting");
   const newest = useData<DagDetail>(isBrief ? null : `/dags/${enc(run.dag_id)}`, { on: ofDag(run.dag_id), gap: 5000 }).data?.version;
   return (
@@ -243,12 +243,12 @@ function View({ run, view, tasks, notes, isOld, picked }: ViewProps) {
 
 const FAILED = new Set(["failed", "partial"]);
 
-/** How many tasks a clear of the failed ones runs again. */
+/** Return how many tasks run again after a clear of the failed ones. */
 const clearable = (counts: Counts): number => countOf(counts, "failed", "upstream_failed", "cancelled");
 
 const isGoingOn = (run: Run): boolean => run.state === "running" || run.state === "queued";
 
-/** More boxes than these say less than their list does. */
+/** Above this number of boxes, the list says more than the graph. */
 const MOST_BOXES = 60;
 
 function RunGraphView({ run, tasks, isOld, picked }: Omit<ViewProps, "view" | "notes">) {
@@ -266,7 +266,7 @@ function RunGraphView({ run, tasks, isOld, picked }: Omit<ViewProps, "view" | "n
   return <GraphView graph={shape} counts={counts} times={times} details={details} picked={picked} hrefOf={(task) => taskHref(run.run_id, task)} />;
 }
 
-/** How long each task took that has ended, and what those wait for that are causes of the wait of the run. */
+/** Return the durations of ended tasks, and what tasks wait for that make the run wait. */
 export function detailsOf(tasks: RunGraphTask[], causes: Cause[], run: string): Record<string, string> {
   const found: Record<string, string> = {};
   for (const { task_id: task, counts, started_at: from, ended_at: to } of tasks) {
@@ -279,7 +279,7 @@ export function detailsOf(tasks: RunGraphTask[], causes: Cause[], run: string): 
 
 function countsOf(tasks: RunGraphTask[] | undefined, listed: Task[] | undefined, shape: Graph | undefined): Record<string, Counts> {
   if (tasks) {
-    // A fan-out whose width is not known yet has no children to be counted.
+    // A fan-out whose width is not known yet has no children to count.
     const open = new Set(shape?.nodes.filter((node) => node.is_mapped).map((node) => node.task_id));
     return Object.fromEntries(tasks.map((task) => [task.task_id, task.width === null && open.has(task.task_id) ? {} : task.counts]));
   }
@@ -291,7 +291,7 @@ function countsOf(tasks: RunGraphTask[] | undefined, listed: Task[] | undefined,
   return found;
 }
 
-/** What the note on a task says, or the notes on its children. */
+/** Return the note on a task, or the notes on its children. */
 const noteOf = (notes: Note[], task: string): string => notes.filter((note) => note.task_id === task).map((note) => note.text).slice(0, 5).join("\n");
 
 const byTask = (notes: Note[]): Column<RunGraphTask>[] => [
@@ -312,7 +312,7 @@ const byTask = (notes: Note[]): Column<RunGraphTask>[] => [
   { id: "usual", title: texts.history.usual, meaning: texts.history.usualMeaning, width: "84px", isNumber: true, isWideOnly: true, cell: (task) => <span class="soft">{task.usual_seconds ? span(task.usual_seconds * 1000, true) : "–"}</span> },
 ];
 
-/** A bar for many; of one, its state says the same. */
+/** A bar for a mapped task. For a single task, the state says the same. */
 function Progress(task: RunGraphTask) {
   return sum(task.counts) > 1 ? <Bar counts={task.counts} label={task.task_id} /> : <span class="soft">{stateName(worst(task.counts))}</span>;
 }
@@ -362,7 +362,7 @@ function stateLabel(states: string[]): string {
   return names.length === 0 ? texts.task.state : names.length === 1 ? names[0]! : `${texts.task.state} (${names.length})`;
 }
 
-/** The address with one more state of those that the page names in the filter, or without it. */
+/** Return the address with a state added to the filter or removed. The state has the page's name. */
 function withState(states: string[], shown: string): string {
   const own = statesOf(shown);
   const others = states.filter((one) => !own.includes(one));

@@ -21,7 +21,7 @@ import type { HomeData, Overview, RunSummary } from "../types";
 import { whatOf } from "../waits";
 
 const PAGE = 200;
-/** The daemon lists them in this order. */
+/** The order in which the daemon lists runs. */
 const NEWEST_FIRST = { by: "started", isDescending: true };
 
 interface Facets {
@@ -52,15 +52,15 @@ export function Runs() {
   );
 }
 
-/** The states that are worth a total, in their order. */
+/** The states for which totals are shown, in order. */
 const TOLD = ["running", "queued", "failed", "partial"];
 
 const isLost = (run: RunSummary): boolean => run.state === "failed" || run.state === "partial";
 
-/** Whether at least half of them have it. */
+/** Whether at least half of the rows satisfy a condition. */
 export const hasMostly = <T,>(rows: readonly T[], has: (row: T) => boolean): boolean => rows.length > 0 && rows.filter(has).length * 2 >= rows.length;
 
-/** How many runs there are, and how many in which state, each with a link to these. */
+/** The number of runs in total and by state, each with a link to these runs. */
 function Totals({ facets: { total, states, is_complete: isComplete }, filter }: { facets: Facets; filter: URLSearchParams }) {
   const parts = total > 1 ? TOLD.filter((state) => states[state]) : [];
   return (
@@ -110,7 +110,7 @@ function Filters({ filter, facets, onFilter }: { filter: URLSearchParams; facets
   );
 }
 
-/** The filters that this person has saved in this browser. */
+/** The filters that are saved in this browser. */
 function Views({ filter }: { filter: URLSearchParams }) {
   const [views, setViews] = useState(savedViews);
   const current = views.find((view) => view.filter === String(filter));
@@ -160,7 +160,7 @@ interface Known {
   home: HomeData | undefined;
 }
 
-/** What a run waits for or does, or why it failed, of the runs about which the overview and home say so. */
+/** Return what a run waits for or why it failed, for those runs that the overview and home contain. */
 export function reasonsOf({ waits, home }: Known): ReadonlyMap<string, string> {
   const reasons = new Map<string, string>();
   for (const row of waits ?? []) if (!reasons.has(row.run_id)) reasons.set(row.run_id, row.text);
@@ -172,7 +172,7 @@ export function reasonsOf({ waits, home }: Known): ReadonlyMap<string, string> {
   return reasons;
 }
 
-/** Two requests for all runs of a list, however many there are. */
+/** Return the reasons of runs. Two requests suffice for all runs of a list. */
 function useReasons(): ReadonlyMap<string, string> {
   const waits = useData<Overview>("/overview", { gap: 1000, every: 10_000 }).data?.waiting_longest;
   const home = useData<HomeData>("/home", { on: ofRuns, gap: 5000 }).data;
@@ -190,10 +190,10 @@ const COLUMNS: Column<RunSummary>[] = [
   { id: "took", title: texts.runs.duration, width: "104px", isNumber: true, phone: "second-end", cell: (run) => <TookSoFar run={run} /> },
 ];
 
-/** How long it took; of one that has not ended, how long so far. */
+/** The duration of a run, or its duration so far. */
 const TookSoFar = ({ run }: { run: RunSummary }) => <Took from={run.started_at} to={run.ended_at} isNamed />;
 
-/** A phone has room for the icon of the state only: its word stands before the DAG. */
+/** The name of the state, on a phone, before the DAG. The column of the state has room only for its icon. */
 const StateWord = ({ run }: { run: RunSummary }) => <span class="phone-only word">{stateName(runState(run))}</span>;
 
 const DagOf = ({ run, reason = "" }: { run: RunSummary; reason?: string }) => (
@@ -212,14 +212,14 @@ interface Shows {
   isOfOne: boolean;
   hasDates: boolean;
   hasReasons: boolean;
-  /** Whether the ids of runs say of which DAG they are: on a wide window the reason gets the room. */
+  /** Whether the ids of runs contain the DAG, so that the reason gets the room of its column. */
   isNamedByDag: boolean;
 }
 
-/** For whom a decision is does not tell runs apart. */
+/** The assignees of a decision, which are omitted because they do not distinguish runs. */
 const FOR_WHOM = / \(waits for [^()]*\)$/;
 
-/** Return the columns. If they were made in the component, their cells would hold its elements, and these the columns before. */
+/** Return the columns. Made in the component, their cells would keep its elements and all earlier columns. */
 function columnsOf({ usual, reasons, isOfOne, hasDates, hasReasons, isNamedByDag }: Shows): Column<RunSummary>[] {
   const reasonOf = (run: RunSummary) => sentenceCase(whatOf(reasons.get(run.run_id) ?? "").replace(FOR_WHOM, ""));
   const took = (run: RunSummary) => (
@@ -231,7 +231,7 @@ function columnsOf({ usual, reasons, isOfOne, hasDates, hasReasons, isNamedByDag
     state: { cell: (run) => <State state={runState(run)} meaning={reasons.get(run.run_id)} /> },
     why: { isOptional: !hasReasons, cell: (run) => <span class={isLost(run) ? "bad" : "soft"} title={reasons.get(run.run_id)}>{reasonOf(run)}</span> },
     dag: { isOptional: isNamedByDag, cell: (run) => <DagOf run={run} reason={reasonOf(run)} /> },
-    // A column that is mostly empty is there for those who choose it.
+    // A column that is mostly empty is optional.
     date: { isOptional: !hasDates },
     ...(usual.size > 0 && { took: { width: "160px", cell: took } }),
   };
@@ -241,7 +241,7 @@ function columnsOf({ usual, reasons, isOfOne, hasDates, hasReasons, isNamedByDag
 
 interface RunListProps {
   filter: URLSearchParams;
-  /** How many runs match; unknown while they are counted. */
+  /** The number of runs that match; unknown while they are counted. */
   total?: number;
   toolbar?: preact.ComponentChildren;
   isOfOne?: boolean;
@@ -261,7 +261,7 @@ export function RunList({ filter, total, toolbar, isOfOne = false }: RunListProp
   const reasons = useReasons();
   const hasDates = hasMostly(runs.data ?? [], (run) => run.logical_date !== null);
   const hasReasons = runs.data?.some((run) => reasons.has(run.run_id)) ?? false;
-  // On a phone the reason stands in place of the DAG.
+  // On a phone, the reason replaces the DAG.
   const isNamedByDag = !useIsPhone() && hasMostly(runs.data ?? [], (run) => run.run_id.startsWith(run.dag_id));
   const columns = useMemo(() => columnsOf({ usual, reasons, isOfOne, hasDates, hasReasons, isNamedByDag }), [usual, reasons, isOfOne, hasDates, hasReasons, isNamedByDag]);
   const perform = (action: BulkAction) => (isAll || keys.size === total ? void actOnMatching(action, filter, clear) : actOnSelected(action, [...keys], clear));

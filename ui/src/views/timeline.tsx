@@ -35,7 +35,7 @@ interface Due {
 }
 
 const MINUTE_MS = 60_000;
-/** Hours before now, and after it. */
+/** Name, hours before now, and hours after now. */
 const RANGES: [string, number, number][] = [
   ["6 h", 5, 1],
   ["24 h", 20, 4],
@@ -47,7 +47,7 @@ export default function Timeline() {
   const [range, setRange] = useState(1);
   const [, before, after] = RANGES[range]!;
   const minute = Math.floor(useNow() / MINUTE_MS) * MINUTE_MS;
-  // The address changes each five minutes; what is newer comes with the commits.
+  // The address changes every five minutes. Newer runs come with the commits.
   const base = Math.floor(minute / (5 * MINUTE_MS)) * 5 * MINUTE_MS;
   const from = base - before * HOUR_MS;
   const to = base + after * HOUR_MS;
@@ -118,7 +118,7 @@ interface LanesProps {
   now: number;
 }
 
-/** The shortest run, in per cent of the width, that is a link. */
+/** Minimum width of a run that is a link, in percent. */
 const LINK_SHARE = 3;
 
 function Lanes({ runs, past, due, from, to, now }: LanesProps) {

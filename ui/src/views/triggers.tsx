@@ -65,7 +65,7 @@ function Waits({ summary }: { summary: Data<TriggerSummary> }) {
   );
 }
 
-/** How many wait, and for what: those that hold no slot first. */
+/** How many tasks wait, and for what. Those that hold no slot come first. */
 function Sentence({ now, pools }: { now: Overview; pools: Pool[] }) {
   const sensing = now.states["sensing"] ?? 0;
   const kinds = Object.entries(now.deferred).filter(([, some]) => some > 0);
@@ -77,7 +77,7 @@ function Sentence({ now, pools }: { now: Overview; pools: Pool[] }) {
   return said ? <p class="sentence">{said}</p> : null;
 }
 
-/** What held up the event loop, what is in quarantine for that, and the processes that run triggers. */
+/** What blocked the event loop, what is in quarantine for it, and the processes that run triggers. */
 function Health({ summary }: { summary: Data<TriggerSummary> }) {
   return (
     <>
@@ -134,7 +134,7 @@ function Hosts({ hosts }: { hosts: TriggerSummary["hosts"] }) {
   );
 }
 
-/** Up to so many, the list itself shows how long each has waited. */
+/** Up to this number, the list itself shows how long each has waited. */
 const FEW = 20;
 
 function Summary({ data }: { data: TriggerSummary }) {
@@ -196,7 +196,7 @@ function Summary({ data }: { data: TriggerSummary }) {
 }
 
 function Ages({ ages }: { ages: TriggerSummary["ages"] }) {
-  // A logarithmic axis: one old wait is to be seen beside thousands of young ones.
+  // A logarithmic axis, so that one old wait is visible beside thousands of young ones.
   const most = Math.log(1 + Math.max(1, ...ages.map((age) => age.count)));
   return (
     <Panel title={texts.triggers.ages}>

@@ -1,4 +1,4 @@
-// What waits, in one table: grouped by what it waits for, with the number of each, and the longest wait first.
+// Waiting tasks in one table, grouped by what they wait for, with counts, the longest wait first.
 
 import type { ComponentChildren } from "preact";
 
@@ -20,7 +20,7 @@ import { endOf } from "../wait_times";
 import { KIND, whatOf } from "../waits";
 
 const PAGE = 200;
-/** Rows of one kind, beside other kinds; all of them are a click away. */
+/** Maximum number of rows of a kind beside other kinds. A click shows all of them. */
 const MOST = 20;
 
 /** A task that waits, or the children of a mapped task that wait for the same. */
@@ -39,7 +39,7 @@ interface Wait {
   count: number;
   usual: number | null;
   trigger: Trigger | null;
-  /** A task that checks its condition itself: nothing but its state can be set. */
+  /** A task that checks its condition itself, so that only its state can be set. */
   of: { run: string; task: string; map: number } | null;
   shared: number;
 }
@@ -49,7 +49,7 @@ interface Group {
   title: string;
   count: number;
   isMore: boolean;
-  /** Where all of them are listed, if they are not here. */
+  /** The address of the full list, if not all are listed here. */
   all: string | null;
 }
 
@@ -132,7 +132,7 @@ function ofTrigger(row: Trigger, now: Overview | undefined): Wait {
   };
 }
 
-/** Waits of tasks that no trigger serves: sensors that are polled, and what is queued. */
+/** Return the waits of tasks without a trigger: sensors that are polled, and queued tasks. */
 function withoutTrigger(now: Overview | undefined, kind: string, dag: string): Wait[] {
   return (now?.waiting_longest ?? [])
     .filter((row) => row.state !== "deferred" && row.dag_id.includes(dag))
@@ -157,7 +157,7 @@ function withoutTrigger(now: Overview | undefined, kind: string, dag: string): W
     .filter((row) => kind === "" || row.kind === kind);
 }
 
-/** The children of a mapped task that wait for the same are one row. */
+/** Merge the children of a mapped task that wait for the same into one row. */
 function merged(rows: Wait[]): Wait[] {
   const found = new Map<string, Wait>();
   for (const row of rows) {
@@ -178,10 +178,10 @@ function merged(rows: Wait[]): Wait[] {
 
 const CONDITION = "condition";
 const QUEUED = "queued";
-/** What waits to start runs: no task does. */
+/** The group of triggers that wait to start runs, and belong to no task. */
 const DAGS = "dags";
 
-/** Rows below the heads of their kinds: people first, the starters of runs last, and else the most first. */
+/** Return rows below the heads of their kinds: people first, starters of runs last, else the most first. */
 function grouped(waits: Wait[], isWhole: boolean, now: Overview | undefined, kind: string): Row[] {
   const kinds = new Map<string, Wait[]>();
   for (const wait of waits) kinds.set(wait.kind, [...(kinds.get(wait.kind) ?? []), wait]);
@@ -215,7 +215,7 @@ function countOf(now: Overview, kind: string): number | undefined {
 
 const ICONS: Record<string, IconName> = { person: "user-check", time: "clock", sleep: "clock", condition: "eye", file: "file", object: "file", event: "zap", run: "play", http: "globe" };
 
-/** What it waits for, or that it is queued. */
+/** The icon of what a task waits for, or of a queued task. */
 function KindIcon(row: Wait) {
   const icon = ICONS[row.kind];
   if (icon === undefined) return <Glyph state={row.state} />;
@@ -245,7 +245,7 @@ function Action({ trigger, name, since, of: sensing }: Wait) {
       </button>
     );
   }
-  // On a phone it stands where the time so far would be.
+  // On a phone, the action replaces the time so far.
   if (!trigger || trigger.run_id === null) return isPhone ? <Took from={since} to={null} isNamed /> : null;
   const isDecision = trigger.kind === "person";
   const verb = isDecision ? texts.actions.answer : fireName(trigger.kind);
@@ -256,7 +256,7 @@ function Action({ trigger, name, since, of: sensing }: Wait) {
   );
 }
 
-/** The run, after its DAG where the name of the run does not begin with that. */
+/** Return the run, after its DAG unless the name of the run begins with it. */
 const placeOf = ({ run, dag }: Wait): string => (run === null ? dag : run.startsWith(dag) ? run : `${dag} / ${run}`);
 
 const of = (cell: (wait: Wait) => ComponentChildren) => (row: Row) => !isGroup(row) && cell(row);

@@ -1,9 +1,9 @@
 """Packed memory: a byte string instead of objects for tasks, triggers and runs that only wait.
 
 ``Memory.runs``, ``active_tasks`` and ``waits`` look up packed values like all others. ``Packing``
-has the operations that would be too slow if they unpacked all values: it finds packed triggers by
-their ``TaskShape``, the fields that many of them share, and assigns them as ``PackedTask``. No
-other code outside this package depends on how values are packed.
+provides the operations that would be too slow if they unpacked every value: it finds packed
+triggers by their ``TaskShape``, the fields that many of them share, and assigns them as
+``PackedTask``. No other code outside this package depends on how values are packed.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ __all__ = ("PackedRuns",)
 
 
 class _PackedRun(msgspec.Struct, frozen=True, array_like=True):
-    """A packed run. Tallies are not stored, because the states determine them.
+    """A packed run. Its tallies are not stored, because they follow from the states.
 
     Attributes:
         dag_version: Number of its DAG version in ``PackedRuns._dag_versions``.
@@ -85,7 +85,7 @@ class PackedRuns(PackedMap[Run]):
         return run
 
     def peek(self, number: RunNo) -> Run:
-        """Return a run for reading only; a packed run stays packed.
+        """Return a run for reading only. A packed run stays packed.
 
         Raises:
             KeyError: If there is no such run.
@@ -98,7 +98,7 @@ class PackedRuns(PackedMap[Run]):
         return self._unpack(_decode_run(body))
 
     def logical_date(self, number: RunNo) -> Timestamp | None:
-        """Return the logical date of a run; a packed run stays packed.
+        """Return the logical date of a run. A packed run stays packed.
 
         Raises:
             KeyError: If there is no such run.
@@ -111,11 +111,11 @@ class PackedRuns(PackedMap[Run]):
         )
 
     def count_dag_versions(self) -> Iterator[tuple[DagVersion, int]]:
-        """Yield each DAG version of packed runs with the number of its packed runs."""
+        """Yield each DAG version that packed runs have, with the number of these runs."""
         return self._dag_versions.counts()
 
     def pack(self) -> None:
-        """Pack those runs in ``loose`` that only wait."""
+        """Pack the runs in ``loose`` that only wait."""
         for run in self.loose.values():
             if self._only_waits(run):
                 self._pack(run)

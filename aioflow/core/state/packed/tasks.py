@@ -1,9 +1,9 @@
-"""Packed tasks: a byte string instead of objects for a task that only waits and its trigger.
+"""Packed tasks: a byte string instead of objects for a task that only waits, and its trigger.
 
-After each commit, a deferred task with a single trigger is packed together with the trigger.
-Looking up either of them unpacks both, until the end of the next turn. Fields that many waits share
-are in a ``TaskShape``. A run whose tasks all wait is packed as well. Code that makes decisions
-cannot tell packed values from others.
+After each commit, each deferred task with a single trigger is packed together with the trigger.
+Looking up either of them unpacks both until the end of the next turn. Fields that many waiting
+tasks share are stored once, in a ``TaskShape``. A run whose tasks all wait is packed as well. Code
+that makes decisions cannot tell packed values from others.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class TaskShape(NamedTuple):
 
 
 class _OfShape(msgspec.Struct, frozen=True, array_like=True):
-    """The first field of a ``PackedTask``, decoded alone for speed."""
+    """The first field of a ``PackedTask``, so that it can be decoded alone for speed."""
 
     form: int
 
@@ -67,11 +67,12 @@ class _OfShape(msgspec.Struct, frozen=True, array_like=True):
 class PackedTask(msgspec.Struct, frozen=True, array_like=True):
     """A packed task and its trigger.
 
-    Timestamps are relative to ``since``, so most have a short encoding.
+    Most timestamps are relative to ``since``, which makes their encoding short.
 
     Attributes:
         form: Number of its ``TaskShape``.
-        assignment_id: Assignment number when it was packed; outdated if that host has died since.
+        assignment_id: Assignment number when the task was packed; outdated if that host has died
+            since.
         suspended_in: Generation of the async host in which its coroutine is suspended; 0 for none.
     """
 
@@ -131,8 +132,8 @@ class Packing:
         """Pack the tasks, triggers and runs that only wait, after the commit of a turn.
 
         Args:
-            waiting: Deferred tasks that the turn has changed. Tasks that it unpacked are already
-                known.
+            waiting: Deferred tasks that the turn has changed. Tasks that the turn only unpacked are
+                already known.
             runs: Runs that the turn has changed.
         """
         self._loose.update((task.task_no, task) for task in waiting)
@@ -144,7 +145,7 @@ class Packing:
     def pack_restored(self, run: Run) -> None:
         """Pack the tasks of a restored run that only wait.
 
-        The run itself is packed later, after it continues.
+        The run itself is packed later, after it has been continued.
         """
         self._loose.update(run.active_tasks.objects)
         self.runs.loose[run.run_no] = run
@@ -159,7 +160,7 @@ class Packing:
             self._lost[role] = assignment_id
 
     def peek(self, trigger_no: TriggerNo) -> TriggerInstance | None:
-        """Return a trigger for reading only; a packed trigger stays packed."""
+        """Return a trigger for reading only. A packed trigger stays packed."""
         wait = self.triggers.objects.get(trigger_no)
         if wait is None:
             one = self.find(trigger_no)
@@ -168,7 +169,7 @@ class Packing:
         return wait
 
     def peek_task(self, task_no: TaskNo) -> TaskInstance | None:
-        """Return a task for reading only; a packed task stays packed."""
+        """Return a task for reading only. A packed task stays packed."""
         task = self.tasks.objects.get(task_no)
         if task is None:
             trigger_no = self._trigger_nos.get(task_no)
@@ -198,7 +199,7 @@ class Packing:
     ) -> Iterator[TriggerNo]:
         """Yield the triggers above a number, ascending.
 
-        Of packed triggers, only the wanted shapes are included.
+        Packed triggers are included only if their shape is wanted.
         """
         forms = self._numbers(is_wanted)
         packed_numbers = (one.trigger_no for one in self._packed_tasks(after) if one.form in forms)
@@ -215,7 +216,7 @@ class Packing:
     def grouped_triggers(
         self, group_of: Callable[[TaskShape], Group | None]
     ) -> dict[Group, array[int]]:
-        """Return the packed triggers by group, ascending in each.
+        """Return the packed triggers by group, in ascending order within each group.
 
         The shape of a trigger determines its group. Triggers without a group are omitted. If all
         have the same group, no trigger is read.
@@ -263,7 +264,7 @@ class Packing:
                     yield task_no, one.since + length
 
     def assignment_id(self, one: PackedTask) -> int:
-        """Return the assignment number of a packed trigger; 0 while no host has it."""
+        """Return the assignment number of a packed trigger; 0 while it has no host."""
         role = self._shapes[one.form].role
         return one.assignment_id if one.assignment_id > self._lost.get(role, 0) else 0
 
@@ -292,7 +293,7 @@ class Packing:
     def change_back(self, was: PackedTask, form: TaskShape) -> None:
         """Roll back ``change``.
 
-        Since then the trigger may have been unpacked, or unpacked and packed again.
+        Meanwhile the trigger may have been unpacked, or unpacked and packed again.
         """
         wait = self.triggers.objects.get(was.trigger_no)
         if wait is not None:
@@ -318,8 +319,8 @@ class Packing:
     ) -> None:
         """Add a packed task and its trigger from their rows.
 
-        The task must be deferred with a single trigger, which is still waiting, fires only once,
-        and has no host.
+        The task must be deferred with a single trigger. The trigger must be waiting, fire only
+        once, and have no host.
 
         Args:
             shift: Offset of the wall clock from steady time.
@@ -374,7 +375,7 @@ class Packing:
             self._take(one)
 
     def _only_waits(self, task: TaskInstance) -> bool:
-        """Return whether this is the current object of the task and packing would lose nothing."""
+        """Return whether this is the current object of the task and can be packed without loss."""
         if task.state is not TaskState.DEFERRED or len(task.waits) != 1:
             return False
         wait = task.waits[0]
@@ -523,9 +524,9 @@ class Packing:
         self._loose.clear()
 
     def _shrink(self) -> None:
-        """Replace the dictionaries if most values were removed.
+        """Replace the dictionaries by smaller copies if most of their values were removed.
 
-        A ``dict`` keeps its peak memory.
+        A ``dict`` does not release memory when values are removed.
         """
         if self._most_live > max(_WORTH_COPYING, 8 * len(self.tasks.objects)):
             self._most_live = len(self.tasks.objects)

@@ -1,4 +1,4 @@
-"""The table ``try_worker``: in which remote worker a start of a task ran.
+"""The table ``try_worker``: the remote worker that each start of a task ran in.
 
 Revision ID: 0002
 """
@@ -18,5 +18,5 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Create the table. Starts before the migration have no row in it."""
+    """Create the table. Starts before the migration have no row in the table."""
     execute_script(revision, op.get_bind())

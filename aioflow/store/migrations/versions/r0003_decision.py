@@ -1,4 +1,4 @@
-"""The table ``decision``: what people decide for tasks; and who started a run, groups of users.
+"""The table ``decision`` for human decisions, and columns for groups and for who started a run.
 
 Revision ID: 0003
 """
@@ -18,5 +18,5 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Create the table and the columns. Earlier runs have no known starter."""
+    """Create the table and the columns. It is unknown who started earlier runs."""
     execute_script(revision, op.get_bind())

@@ -1,4 +1,4 @@
-"""The table ``history``: how many runs and tasks ended by hour, and how long they took.
+"""The table ``history``: how many runs and tasks ended per hour, and how long they took.
 
 Revision ID: 0004
 """
@@ -18,5 +18,5 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Create the table, and count the runs that have ended. Their durations are not counted."""
+    """Create the table, and count the runs that have ended, without their durations."""
     execute_script(revision, op.get_bind())

@@ -1,4 +1,4 @@
-"""The column ``record.label``: what a durable call is for, in its author's words.
+"""The column ``record.label``: the author's description of a durable call.
 
 Revision ID: 0005
 """

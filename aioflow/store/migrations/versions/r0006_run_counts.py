@@ -1,4 +1,4 @@
-"""The index by which runs are counted by DAG, state and cause.
+"""The index for counting runs by DAG, state and cause.
 
 Revision ID: 0006
 """

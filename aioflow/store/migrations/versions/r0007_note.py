@@ -1,4 +1,4 @@
-"""The table ``note``, and the browser and the last use of sessions.
+"""The table ``note``, and columns for the browser and the last use of a session.
 
 Revision ID: 0007
 """
@@ -18,5 +18,5 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Create the table and the columns. The browser of earlier sessions is unknown."""
+    """Create the table and the columns. The browsers of earlier sessions are unknown."""
     execute_script(revision, op.get_bind())

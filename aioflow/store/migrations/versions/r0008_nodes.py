@@ -1,7 +1,9 @@
-"""Several nodes on one database: their identity, their terms, and a journal by node and commit.
+"""Support for several nodes on one database.
 
-A term is the epoch of one claim. All nodes take it from one counter, the row ``term`` of
-``number_lease``, so no two claims have the same one. ``journal.seq`` orders the commits of all
+Adds the identities and terms of nodes, and identifies a journal row by node and commit.
+
+A term is the epoch of one claim. All nodes take their terms from one counter, the row ``term`` of
+``number_lease``, so no two claims have the same term. ``journal.seq`` orders the commits of all
 nodes.
 
 Revision ID: 0008

@@ -1,7 +1,7 @@
-"""Queries of standbys to the active node, and their answers.
+"""The table for queries of standbys to the active node, and for the answers.
 
-The rows live for seconds. On PostgreSQL the table is not logged: after a crash of the server it is
-empty, and a query without an answer ends at its deadline. SQLite has one node and no such table.
+The rows live for seconds. On PostgreSQL the table is unlogged: a crash of the server empties it,
+and a query without an answer ends at its deadline. SQLite has one node and no such table.
 
 Revision ID: 0009
 """

@@ -1,4 +1,4 @@
-"""The table ``pool_usage``: how full each pool was, by minute, for a day.
+"""The table ``pool_usage``: how full each pool was in each minute of the last day.
 
 Revision ID: 0010
 """

@@ -1,6 +1,7 @@
-"""No index of the journal by commit number in SQLite, where one node writes.
+"""Removal of the journal's index by commit number in SQLite, where only one node writes.
 
-Each commit wrote a page of it. PostgreSQL keeps the index, because there several nodes write.
+Each commit had to write a page of the index. PostgreSQL keeps the index, because several nodes
+write there.
 
 Revision ID: 0011
 """

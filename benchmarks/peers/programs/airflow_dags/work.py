@@ -1,4 +1,4 @@
-"""The DAGs."""
+"""The DAGs for Airflow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plant the bug that the environment names, in every process that is started with it."""
+"""Plants the bug that the environment names, in every process that starts with it."""
 
 from __future__ import annotations
 
