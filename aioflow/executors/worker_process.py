@@ -546,7 +546,11 @@ class Process:
     def _handle_started(
         self, report: TaskStarted, passed: list[Input], *, is_implied: bool
     ) -> None:
-        """Record the start of a try. Report it, unless its end, received with it, implies it."""
+        """Record the start of a try, and report it if the try was claimed.
+
+        Other tries have their slots since they were granted. A start is not reported either if the
+        end of its try, received with it, implies it.
+        """
         found = self._sent.get(_key_of(report))
         if found is None:
             return
@@ -555,7 +559,7 @@ class Process:
         self._begun = found
         if found.is_stopped:
             self._kill()  # the recall came too late
-        elif not is_implied:
+        elif found.effect.claimed and not is_implied:
             passed.append(report)
 
     def _handle_progress(self, report: Labelled | ResultWriteFailed, passed: list[Input]) -> None:
