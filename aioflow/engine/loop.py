@@ -289,10 +289,11 @@ class Engine(FailedTurns):
                     await self._turn(inputs)
                 else:
                     services.start_soon(self._load, inputs)
-                # Let the commands of this turn be sent before the next turn is decided.
-                await anyio.lowlevel.cancel_shielded_checkpoint()
 
     async def _take(self) -> list[Input]:
+        if self._inbox:
+            # Let the commands of the last turn be sent before the next turn is decided.
+            await anyio.lowlevel.cancel_shielded_checkpoint()
         while not self._inbox:
             self._arrived = anyio.Event()
             await self._arrived.wait()
