@@ -463,7 +463,7 @@ class Slots:
                     continue
                 hosts = hosts - {process}
             if hosts:
-                yield from self._grant_hosted(Body.COROUTINE.value, hosts)
+                yield from self._grant_hosted(Body.COROUTINE, hosts)
             yield from self._grant_workers(memory)
             if self.remote:
                 yield from self._grant_remote(memory)
@@ -528,7 +528,7 @@ class Slots:
             return _has_workers(entry, memory.hosts_up) and self._may_start(entry)
 
         while idle:
-            queue = self.ready.best_queue(Body.FUNCTION.value, admits, self.pools)
+            queue = self.ready.best_queue(Body.FUNCTION, admits, self.pools)
             if queue is None:
                 break
             task = self.ready.pop(queue)
@@ -539,7 +539,7 @@ class Slots:
             yield Grant(task, worker.number)
         for worker in self.workers:
             if worker.current is not None:
-                yield from self._claim(worker, Body.FUNCTION.value, memory)
+                yield from self._claim(worker, Body.FUNCTION, memory)
 
     def _idle_worker(self, task: TaskInstance) -> Worker | None:
         """Return the idle worker for a task; ``None`` if there is none now."""
@@ -653,7 +653,7 @@ class Slots:
 
     def _claim(self, worker: Worker, kind: Kind, memory: Memory) -> Iterator[Grant]:
         """Claim tasks to follow a running try, as many as are expected to fit into the horizon."""
-        least = _LEAST_CLAIM_US if kind == Body.FUNCTION.value else _LEAST_REMOTE_CLAIM_US
+        least = _LEAST_CLAIM_US if kind == Body.FUNCTION else _LEAST_REMOTE_CLAIM_US
         horizon = max(least, 2 * memory.commit_us)
 
         def admits(entry: TaskInstance | MappedTask) -> bool:
