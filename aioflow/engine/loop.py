@@ -290,10 +290,11 @@ class Engine(FailedTurns):
                     await self._turn(inputs)
                 else:
                     services.start_soon(self._load, inputs)
-                # Yield, so that the commands of this turn are sent before the next turn is decided.
-                await anyio.lowlevel.cancel_shielded_checkpoint()
 
     async def _take(self) -> list[Input]:
+        if self._inbox:
+            # Yield, so that the commands of the last turn are sent before the next turn is decided.
+            await anyio.lowlevel.cancel_shielded_checkpoint()
         while not self._inbox:
             self._arrived = anyio.Event()
             await self._arrived.wait()

@@ -133,20 +133,17 @@ class Measures:
 
 
 def _changes(batch: Batch) -> int:
-    return sum(
-        len(rows)
-        for rows in (
-            batch.new_runs,
-            batch.run_changes,
-            batch.new_tasks,
-            batch.task_changes,
-            batch.results,
-            batch.new_triggers,
-            batch.trigger_changes,
-            batch.new_records,
-            batch.record_changes,
-            batch.new_events,
-            batch.new_items,
-            batch.named_events,
-        )
+    return (
+        len(batch.new_runs)
+        + len(batch.run_changes)
+        + len(batch.new_tasks)
+        + len(batch.task_changes)
+        + len(batch.results)
+        + len(batch.new_triggers)
+        + len(batch.trigger_changes)
+        + len(batch.new_records)
+        + len(batch.record_changes)
+        + len(batch.new_events)
+        + len(batch.new_items)
+        + len(batch.named_events)
     )

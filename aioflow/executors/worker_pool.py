@@ -140,19 +140,24 @@ class WorkerProcesses:
         process = self._take_idle(version, slot.wanted_interpreter)
         if process is None:
             self._waiting_slots[slot] = None
-        else:
-            self._assign(process, slot)
-        self._fill()
+            self._fill()
+            return
+        was_spare = not process.version
+        self._assign(process, slot)
+        if was_spare:
+            self._fill()
 
     def return_process(self, process: Process) -> None:
         """Assign a process that its slot no longer needs to another slot, or cache it."""
         del self._holders[process]
-        self._failures = 0
+        had_failures, self._failures = self._failures > 0, 0
         if process.is_spent:
             process.dismiss()
             self._fill()
-        else:
-            self._offer(process)
+            return
+        self._offer(process)
+        if had_failures:
+            self._fill()
 
     def forget(self, run_no: RunNo) -> None:
         """Drop a run that has ended, also in all processes."""
@@ -466,14 +471,13 @@ class Worker:
     def start(self, effect: StartTry) -> None:
         """Send a try to the process, or queue it for the next process if this one cannot run it."""
         process = self._process
-        version, name = effect.info.version, self._interpreter_of(effect)
-        can_take = process is not None and process.can_take(version, name)
-        if process is not None and can_take and not self._waiting:
-            process.start(effect)
-            return
-        self._waiting[key_of(effect)] = effect
         if process is None:
+            self._waiting[key_of(effect)] = effect
             self._processes.request_process(self)
+        elif self._waiting or not self._can_take(process, effect):
+            self._waiting[key_of(effect)] = effect
+        else:
+            process.start(effect)
 
     def stop(self, key: TryKey) -> None:
         """End a try at once, and kill all that its process has started.
@@ -502,6 +506,9 @@ class Worker:
     def wanted_interpreter(self) -> str:
         """Interpreter of the version; empty for the daemon's own."""
         return next((self._interpreter_of(effect) for effect in self._waiting.values()), "")
+
+    def _can_take(self, process: Process, effect: StartTry) -> bool:
+        return process.can_take(effect.info.version, self._interpreter_of(effect))
 
     def _interpreter_of(self, effect: StartTry) -> str:
         """Return the interpreter of a try.

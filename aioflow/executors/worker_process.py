@@ -553,9 +553,10 @@ class Process:
     def _handle_started(
         self, report: TaskStarted, passed: list[Input], *, is_implied: bool
     ) -> None:
-        """Record the start of a try.
+        """Record the start of a try. Report the start only if the try was claimed.
 
-        Report it, unless the end of the try, received with it, implies it.
+        The slot of any other try was granted before, so its start changes nothing in the engine. If
+        the end of a claimed try was received with its start, the end implies the start.
         """
         found = self._sent.get(_key_of(report))
         if found is None:
@@ -565,7 +566,7 @@ class Process:
         self._begun = found
         if found.is_stopped:
             self._kill()  # the recall came too late
-        elif not is_implied:
+        elif found.effect.claimed and not is_implied:
             passed.append(report)
 
     def _handle_progress(self, report: Labelled | ResultWriteFailed, passed: list[Input]) -> None:

@@ -201,7 +201,7 @@ class DagTriggerChanges(msgspec.Struct, kw_only=True):
     outcomes: list[OutcomeChange] = msgspec.field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return any(getattr(self, name) for name in self.__struct_fields__)
+        return bool(self.triggers or self.moved or self.events or self.outcomes)
 
 
 class TriggerDescription(msgspec.Struct, frozen=True, array_like=True):

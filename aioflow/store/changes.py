@@ -545,7 +545,7 @@ class Statement:
     def placed(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return named values in the order in which the SQL uses them."""
         known = {**self.constants, **values}
-        return tuple(known[name] for name in self.names)
+        return tuple([known[name] for name in self.names])
 
 
 @lru_cache(_COMPILED)

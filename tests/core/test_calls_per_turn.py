@@ -14,7 +14,7 @@ from tests.core.specs import task
 from tests.core.world import World
 
 CORE = "/aioflow/core/"
-CALLS_OF_A_HOP = 220
+CALLS_OF_A_HOP = 210
 
 
 def test_a_hop_of_a_chain_takes_a_bounded_number_of_calls():

@@ -37,7 +37,7 @@ from aioflow.protocol.inputs import (
     WorkerUnresponsive,
     WorkerUp,
 )
-from aioflow.protocol.reports import Failed, Pong, Query, Recalled, Succeeded, TaskStarted
+from aioflow.protocol.reports import Failed, Pong, Query, Recalled, Succeeded
 from aioflow.results import result_path, write_value
 from aioflow.telemetry.task_log import TaskLog
 from aioflow.worker.query.result_transfer import (
@@ -114,7 +114,8 @@ class Node:
         return len(self.of(WorkerUp)) >= count
 
     async def began(self, number):
-        await until(lambda: self.of(TaskStarted, number))
+        workers = [w for one in self.executors._all.values() for w in one.workers.values()]
+        await until(lambda: any(worker.process.runs((number, 1)) for worker in workers))
 
     async def gone(self, worker):
         """Wait until a worker has ended, and the fate of its tries has been reported."""

@@ -94,7 +94,8 @@ class Node:
         await until(lambda: all(self.of(Succeeded, n) or self.of(Failed, n) for n in numbers))
 
     async def began(self, number):
-        await until(lambda: self.of(TaskStarted, number))
+        processes = self.executor._processes._all
+        await until(lambda: any(process.runs((number, 1)) for process in processes))
 
     async def value(self, number):
         await self.ended(number)
@@ -140,6 +141,19 @@ async def test_a_start_that_came_with_its_end_is_reported_by_the_end(tmp_path):
 
     assert not n.of(TaskStarted, 2)
     assert [report.began_at for report in n.of(Succeeded, 2)] == [5]
+
+
+async def test_only_the_start_of_a_claimed_try_is_reported(tmp_path):
+    """The other try has had its slot since it was granted."""
+    go = tmp_path / "go"
+    async with node(tmp_path) as n:
+        n.executor.start_try(start(1, "time.sleep(0.01)"))
+        n.executor.start_try(start(2, until_there(go), claimed=True))
+        await until(lambda: n.of(TaskStarted))
+        go.touch()
+        await n.ended(1, 2)
+
+    assert [report.task_no for report in n.of(TaskStarted)] == [2]
 
 
 async def test_workers_run_side_by_side(tmp_path, monkeypatch):
@@ -304,9 +318,9 @@ async def test_another_version_gets_another_process(tmp_path):
 async def test_a_death_fails_what_had_begun_and_gives_back_what_had_not(tmp_path, source, reason):
     async with node(tmp_path) as n:
         n.executor.start_try(start(1))
-        n.executor.start_try(start(2, source))
-        n.executor.start_try(start(3))
-        n.executor.start_try(start(4))
+        n.executor.start_try(start(2, source, claimed=True))
+        n.executor.start_try(start(3, claimed=True))
+        n.executor.start_try(start(4, claimed=True))
         await until(n.recalled)
         n.executor.start_try(start(5))
         await n.ended(5)
@@ -617,7 +631,7 @@ async def test_stopping_what_waits_for_a_process_is_silent(tmp_path):
         n.executor.start_try(start(2))
         await n.ended(2)
 
-    assert not n.of(TaskStarted, 1)
+    assert not n.of(Succeeded, 1)
 
 
 async def test_a_recalled_try_is_either_returned_or_run(tmp_path):

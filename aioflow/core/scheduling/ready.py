@@ -325,13 +325,14 @@ class Ready:
 
     def offer(self, entry: TaskInstance | MappedTask) -> None:
         """Queue a task, or a mapped task with pending children, for its slots."""
-        self._enqueue(self._placed(entry, self._fairness.age()))
+        key = _host_queue_key(entry)
+        self._enqueue(self._placed(entry, key[0], self._fairness.age()), key)
 
-    def _placed(self, entry: TaskInstance | MappedTask, age: int) -> Item:
+    def _placed(self, entry: TaskInstance | MappedTask, queue_key: _QueueKey, age: int) -> Item:
         """Return an entry with its rank, priority and turn."""
         rank, priority, _, _ = self._ranked((0, -entry.spec.priority, 0, entry))
         dag_id, cost_us = entry.run.row.dag_id, _expected(entry)
-        turn = self._fairness.turn(_queue_key(entry), rank, priority, dag_id, cost_us, age)
+        turn = self._fairness.turn(queue_key, rank, priority, dag_id, cost_us, age)
         return rank, priority, turn, entry
 
     def _ranked(self, item: Item) -> Item:
@@ -409,7 +410,9 @@ class Ready:
         best_queue: tuple[Queue, Item] | None = None
         first: tuple[int, int, int, int] | None = None
         for (queue_key, _), queue in self._queues.items():
-            if queue_key[0] != kind or not self._clean(queue, kind, pools.get(queue_key[1])):
+            if not queue or queue_key[0] != kind:
+                continue
+            if not self._clean(queue, kind, pools.get(queue_key[1])):
                 continue
             if not admits(head(queue)):
                 continue
@@ -468,10 +471,9 @@ class Ready:
         The entry is ranked again, because it may have started or lost its slots since it was set
         aside.
         """
-        self._enqueue(self._ranked(item))
+        self._enqueue(self._ranked(item), _host_queue_key(item[3]))
 
-    def _enqueue(self, item: Item) -> None:
-        key = _host_queue_key(item[3])
+    def _enqueue(self, item: Item, key: _HostQueueKey) -> None:
         queue = self._queues.get(key)
         if queue is None:
             queue = self._queues[key] = []
@@ -565,7 +567,7 @@ def _expected(entry: TaskInstance | MappedTask) -> float:
 def _host_queue_key(entry: TaskInstance | MappedTask) -> _HostQueueKey:
     queue_key = _queue_key(entry)
     kind = queue_key[0]
-    if kind == Body.FUNCTION.value:
+    if kind == Body.FUNCTION:
         return queue_key, slot_role(entry.run.spec)
     is_hostless = kind == START_QUEUE or isinstance(kind, WorkerSpec)
     return queue_key, "" if is_hostless else entry.run.async_role
@@ -584,7 +586,7 @@ def _queue_kind(entry: TaskInstance | MappedTask) -> Kind:
 def body_kind(entry: TaskInstance | MappedTask) -> Kind:
     """Return what the body of a task needs: a local worker, the async host, or a remote worker."""
     spec = entry.spec
-    return spec.body.value if spec.executor == LOCAL else worker_spec(entry)
+    return spec.body if spec.executor == LOCAL else worker_spec(entry)
 
 
 def worker_spec(entry: TaskInstance | MappedTask) -> WorkerSpec:

@@ -464,7 +464,7 @@ class Slots:
                     continue
                 hosts = hosts - {process}
             if hosts:
-                yield from self._grant_hosted(Body.COROUTINE.value, hosts)
+                yield from self._grant_hosted(Body.COROUTINE, hosts)
             yield from self._grant_workers(memory)
             if self.remote:
                 yield from self._grant_remote(memory)
@@ -529,7 +529,7 @@ class Slots:
             return _has_workers(entry, memory.hosts_up) and self._may_start(entry)
 
         while idle:
-            queue = self.ready.best_queue(Body.FUNCTION.value, admits, self.pools)
+            queue = self.ready.best_queue(Body.FUNCTION, admits, self.pools)
             if queue is None:
                 break
             task = self.ready.pop(queue)
@@ -540,7 +540,7 @@ class Slots:
             yield Grant(task, worker.number)
         for worker in self.workers:
             if worker.current is not None:
-                yield from self._claim(worker, Body.FUNCTION.value, memory)
+                yield from self._claim(worker, Body.FUNCTION, memory)
 
     def _idle_worker(self, task: TaskInstance) -> Worker | None:
         """Return the best idle worker for a task; ``None`` if there is none now."""
@@ -654,7 +654,7 @@ class Slots:
 
     def _claim(self, worker: Worker, kind: Kind, memory: Memory) -> Iterator[Grant]:
         """Claim tasks to follow a running try, as many as should fit within the horizon."""
-        least = _LEAST_CLAIM_US if kind == Body.FUNCTION.value else _LEAST_REMOTE_CLAIM_US
+        least = _LEAST_CLAIM_US if kind == Body.FUNCTION else _LEAST_REMOTE_CLAIM_US
         horizon = max(least, 2 * memory.commit_us)
 
         def admits(entry: TaskInstance | MappedTask) -> bool:
