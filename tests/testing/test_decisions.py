@@ -121,7 +121,7 @@ async def test_task_continues_with_the_answer(sim: Sim) -> None:
     assert wait_ is not None
     assert (wait_.kind, wait_.detail) == (
         "decision",
-        "Release the payment? (waits for an operator)",
+        'an operator: "Release the payment?"',
     )
     await sim.answer(run, True)
     await run.finished()

@@ -317,7 +317,7 @@ export function useDagIds(typed: string): string[] {
 /** A filter by the id of a DAG. */
 export function DagFilter({ onValue }: { onValue: (dag: string) => void }) {
   const [text, setText] = useState("");
-  return <Filter name="dag" label={texts.dags.filter} options={useDagIds(text)} onTyped={setText} onValue={onValue} />;
+  return <Filter name="dag" label={texts.dags.find} options={useDagIds(text)} onTyped={setText} onValue={onValue} />;
 }
 
 export function Choice(props: { label: string; value: string; options: [string, string][]; onValue: (value: string) => void }) {

@@ -178,7 +178,7 @@ function Top({ run, summary, note, isBrief }: { run: Run; summary?: RunSummary; 
           <Fact name={texts.run.started}>
             <When at={run.started_at} />
           </Fact>
-          <Fact name={live ? texts.common.soFar : texts.run.duration}>
+          <Fact name={live ? texts.common.elapsed : texts.run.duration}>
             <Took from={run.started_at} to={run.ended_at} /> <SlowMark run={run} usual={usual.get(run.dag_id)} /> <Usually seconds={usual.get(run.dag_id)?.median_seconds} />
           </Fact>
           <Fact name={texts.run.version}>

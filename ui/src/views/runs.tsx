@@ -18,7 +18,7 @@ import "../styles/runs.css";
 import { count, sentenceCase, stateName, texts } from "../texts";
 import { At, Took, When } from "../time";
 import type { HomeData, Overview, RunSummary } from "../types";
-import { whatOf } from "../waits";
+import { briefReason } from "../waits";
 
 const PAGE = 200;
 /** The daemon lists them in this order. */
@@ -163,7 +163,7 @@ interface Known {
 /** What a run waits for or does, or why it failed, of the runs about which the overview and home say so. */
 export function reasonsOf({ waits, home }: Known): ReadonlyMap<string, string> {
   const reasons = new Map<string, string>();
-  for (const row of waits ?? []) if (!reasons.has(row.run_id)) reasons.set(row.run_id, row.text);
+  for (const row of waits ?? []) if (!reasons.has(row.run_id)) reasons.set(row.run_id, briefReason(row));
   for (const { run, counts } of home?.in_flight ?? []) {
     const progress = texts.home.progress(counts["running"] ?? 0, counts["queued"] ?? 0, undefined);
     if (progress !== "" && !run.is_waiting) reasons.set(run.run_id, `${texts.common.of(ended(counts), sum(counts))}, ${progress}`);
@@ -216,12 +216,9 @@ interface Shows {
   isNamedByDag: boolean;
 }
 
-/** For whom a decision is does not tell runs apart. */
-const FOR_WHOM = / \(waits for [^()]*\)$/;
-
 /** Return the columns. If they were made in the component, their cells would hold its elements, and these the columns before. */
 function columnsOf({ usual, reasons, isOfOne, hasDates, hasReasons, isNamedByDag }: Shows): Column<RunSummary>[] {
-  const reasonOf = (run: RunSummary) => sentenceCase(whatOf(reasons.get(run.run_id) ?? "").replace(FOR_WHOM, ""));
+  const reasonOf = (run: RunSummary) => sentenceCase(reasons.get(run.run_id) ?? "");
   const took = (run: RunSummary) => (
     <>
       <SlowMark run={run} usual={usual.get(run.dag_id)} /> <TookSoFar run={run} />
