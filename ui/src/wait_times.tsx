@@ -68,7 +68,7 @@ function useChecks(wait: Wait | null | undefined): string | undefined {
   return parts.length > 0 ? parts.join(", ") : undefined;
 }
 
-function EndTime({ end: { name, at, isCheck } }: { end: End }) {
+export function EndTime({ end: { name, at, isCheck } }: { end: End }) {
   return (
     <>
       {name} {isCheck ? <Next at={at} /> : <When at={at} />}
