@@ -39,7 +39,7 @@ interface HeadProps {
   title: ComponentChildren;
   /** The same as text: it is the window's title. */
   name: string;
-  /** What the view is about, or what one came for, in a sentence. */
+  /** What the view is about, as a text, or what one came for, in a sentence with links. */
   sentence?: ComponentChildren;
   tabs?: ComponentChildren;
   /** What it is part of; by default the list that its address begins with. */
@@ -77,7 +77,7 @@ export function Head({ title, name, sentence, tabs, up: of, isWide = false, chil
         {tabs}
         {children && <div class="actions">{children}</div>}
       </header>
-      {sentence && <p class="sentence">{sentence}</p>}
+      {sentence && <p class={typeof sentence === "string" ? "sentence about" : "sentence"}>{sentence}</p>}
     </>
   );
 }
