@@ -15,7 +15,7 @@ import { go, usePlace } from "../router";
 import { CAUSES, type Choices, STATES, asAsked, changed, deleteView, filterOf, rangeOf, runsHref, saveView, savedViews, toggled, withFilter } from "../run_filters";
 import { State, ended, runState, sum } from "../states";
 import "../styles/runs.css";
-import { count, sentenceCase, stateName, texts } from "../texts";
+import { count, stateName, texts } from "../texts";
 import { At, Took, When } from "../time";
 import type { HomeData, Overview, RunSummary } from "../types";
 import { briefReason } from "../waits";
@@ -168,7 +168,7 @@ export function reasonsOf({ waits, home }: Known): ReadonlyMap<string, string> {
     const progress = texts.home.progress(counts["running"] ?? 0, counts["queued"] ?? 0, undefined);
     if (progress !== "" && !run.is_waiting) reasons.set(run.run_id, `${texts.common.of(ended(counts), sum(counts))}, ${progress}`);
   }
-  for (const { last, error } of home?.attention ?? []) if (error) reasons.set(last.run_id, errorLine(error));
+  for (const { last, error } of home?.attention ?? []) if (error) reasons.set(last.run_id, error.message.split("\n", 1)[0] || errorLine(error));
   return reasons;
 }
 
@@ -218,7 +218,7 @@ interface Shows {
 
 /** Return the columns. If they were made in the component, their cells would hold its elements, and these the columns before. */
 function columnsOf({ usual, reasons, isOfOne, hasDates, hasReasons, isNamedByDag }: Shows): Column<RunSummary>[] {
-  const reasonOf = (run: RunSummary) => sentenceCase(reasons.get(run.run_id) ?? "");
+  const reasonOf = (run: RunSummary) => reasons.get(run.run_id) ?? "";
   const took = (run: RunSummary) => (
     <>
       <SlowMark run={run} usual={usual.get(run.dag_id)} /> <TookSoFar run={run} />
