@@ -232,7 +232,9 @@ async def test_deferred_children_with_one_cause_are_all_counted(tmp_path):
         (waits,) = (await n.api.reads.overview("ready")).waiting_longest
 
     assert [(cause.count, cause.total) for cause in chain.causes] == [(120, 120)]
-    assert chain.text == ("120 of 120 children of each are waiting for triggers, such as the event paid")
+    assert chain.text == (
+        "120 of 120 children of each are waiting for triggers, such as the event paid"
+    )
     assert (waits.task_id, waits.count, waits.text) == ("each", 120, chain.text)
 
 

@@ -57,23 +57,24 @@ HELD = [
             MANY,
             POOL,
             HELD[:2],
-            "1,634 of 2,000 children of score are waiting for pool scoring: 200 of 200 slots are taken, "
-            "held by live (170) and two (20)",
+            "1,634 of 2,000 children of score are waiting for pool scoring: "
+            "200 of 200 slots are taken, held by live (170) and two (20)",
             id="a-pool-and-who-holds-it",
         ),
         pytest.param(
             ONE,
             POOL,
             HELD,
-            "score[customer 0] is waiting for pool scoring: 200 of 200 slots are taken, held by live "
-            "(170), two (20), three (6) and 2 more runs",
+            "score[customer 0] is waiting for pool scoring: 200 of 200 slots are taken, "
+            "held by live (170), two (20), three (6) and 2 more runs",
             id="many-holders",
         ),
         pytest.param(
             ONE,
             replace(POOL, detail="pool scoring has 1 slots, and it needs 2"),
             HELD,
-            "score[customer 0] is waiting for pool scoring: pool scoring has 1 slots, and it needs 2",
+            "score[customer 0] is waiting for pool scoring: "
+            "pool scoring has 1 slots, and it needs 2",
             id="a-pool-that-is-too-narrow",
         ),
         pytest.param(
@@ -100,7 +101,9 @@ HELD = [
             "score[customer 0] is waiting for run nightly of DAG fraud (8 % done)",
             id="run",
         ),
-        pytest.param(ONE, SLEEP, [], "score[customer 0] is waiting until its sleep ends", id="a-sleep"),
+        pytest.param(
+            ONE, SLEEP, [], "score[customer 0] is waiting until its sleep ends", id="a-sleep"
+        ),
         pytest.param(
             ONE,
             replace(SLEEP, label="the cooling-off period"),
@@ -139,7 +142,7 @@ HELD = [
             replace(MANY, doc="Wait for v1.2 of the file."),
             SENSOR,
             [],
-            '1,634 of 2,000 children of score are waiting for a condition: '
+            "1,634 of 2,000 children of score are waiting for a condition: "
             '"Wait for v1.2 of the file"',
             id="sensors-with-a-docstring",
         ),

@@ -38,7 +38,9 @@ def test_a_settlement_is_watched_from_its_trigger_to_its_total(browser, daemon, 
         page.confirm("Trigger")
 
         page.see("Why it is waiting")
-        page.see('is waiting for a condition: "Is the bank\'s file of the day there?"', within=".why")
+        page.see(
+            'is waiting for a condition: "Is the bank\'s file of the day there?"', within=".why"
+        )
         page.see("times out in", within=".why")
         page.see("Waiting", within="h1")
         page.page.wait_for_selector("[data-task='npci_file'][data-state='sensing']")

@@ -297,7 +297,7 @@ const noteOf = (notes: Note[], task: string): string => notes.filter((note) => n
 const byTask = (notes: Note[]): Column<RunGraphTask>[] => [
   { id: "state", title: "", width: "20px", phone: "lead", isFixed: true, cell: (task) => <Glyph state={worst(task.counts)} /> },
   { id: "task", title: texts.task.name, width: "minmax(110px, 1.4fr)", phone: "title", isFixed: true, isMono: true, cell: (task) => <Noted name={task.task_id} note={noteOf(notes, task.task_id)} />, sort: (one, other) => one.task_id.localeCompare(other.task_id) },
-  { id: "progress", title: texts.run.progress, width: "minmax(96px, 1fr)", phone: "second", cell: Progress },
+  { id: "progress", title: texts.run.progress, width: "minmax(64px, 1fr)", phone: "second", cell: Progress },
   { id: "done", title: texts.run.done, width: "minmax(96px, 160px)", isNumber: true, phone: "second-end", cell: (task) => (sum(task.counts) > 1 ? endedOf(task.counts) : ""), sort: (one, other) => sum(one.counts) - sum(other.counts) },
   { id: "started", title: texts.run.started, width: "92px", isNumber: true, isWideOnly: true, cell: (task) => <When at={task.started_at} /> },
   {
