@@ -26,6 +26,7 @@ const WIDTHS = { least: 144, most: 300, around: 46 };
 const NARROW = 720;
 /** A graph of more tasks is shown as a whole there, too. */
 const LEGIBLE = 20;
+const NOTABLE = new Set(["failed", "running", "retrying", "sensing", "deferred", "queued"]);
 const KEY = "aioflow.graph.way";
 
 /** The graph as the tasks of a DAG tell it, for a daemon that has no better one. */
@@ -159,6 +160,16 @@ function Drawn({ graph, counts, times, details, hrefOf, picked }: Props) {
     target.current = null;
   }
   useLayoutEffect(bring, [placed, scale]);
+  // Of a graph that is larger than a phone, what failed, waits or runs is in view first.
+  const isBegun = useRef(false);
+  useLayoutEffect(() => {
+    if (isBegun.current || least === 0 || !placed || !counts || seen.width === 0) return;
+    isBegun.current = true;
+    const first = graph.nodes.find(({ task_id: task }) => counts[task] && NOTABLE.has(worst(counts[task])));
+    if (!first) return;
+    target.current = first.task_id;
+    bring();
+  }, [placed, counts, seen.width]);
   function find(by: 1 | -1): void {
     if (hits.length === 0) return;
     const next = found === -1 ? (by === 1 ? 0 : hits.length - 1) : (found + by + hits.length) % hits.length;
