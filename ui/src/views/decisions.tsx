@@ -125,8 +125,7 @@ const Outcome = (one: Decision) => (
   <>
     {outcomeOf(one)}
     <span class="phone-only soft">
-      {" "}
-      {[decidersOf(one), one.run_id].filter(Boolean).join(" · ")}
+      {[" ", decidersOf(one), one.run_id].filter(Boolean).join(" · ")}
     </span>
   </>
 );

@@ -47,7 +47,7 @@ function Waits({ summary }: { summary: Data<TriggerSummary> }) {
   const pools = useItems<Pool>(queued > 0 ? "/pools" : null, { gap: 1000, every: 10_000 });
   return (
     <>
-      {overview.data && <Sentence now={overview.data} pools={pools.data ?? []} />}
+      {overview.data && (queued === 0 || pools.data || pools.problem) && <Sentence now={overview.data} pools={pools.data ?? []} />}
       <WaitingList
         kind={kind}
         state={state}
