@@ -205,7 +205,7 @@ async def test_children_that_wait_for_a_pool_are_listed_with_their_number(tmp_pa
         assert chain.more == 0
     first, *_ = causes_of[None].causes
     assert causes_of[None].text == f"{first.text}, and 1 more cause"
-    assert first.text == (f"1,635 of 1,640 children of each wait for {pool}, held by r (5)")
+    assert first.text == (f"1,635 of 1,640 children of each are waiting for {pool}, held by r (5)")
     assert (first.target, first.total) == (TargetView(type="pool", name="small"), 1_640)
     assert first.shares == [ShareView(run_id="r", dag_id="wide", slots=5)]
     assert first.actions == ["set_pool", "mark"]
@@ -232,7 +232,9 @@ async def test_deferred_children_with_one_cause_are_all_counted(tmp_path):
         (waits,) = (await n.api.reads.overview("ready")).waiting_longest
 
     assert [(cause.count, cause.total) for cause in chain.causes] == [(120, 120)]
-    assert chain.text == ("120 of 120 children of each wait for triggers, such as the event paid")
+    assert chain.text == (
+        "120 of 120 children of each are waiting for triggers, such as the event paid"
+    )
     assert (waits.task_id, waits.count, waits.text) == ("each", 120, chain.text)
 
 

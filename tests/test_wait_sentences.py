@@ -57,55 +57,58 @@ HELD = [
             MANY,
             POOL,
             HELD[:2],
-            "1,634 of 2,000 children of score wait for pool scoring: 200 of 200 slots are taken, "
-            "held by live (170) and two (20)",
+            "1,634 of 2,000 children of score are waiting for pool scoring: "
+            "200 of 200 slots are taken, held by live (170) and two (20)",
             id="a-pool-and-who-holds-it",
         ),
         pytest.param(
             ONE,
             POOL,
             HELD,
-            "score[customer 0] waits for pool scoring: 200 of 200 slots are taken, held by live "
-            "(170), two (20), three (6) and 2 more runs",
+            "score[customer 0] is waiting for pool scoring: 200 of 200 slots are taken, "
+            "held by live (170), two (20), three (6) and 2 more runs",
             id="many-holders",
         ),
         pytest.param(
             ONE,
             replace(POOL, detail="pool scoring has 1 slots, and it needs 2"),
             HELD,
-            "score[customer 0] waits for pool scoring: pool scoring has 1 slots, and it needs 2",
+            "score[customer 0] is waiting for pool scoring: "
+            "pool scoring has 1 slots, and it needs 2",
             id="a-pool-that-is-too-narrow",
         ),
         pytest.param(
             ONE,
             Wait(kind=WaitKind.SLOT, detail="all 2 slots are taken"),
             [],
-            "score[customer 0] waits for a slot: all 2 slots are taken",
+            "score[customer 0] is waiting for a slot: all 2 slots are taken",
             id="no-pool",
         ),
         pytest.param(
-            ONE, FILE, [], "score[customer 0] waits for the file /in/bank.csv", id="a-file"
+            ONE, FILE, [], "score[customer 0] is waiting for the file /in/bank.csv", id="a-file"
         ),
         pytest.param(
             ONE,
             replace(FILE, label="the bank's answer"),
             [],
-            "score[customer 0] waits for the bank's answer: the file /in/bank.csv",
+            "score[customer 0] is waiting for the bank's answer: the file /in/bank.csv",
             id="a-label-comes-first",
         ),
         pytest.param(
             ONE,
             RUN,
             [],
-            "score[customer 0] waits for run nightly of DAG fraud (8 % done)",
+            "score[customer 0] is waiting for run nightly of DAG fraud (8 % done)",
             id="run",
         ),
-        pytest.param(ONE, SLEEP, [], "score[customer 0] waits for its sleep to end", id="a-sleep"),
+        pytest.param(
+            ONE, SLEEP, [], "score[customer 0] is waiting until its sleep ends", id="a-sleep"
+        ),
         pytest.param(
             ONE,
             replace(SLEEP, label="the cooling-off period"),
             [],
-            "score[customer 0] waits for the cooling-off period",
+            "score[customer 0] is waiting for the cooling-off period",
             id="a-sleep-with-a-label",
         ),
         pytest.param(
@@ -118,42 +121,43 @@ HELD = [
                 fires_at=2_400_000_000,
             ),
             [],
-            "score[customer 0] waits for the market's close",
+            "score[customer 0] is waiting for the market's close",
             id="a-labelled-time-has-no-length",
         ),
         pytest.param(
             ONE,
             SENSOR,
             [],
-            "score[customer 0] waits for its condition to become true",
+            "score[customer 0] is waiting for a condition",
             id="a-sensor",
         ),
         pytest.param(
             replace(ONE, doc="Is the bank's file\n    there? It arrives by a rename."),
             SENSOR,
             [],
-            "score[customer 0] waits for its condition: Is the bank's file there?",
+            'score[customer 0] is waiting for a condition: "Is the bank\'s file there?"',
             id="a-sensor-with-a-docstring",
         ),
         pytest.param(
             replace(MANY, doc="Wait for v1.2 of the file."),
             SENSOR,
             [],
-            "1,634 of 2,000 children of score wait for their condition: Wait for v1.2 of the file",
+            "1,634 of 2,000 children of score are waiting for a condition: "
+            '"Wait for v1.2 of the file"',
             id="sensors-with-a-docstring",
         ),
         pytest.param(
             replace(ONE, doc="x" * 500),
             SENSOR,
             [],
-            f"score[customer 0] waits for its condition: {'x' * 120} ...",
+            f'score[customer 0] is waiting for a condition: "{"x" * 120} ..."',
             id="a-sensor-with-a-long-docstring",
         ),
         pytest.param(
             ONE,
             Wait(kind=WaitKind.RETRY_AT, detail="no route to host"),
             [],
-            "score[customer 0] waits to try again after no route to host",
+            "score[customer 0] is waiting for the next try, after no route to host",
             id="a-retry",
         ),
     ],
@@ -166,7 +170,7 @@ def test_a_sentence_says_who_waits_for_what(who, wait, shares, said):
 def test_every_kind_of_wait_has_a_sentence_with_and_without_a_detail(kind):
     for detail in ("", "of what"):
         said = cause_sentence(MANY, TaskState.PENDING, Wait(kind=kind, detail=detail))
-        assert said.startswith("1,634 of 2,000 children of score wait ")
+        assert said.startswith("1,634 of 2,000 children of score are waiting ")
         assert detail in said or kind is WaitKind.INTERVAL  # its detail is how often it is checked
         assert not said.endswith((":", " "))
 
@@ -197,7 +201,7 @@ def test_a_running_task_says_where_it_runs():
 @pytest.mark.parametrize(
     ("sentences", "more", "is_task", "said"),
     [
-        ([], 0, False, "r is success; it waits for nothing"),
+        ([], 0, False, "r is success; it is waiting for nothing"),
         (["a waits"], 0, False, "a waits"),
         (["a waits", "b waits"], 0, False, "a waits, and 1 more cause"),
         (["a waits", "b waits"], 1_200, False, "a waits, and 1,201 more causes"),

@@ -383,22 +383,27 @@ def _readable(row: DecisionRow) -> DecisionQuestion:
 
 
 def decision_text(row: DecisionRow) -> str:
-    """Return a text for the question, the people that the task waits for, and the votes so far."""
+    """Return what a task waits for: people, the approvals so far, and the question in quotes."""
     try:
         question = question_of(row.question)
     except msgspec.MsgspecError as exc:
         return _damaged(row, exc).question
-    waits = _waits_for(row, question)
-    return f"{question.question} ({waits})" if waits else question.question
+    if row.outcome is not None:
+        return question.question
+    count = f" ({row.vote_count} of {question.approvals})" if question.approvals > 1 else ""
+    return f'{_deciders(question)}{count}: "{question.question}"'
+
+
+def _deciders(question: DecisionQuestion) -> str:
+    who = ", ".join(question.assignees) or "an operator"
+    return f"{who}, but not the starter of the run" if question.not_by else who
 
 
 def _waits_for(row: DecisionRow, question: DecisionQuestion) -> str:
     if row.outcome is not None:
         return ""
-    who = ", ".join(question.assignees) or "an operator"
     count = f"{row.vote_count} of {question.approvals}, " if question.approvals > 1 else ""
-    but = ", but not the starter of the run" if question.not_by else ""
-    return f"{count}waits for {who}{but}"
+    return f"{count}waiting for {_deciders(question)}"
 
 
 def _why_not(

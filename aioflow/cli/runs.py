@@ -345,7 +345,7 @@ def _why(arguments: argparse.Namespace) -> int:
 def _show_chain(found: Mapping[str, Any]) -> None:
     """Print a chain of causes, one line each, indented by depth, and what can be done."""
     if not found["causes"]:
-        print(f"{found['run_id']} is {state(found['state'])}; it waits for nothing")
+        print(f"{found['run_id']} is {state(found['state'])}; it is waiting for nothing")
     for cause in found["causes"]:
         other = "" if cause["run_id"] == found["run_id"] else f" (run {cause['run_id']})"
         times = _times_text(cause["waiting_on"], found["timezone"])

@@ -290,9 +290,9 @@ def is_unwatched(wait: TriggerInstance, memory: Memory) -> bool:
 def _asked(fields: bytes) -> str:
     """Return the question of a decision. Damaged fields must not make the turn fail."""
     try:
-        return question_of(fields).question
+        return f'a decision: "{question_of(fields).question}"'
     except msgspec.MsgspecError:
-        return "an unreadable question"
+        return "a decision whose question is unreadable"
 
 
 def _called(fields: dict[str, str], memory: Memory) -> str:

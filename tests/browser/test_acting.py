@@ -37,8 +37,10 @@ def test_a_settlement_is_watched_from_its_trigger_to_its_total(browser, daemon, 
         fill(page, day=DAY.isoformat(), folder=str(tmp_path))
         page.confirm("Trigger")
 
-        page.see("Why it waits")
-        page.see("waits for its condition: Is the bank's file of the day there?", within=".why")
+        page.see("Why it is waiting")
+        page.see(
+            'is waiting for a condition: "Is the bank\'s file of the day there?"', within=".why"
+        )
         page.see("times out in", within=".why")
         page.see("Waiting", within="h1")
         page.page.wait_for_selector("[data-task='npci_file'][data-state='sensing']")
@@ -231,7 +233,7 @@ def test_a_wait_for_a_time_is_ended_manually(browser, daemon):
         page.see(" wait", within=".sentence")
         row = page.page.locator(".virtual-row", has_text=run)
         expect(row).to_have_count(1)
-        expect(page.page.locator(".table-group", has_text="For a time")).to_have_count(1)
+        expect(page.page.locator(".table-group", has_text="Set time")).to_have_count(1)
         row.get_by_role("button", name="End the wait rests").click()
         page.confirm("End")
         page.heard("Ended the wait of rests")

@@ -18,7 +18,8 @@ def test_an_asset_shows_its_last_update_and_the_dag_that_still_waits_for_another
         page.go("/assets")
         page.page.locator(".row-link", has_text="orders").click()
         pane = page.page.locator(".drawer")
-        expect(pane.get_by_text("Waits for s3://warehouse/stock, and holds orders")).to_be_visible()
+        wanted = "Waiting for s3://warehouse/stock, and holds orders"
+        expect(pane.get_by_text(wanted)).to_be_visible()
         expect(pane.get_by_role("link", name=run)).to_be_visible()
         assert serious(page.page) == []
         page.clean()

@@ -64,7 +64,7 @@ def test_an_approval_takes_two_clicks_from_the_link_and_starts_no_session(browse
     assert [(vote["person"], vote["by_link"]) for vote in shown["votes"]] == [("finance", True)]
     with stranger(browser, daemon) as page:
         page.page.goto(page.base + link(daemon, decision))
-        page.see("Answered")
+        page.see("Decided")
         expect(page.page.get_by_role("button", name="Approve")).to_have_count(0)
 
 
@@ -77,10 +77,10 @@ def test_the_view_shows_what_is_asked_and_its_form_says_what_does_not_fit(browse
         expect(card.get_by_role("link")).to_have_text(["filled", "by-form", "fill_in"])
         card.get_by_label("amount").fill("ten")
         card.get_by_label("currency").select_option(label="CHF")
-        card.get_by_role("button", name="Answer", exact=True).click()
+        card.get_by_role("button", name="Decide", exact=True).click()
         expect(card).to_contain_text("must be a decimal")
         card.get_by_label("amount").fill("10.50")
-        card.get_by_role("button", name="Answer", exact=True).click()
+        card.get_by_role("button", name="Decide", exact=True).click()
         page.heard("The task continues")
         expect(card).to_have_count(0)
 
@@ -100,7 +100,7 @@ def test_home_shows_an_open_decision_with_its_answer_one_click_away(browser, dae
         status = page.page.locator(".home-status")
         expect(status).to_contain_text(re.compile(r"\d+ things? needs? you"))
         row = page.page.locator(".home-row", has_text="by-home").first
-        row.get_by_role("link", name="Answer").click()
+        row.get_by_role("link", name="Decide").click()
         page.page.wait_for_url(f"**/decisions?open={decision['decision_id']}")
         card = page.page.locator(".decision-cards .is-current")
         expect(card).to_contain_text("finance (you may answer as admin)")

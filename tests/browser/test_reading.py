@@ -47,7 +47,7 @@ def test_instants_are_those_of_the_readers_clock_and_say_utc_in_a_tooltip(browse
 def test_active_tasks_are_counted_without_another_request(browser, daemon):
     with watched(browser, daemon) as page:
         page.go("/runs/resting")
-        took = page.page.locator(".run-top .facts > div", has_text="So far").locator("dd")
+        took = page.page.locator(".run-top .facts > div", has_text="Elapsed").locator("dd")
         page.see("live", within=".rail")
 
         def ticks_unasked():

@@ -82,7 +82,7 @@ def test_a_wait_is_explained_and_a_run_cancelled(daemon):
 
     def told() -> str | None:
         text = daemon.run("runs", "why", run_id, "total").out
-        return text if "total waits for arrived" in text else None
+        return text if "total is waiting for arrived" in text else None
 
     chain = eventually(explained)
     eventually(told)

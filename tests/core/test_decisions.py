@@ -372,7 +372,7 @@ def test_task_that_waits_for_a_decision_says_so() -> None:
     (said,) = [one for one in world.turn(RequestReceived(1, asked)) if isinstance(one, Acknowledge)]
     answer: Any = said.answer
     wait = answer[0, -1]
-    assert (wait.kind, wait.detail) == (WaitKind.DECISION, "Release the payment?")
+    assert (wait.kind, wait.detail) == (WaitKind.DECISION, 'a decision: "Release the payment?"')
     assert wait.checked_by == number
 
 
@@ -468,7 +468,7 @@ def test_damaged_question_is_explained_and_times_out_and_takes_no_answer() -> No
     asked = Explain(run_id=world.rows.runs[run_no].run_id, tasks=((0, -1),))
     (said,) = [one for one in world.turn(RequestReceived(1, asked)) if isinstance(one, Acknowledge)]
     answer: Any = said.answer
-    assert answer[0, -1].detail == "an unreadable question"
+    assert answer[0, -1].detail == "a decision whose question is unreadable"
     assert isinstance(vote(world, number, True, BOB), NotAssigned)
     world.pass_time(61)
     assert outcome(world, number).outcome == "timeout"

@@ -121,7 +121,7 @@ async def test_task_continues_with_the_answer(sim: Sim) -> None:
     assert wait_ is not None
     assert (wait_.kind, wait_.detail) == (
         "decision",
-        "Release the payment? (waits for an operator)",
+        'an operator: "Release the payment?"',
     )
     await sim.answer(run, True)
     await run.finished()
@@ -186,7 +186,7 @@ async def test_two_people_approve_and_time_runs_out_for_one(sim: Sim) -> None:
     await sim.answer(run, by="bob")
     wait_ = run["four_eyes"].waiting_on
     assert wait_ is not None
-    assert "1 of 2, waits for an operator" in wait_.detail
+    assert "an operator, but not the starter of the run (1 of 2)" in wait_.detail
     await sim.answer(run, by="carl")
     await run.finished()
     assert run["four_eyes"].result is True

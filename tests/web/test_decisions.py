@@ -258,7 +258,7 @@ async def test_chain_of_causes_names_the_question_and_whom_it_waits_for(tmp_path
         home = Trusted(asked.guard)
         run = await ask(home, "GET", "/api/v1/runs/r/why")
         task = await ask(home, "GET", "/api/v1/runs/r/tasks/first/why")
-    expected = "Release the payment? (0 of 2, waits for finance)"
+    expected = 'finance (0 of 2): "Release the payment?"'
     for answer in (run, task):
         assert answer.status == 200, answer.body
         waits = [one["waiting_on"] for one in answer.json["causes"] if one["waiting_on"]]

@@ -310,7 +310,9 @@ async def test_a_gantt_shows_where_the_time_went_also_of_waits_that_have_ended(t
         await n.succeed()
         await n.api.list_pools()
         over = (await items(web, "/runs/r/gantt"))[0]
+        ended = (await items(web, "/runs/r/tasks"))[0]
 
+    assert over["spans"][-1]["to"] == ended["ended_at"], "not when its end was committed"
     kinds = [span["kind"] for span in waiting["spans"]]
     assert kinds[-1] == "waiting"
     assert waiting["spans"][-1]["to"] is None

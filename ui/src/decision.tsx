@@ -178,7 +178,7 @@ function Facts({ decision, isOpen }: { decision: Decision; isOpen: boolean }) {
           <dd>
             <When at={decision.deadline} />
             <span class="then break">
-              {texts.decisions.unanswered} {local(decision.deadline).slice(0, 16)} {zoneName()}: {decision.has_default ? shownAnswer(decision.default, decision.form) : texts.decisions.fails}.
+              {texts.decisions.undecided(`${local(decision.deadline).slice(0, 16)} ${zoneName()}`, decision.has_default ? shownAnswer(decision.default, decision.form) : texts.decisions.fails)}
             </span>
           </dd>
         </>
@@ -287,7 +287,7 @@ function FormAnswer({ form, isBusy, wrong, submit }: FormProps) {
       })}
       <div class="actions">
         <button type="submit" class="main" disabled={isBusy}>
-          {texts.decisions.answer}
+          {texts.decisions.decide}
         </button>
       </div>
     </form>

@@ -20,10 +20,13 @@ const LARGE = 600;
 /** Above this number of tasks, groups are collapsed at first. */
 const MANY = 60;
 const ZOOMS = { least: 0.04, most: 2.5, usual: 1.15 };
-/** Widths of a box. The least fits the longest text below a name: "10,000 of 10,000". */
-const WIDTHS = { least: 136, most: 300, around: 46 };
-/** Below this width, as on a phone, a graph from left to right is too small to be read. */
+/** A box is wide enough for the longest text below its name: "10,000 of 10,000". */
+const WIDTHS = { least: 144, most: 300, around: 46 };
+/** On a phone a graph from left to right is too small to be read. */
 const NARROW = 720;
+/** A graph of more tasks is shown as a whole there, too. */
+const LEGIBLE = 20;
+const NOTABLE = new Set(["failed", "running", "retrying", "sensing", "deferred", "queued"]);
 const KEY = "aioflow.graph.way";
 
 /** Return the graph by the tasks of a DAG, for a daemon that provides no better one. */
@@ -109,7 +112,9 @@ function Drawn({ graph, counts, times, details, hrefOf, picked }: Props) {
   const box = useRef<HTMLDivElement>(null);
   const [zoom, setZoom] = useState<number | null>(null);
   const [seen, setSeen] = useState<Seen>({ left: 0, top: 0, width: 0, height: 0 });
-  const fit = placed && seen.width > 0 ? Math.min(ZOOMS.usual, seen.width / placed.width, seen.height / placed.height) : 1;
+  // On a phone a text that is too small to be read says less than a part of the graph.
+  const least = innerWidth <= NARROW && graph.nodes.length <= LEGIBLE ? 1 : 0;
+  const fit = placed && seen.width > 0 ? Math.max(least, Math.min(ZOOMS.usual, seen.width / placed.width, seen.height / placed.height)) : 1;
   const scale = zoom ?? fit;
 
   function change(factor: number): void {
@@ -155,14 +160,23 @@ function Drawn({ graph, counts, times, details, hrefOf, picked }: Props) {
     target.current = null;
   }
   useLayoutEffect(bring, [placed, scale]);
+  // Of a graph that is larger than a phone, what failed, waits or runs is in view first.
+  const isBegun = useRef(false);
+  useLayoutEffect(() => {
+    if (isBegun.current || least === 0 || !placed || !counts || seen.width === 0) return;
+    isBegun.current = true;
+    const first = graph.nodes.find(({ task_id: task }) => counts[task] && NOTABLE.has(worst(counts[task])));
+    if (!first) return;
+    target.current = first.task_id;
+    bring();
+  }, [placed, counts, seen.width]);
   function find(by: 1 | -1): void {
     if (hits.length === 0) return;
     const next = found === -1 ? (by === 1 ? 0 : hits.length - 1) : (found + by + hits.length) % hits.length;
     setFound(next);
     show(hits[next]!);
   }
-  function turn(): void {
-    const next = way === "LR" ? "TB" : "LR";
+  function turn(next: Way): void {
     localStorage.setItem(KEY, next);
     setWay(next);
   }
@@ -207,9 +221,13 @@ function Drawn({ graph, counts, times, details, hrefOf, picked }: Props) {
             {texts.graph.critical}
           </button>
         )}
-        <button type="button" class="small" onClick={turn}>
-          <Icon name={way === "LR" ? "arrow-down" : "arrow-right"} size={12} /> {texts.graph.way[way === "LR" ? "TB" : "LR"]}
-        </button>
+        <span class="switch" role="group" aria-label={texts.graph.direction}>
+          {(["LR", "TB"] as const).map((one) => (
+            <button key={one} type="button" class="small" aria-pressed={way === one} aria-label={texts.graph.way[one]} title={texts.graph.way[one]} onClick={() => turn(one)}>
+              <Icon name={one === "LR" ? "arrow-right" : "arrow-down"} size={12} />
+            </button>
+          ))}
+        </span>
         <span class="graph-zoom" role="group" aria-label={texts.graph.size}>
           <button type="button" class="small" aria-label={texts.graph.smaller} onClick={() => change(1 / 1.25)}>
             −

@@ -3,6 +3,7 @@
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 
 import { Icon } from "./components/icons";
+import { roundUp } from "./gantt";
 import { VirtualList } from "./list";
 import { runHref } from "./parts";
 import { go, usePlace, withQuery } from "./router";
@@ -30,12 +31,12 @@ function lengthOfRun(run: Timed, now: number): number {
   return begun === null ? 0 : Math.max(0, (millis(run.ended_at) ?? now) - begun);
 }
 
-/** Return the duration at full height: the 95th percentile, so that one long run does not flatten the others. */
+/** The full height: a round number from the 95th percentile of the runs that have ended on, so that one long run does not flatten the others. */
 export function fullScale(runs: readonly Timed[]): number {
   const now = Date.now();
   const done = runs.filter((run) => run.ended_at !== null);
   const long = (done.length > 0 ? done : runs).map((run) => lengthOfRun(run, now)).sort((one, other) => one - other);
-  return Math.max(1, long[Math.max(0, Math.ceil(0.95 * long.length) - 1)] ?? 1);
+  return roundUp(Math.max(1, long[Math.max(0, Math.ceil(0.95 * long.length) - 1)] ?? 1));
 }
 
 /** A bar between 3 and ``most`` pixels tall; one that would be taller is cut off there. */
@@ -367,23 +368,9 @@ function GridRow({ row, name, runs, cells, columns, isHeat, isFolded, toggle, pi
   );
 }
 
-/** The least height of the failed part of a bar. */
-const LEAST = 3;
-
-/** The duration of a run as a bar. For a partial run, the lower part is the share of failed tasks. */
+/** How long a run took, in the colour of its state. */
 function RunBar({ run, bar: { height, isCut } }: { run: Grid["runs"][number]; bar: BarHeight }) {
-  const state = runState(run);
-  const name = `column ${isCut ? "is-cut" : ""}`;
-  if (state !== "partial" || !run.cells) return <i class={`${name} b-${state}`} style={{ height: `${height}px` }} />;
-  const counts = run.cells.map(([, counts]) => counts);
-  const all = counts.reduce((found, one) => found + sum(one), 0);
-  const failed = counts.reduce((found, one) => found + (one["failed"] ?? 0) + (one["upstream_failed"] ?? 0), 0);
-  const below = Math.min(height, Math.max(LEAST, Math.round((height * failed) / Math.max(1, all))));
-  return (
-    <i class={`${name} b-success`} style={{ height: `${height}px` }}>
-      <i class="b-partial" style={{ height: `${below}px` }} />
-    </i>
-  );
+  return <i class={`column ${isCut ? "is-cut" : ""} b-${runState(run)}`} style={{ height: `${height}px` }} />;
 }
 
 /** From this count on, there is no room for the icon. */

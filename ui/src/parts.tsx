@@ -39,7 +39,7 @@ interface HeadProps {
   title: ComponentChildren;
   /** The title as text, for the window's title. */
   name: string;
-  /** What the view is about, or its main fact, in a sentence. */
+  /** What the view is about, as a text, or what one came for, in a sentence with links. */
   sentence?: ComponentChildren;
   tabs?: ComponentChildren;
   /** The parent view; by default the list that the address begins with. */
@@ -77,7 +77,7 @@ export function Head({ title, name, sentence, tabs, up: of, isWide = false, chil
         {tabs}
         {children && <div class="actions">{children}</div>}
       </header>
-      {sentence && <p class="sentence">{sentence}</p>}
+      {sentence && <p class={typeof sentence === "string" ? "sentence about" : "sentence"}>{sentence}</p>}
     </>
   );
 }
@@ -317,7 +317,7 @@ export function useDagIds(typed: string): string[] {
 /** A filter by the id of a DAG. */
 export function DagFilter({ onValue }: { onValue: (dag: string) => void }) {
   const [text, setText] = useState("");
-  return <Filter name="dag" label={texts.dags.filter} options={useDagIds(text)} onTyped={setText} onValue={onValue} />;
+  return <Filter name="dag" label={texts.dags.find} options={useDagIds(text)} onTyped={setText} onValue={onValue} />;
 }
 
 export function Choice(props: { label: string; value: string; options: [string, string][]; onValue: (value: string) => void }) {

@@ -217,7 +217,7 @@ function One({ run, dag, version, task, map, round, shown, tasks, hrefOf }: Prop
             </dd>
           </div>
           <div>
-            <dt>{live ? texts.common.soFar : texts.task.duration}</dt>
+            <dt>{live ? texts.common.elapsed : texts.task.duration}</dt>
             <dd>
               <Took from={shown.started_at} to={live ? null : shown.ended_at} /> <Usually seconds={tasks?.find((one) => one.task_id === task)?.usual_seconds} />
             </dd>
@@ -286,7 +286,7 @@ function WhyOf({ run, task, map, round, shown }: { run: string; task: string; ma
             </dd>
             <dt>{texts.task.state}</dt>
             <dd>{named(trigger.state)}</dd>
-            <dt>{texts.common.soFar}</dt>
+            <dt>{texts.common.elapsed}</dt>
             <dd>
               <Took from={trigger.since} to={null} />
             </dd>

@@ -222,7 +222,7 @@ export function Took({ from, to, isNamed }: TookProps) {
   return (
     <span class="took" title={title}>
       {ended === null ? whole(now - begun) : span(Math.max(0, ended - begun), true)}
-      {isNamed && ended === null && <span class="soft"> {texts.common.soFar.toLowerCase()}</span>}
+      {isNamed && ended === null && <span class="soft"> {texts.common.soFar}</span>}
     </span>
   );
 }

@@ -35,24 +35,24 @@ export function endOf(wait: Pick<Wait, "kind" | "detail" | "until" | "fires_at">
   }
 }
 
-/** Return the clock time, with the date unless it is today. */
-function clockOf(at: string): string {
-  const text = shortTime(at);
+/** The clock time to the minute, with the date unless it is today. */
+export function clockOf(at: string): string {
+  const text = shortTime(at).replace(/(:\d\d):\d\d$/, "$1");
   return text.startsWith(`${local(instant(Date.now())).slice(0, 10)} `) ? text.slice(11) : text;
 }
 
-/** Return the state of a task, and in a few words what it waits for: "Waiting: until 10:20". */
+/** The state of a task with what it waits for, in a few words: "Waiting until 10:20". */
 export function stateWithWait({ state, trigger }: Pick<TaskShown, "state" | "trigger">): string {
   if (state !== "deferred" && state !== "sensing") return stateName(state);
-  const detail = trigger?.fires_at ? `${texts.why.until} ${clockOf(trigger.fires_at)}` : texts.triggers.kindName(trigger?.kind ?? "condition");
-  return `${stateName(state)}: ${detail}`;
+  const detail = trigger?.fires_at ? `${texts.why.until} ${clockOf(trigger.fires_at)}` : texts.triggers.for(trigger?.kind ?? "condition");
+  return `${stateName(state)} ${detail}`;
 }
 
-/** Return what a task waits for in few words, for a box: "until 10:20", "for a person". */
+/** What a task waits for, in as few words as a box has room for: "until 10:20", "for a decision". */
 export function briefWait(wait: Wait): string {
-  if (wait.fires_at) return `${texts.why.until} ${clockOf(wait.fires_at).replace(/(:\d\d):\d\d$/, "$1")}`;
-  if (wait.kind === "decision") return texts.why.forPerson;
-  return wait.label ?? `${texts.why.for} ${texts.why.kinds[wait.kind] ?? named(wait.kind)}`;
+  if (wait.fires_at) return `${texts.why.until} ${clockOf(wait.fires_at)}`;
+  if (wait.label) return `${texts.why.for} ${wait.label}`;
+  return texts.why.kinds[wait.kind] ?? `${texts.why.for} ${named(wait.kind)}`;
 }
 
 /** Return how often and when a wait is checked. It may be just a tooltip: it does not say when the wait ends. */
@@ -68,7 +68,7 @@ function useChecks(wait: Wait | null | undefined): string | undefined {
   return parts.length > 0 ? parts.join(", ") : undefined;
 }
 
-function EndTime({ end: { name, at, isCheck } }: { end: End }) {
+export function EndTime({ end: { name, at, isCheck } }: { end: End }) {
   return (
     <>
       {name} {isCheck ? <Next at={at} /> : <When at={at} />}

@@ -3,17 +3,31 @@
 import { Empty, childrenHref, taskHref } from "./parts";
 import { Glyph } from "./states";
 import "./styles/why.css";
-import { texts } from "./texts";
-import type { Overview } from "./types";
-import { WaitTimes } from "./wait_times";
+import { sentenceCase, texts } from "./texts";
+import type { Overview, Wait } from "./types";
+import { WaitTimes, clockOf } from "./wait_times";
 
 type Row = Overview["waiting_longest"][number];
 
-/** The kind of a wait in a sentence, which is shown elsewhere. */
-export const KIND = /^(its condition|a decision): /;
+/** What a sentence says that stands elsewhere: the kind of a wait. */
+const KIND = /^(?:a condition|a decision): "?(.*?)"?$/;
 
-/** Return "the file" for "load waits for its condition: the file", for a row with the name and the kind. */
-export const whatOf = (text: string): string => text.replace(/^.*? waits? for /, "").replace(KIND, "");
+/** What is waited for, without the kind of it. */
+export const withoutKind = (text: string): string => text.replace(KIND, "$1");
+
+/** `load is waiting for a condition: "the file"` without the name and the kind, for a row that has both. */
+export const whatOf = (text: string): string => withoutKind(text.replace(/^.*? (?:is|are) waiting (?:for )?/, ""));
+
+/** What a decision is about: the text in quotes behind those who decide. */
+const questionOf = (wait: Wait): string => /: "(.*)"$/.exec(wait.detail)?.[1] ?? wait.detail;
+
+/** Why a run is waiting, in few words that need no name: "Until 10:18: the market's close". */
+export function briefReason({ text, waiting_on: wait }: Pick<Row, "text" | "waiting_on">): string {
+  if (wait?.fires_at) return texts.why.untilWhat(clockOf(wait.fires_at), wait.label ?? "");
+  if (wait?.kind === "decision") return `${texts.why.decision}: ${questionOf(wait)}`;
+  if (wait?.kind === "interval") return `${texts.why.condition}: ${whatOf(text)}`;
+  return sentenceCase(whatOf(text));
+}
 
 interface Cause {
   /** The row of the run that waits longest. */

@@ -11,9 +11,9 @@ import { childName, childrenHref, dagHref, runHref, taskHref } from "./parts";
 import { Glyph } from "./states";
 import "./styles/why.css";
 import { texts } from "./texts";
-import { millis } from "./time";
-import type { Cause, Chain, Pool, Target } from "./types";
-import { WaitTimes, endOf } from "./wait_times";
+import { When, millis, zoneName } from "./time";
+import type { Cause, Chain, Pool, Target, Wait } from "./types";
+import { EndTime, WaitTimes, clockOf, endOf } from "./wait_times";
 
 interface WhyProps {
   run: string;
@@ -80,7 +80,47 @@ export function Why({ run, task, map = -1, round = 0, isGoingOn }: WhyProps) {
   );
 }
 
-/** Return the polling interval, which is short if a condition is checked often. */
+interface CauseLineProps {
+  run: string;
+  isGoingOn: boolean;
+  /** Shown if there is no cause. */
+  children: ComponentChildren;
+}
+
+/** What a run is waiting for, and until when, or which task failed with which error, in one sentence. */
+export function CauseLine({ run, isGoingOn, children }: CauseLineProps) {
+  const chain = useData<Chain>(`/runs/${enc(run)}/why`, isGoingOn ? { gap: 1000, every: SLOWEST_MS } : { on: ofRun(run), gap: 1000 });
+  const causes = (chain.data?.causes ?? []).filter((cause) => (isGoingOn ? cause.waiting_on !== null || cause.run_id !== run : BAD.has(cause.state)));
+  const first = causes[0];
+  if (!first) return chain.data || chain.problem ? <>{children}</> : null;
+  const more = causes.length - 1 + (chain.data?.more ?? 0);
+  return (
+    <>
+      <Glyph state={first.state} /> <Sentence cause={first} run={run} />
+      {first.waiting_on && <Until wait={first.waiting_on} />}
+      {more > 0 && (
+        <>
+          {" "}
+          <a href={runHref(run)}>{texts.why.more(more)}</a>
+        </>
+      )}
+    </>
+  );
+}
+
+/** When a wait ends by itself, as a part of its sentence; else its deadline. */
+function Until({ wait }: { wait: Wait }) {
+  const end = endOf(wait);
+  if (!end) return null;
+  if (end.at !== wait.fires_at) return <span class="soft"> · <EndTime end={end} /></span>;
+  return (
+    <>
+      , {texts.why.until} {clockOf(end.at)} {zoneName()} (<When at={end.at} />)
+    </>
+  );
+}
+
+/** How often to ask, so that what is checked often is not shown as of long ago. */
 function pace(causes: Cause[]): number {
   const lengths = causes.map(({ waiting_on: wait }) => (millis(wait?.next_check_at) ?? Infinity) - (millis(wait?.last_check_at) ?? 0));
   return Math.max(FASTEST_MS, Math.min(SLOWEST_MS, ...lengths));

@@ -219,7 +219,7 @@ def _spanned(
     row = rows.get(location.task_no)
     told = [] if steps is None else steps.get(location.task_no, [])
     if told:
-        spans = _spans_from_journal(told)
+        spans = _ended_with(row, _spans_from_journal(told))
     elif row is None:
         spans = []
     else:
@@ -245,6 +245,16 @@ def _spans_from_journal(steps: Sequence[tuple[Timestamp, TaskState]]) -> list[Sp
         if ended is None or ended > began:
             spans.append(_span(kind, began, ended))
     return spans
+
+
+def _ended_with(row: TaskRow | None, spans: list[SpanView]) -> list[SpanView]:
+    """Return spans whose last one ends when the task did; the journal has the later commit."""
+    last = spans[-1] if spans else None
+    if row is None or row.ended_at is None or last is None or last.end is None:
+        return spans
+    if not instant(last.start or last.end, "from") <= row.ended_at < instant(last.end, "to"):
+        return spans
+    return [*spans[:-1], msgspec.structs.replace(last, end=iso(row.ended_at))]
 
 
 def _spans_from_rows(row: TaskRow, tries: Sequence[TryRow], view: TaskView) -> list[SpanView]:

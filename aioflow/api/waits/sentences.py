@@ -69,7 +69,7 @@ def task_name(task_id: str, map_index: int, round_number: int, label: str | None
 
 
 Say = Callable[[Wait, Sequence[ShareView]], str]
-"""Returns the target of a wait as a phrase that follows ``waits`` or ``wait``."""
+"""Returns the target of a wait as a phrase that follows ``is waiting`` or ``are waiting``."""
 
 
 def _pool(wait: Wait, shares: Sequence[ShareView]) -> str:
@@ -100,7 +100,7 @@ def _trigger(wait: Wait, shares: Sequence[ShareView]) -> str:
     label = wait.label if isinstance(wait, PolledWait) else None
     target = wait.target if isinstance(wait, PolledWait) else None
     if target is not None and target.name in HOSTLESS and target.type == "time":
-        return f"for {label}" if label else "for its sleep to end"
+        return f"for {label}" if label else "until its sleep ends"
     if label and isinstance(wait, PolledWait) and wait.fires_at is not None:
         return f"for {label}"  # a duration would be mistaken for the remaining time
     detail = wait.detail.removeprefix("for ") or "its trigger"
@@ -115,20 +115,19 @@ def _triggers(wait: Wait) -> str:
     label = wait.label if isinstance(wait, PolledWait) else None
     detail = wait.detail.removeprefix("for ")
     if detail in HOSTLESS or not detail:
-        return f"for {label}" if label else "for their sleep to end"
+        return f"for {label}" if label else "until their sleep ends"
     return f"for {label}, such as {detail}" if label else f"for triggers, such as {detail}"
 
 
-def _condition(who: Waiter) -> str:
-    """Return the condition of a sensor: the first sentence of its docstring, if it has one."""
-    whose = "their" if who.count > 1 else "its"
-    first = _FIRST_SENTENCE.match(" ".join(who.doc.split()))
+def _condition(doc: str) -> str:
+    """Return the condition of a sensor: by the first sentence of its docstring, if it has one."""
+    first = _FIRST_SENTENCE.match(" ".join(doc.split()))
     if first is None:
-        return f"for {whose} condition to become true"
+        return "for a condition"
     text = first[0].removesuffix(".")
     if len(text) > _DOC_LENGTH:
         text = f"{text[:_DOC_LENGTH]} ..."
-    return f"for {whose} condition: {text}"
+    return f'for a condition: "{text}"'
 
 
 def _detailed(text: str, alone: str = "") -> Say:
@@ -147,26 +146,24 @@ def _detailed(text: str, alone: str = "") -> Say:
 _WAITS: Mapping[WaitKind, Say] = {
     WaitKind.UPSTREAM: _detailed("for", "for upstream tasks"),
     WaitKind.SLOT: _pool,
-    WaitKind.LIMIT: _detailed("for a limit:"),
-    WaitKind.RETRY_AT: _detailed("to try again after", "to try again"),
+    WaitKind.LIMIT: _detailed("until a limit allows it to start:"),
+    WaitKind.RETRY_AT: _detailed("for the next try, after", "for the next try"),
     WaitKind.TRIGGER: _trigger,
     WaitKind.EVENT: _detailed("for an event:"),
-    WaitKind.DECISION: _detailed("for a decision:"),
-    WaitKind.TRIGGER_CAPACITY: _detailed(
-        "until the triggerer has capacity:", "until the triggerer has capacity"
-    ),
-    WaitKind.WINDOW: _detailed("for its window:"),
+    WaitKind.DECISION: _detailed("for", "for a decision"),
+    WaitKind.TRIGGER_CAPACITY: _detailed("until the triggerer has capacity:"),
+    WaitKind.WINDOW: _detailed("until its window has capacity:"),
     WaitKind.DEPENDS_ON_PAST: _detailed("for the previous run:"),
-    WaitKind.PAUSED: _detailed("while its DAG is paused:"),
+    WaitKind.PAUSED: _detailed("until its DAG is resumed:"),
     WaitKind.HOST: _detailed("for a host:"),
     WaitKind.EXECUTOR: _detailed("for its executor:"),
     WaitKind.CODE_MISSING: _detailed("for the code of its version:"),
     WaitKind.UNDECRYPTABLE: _detailed("for a key that decrypts its trigger:"),
-    WaitKind.QUARANTINED: _detailed("in quarantine:"),
+    WaitKind.QUARANTINED: _detailed("until its quarantine ends:"),
     WaitKind.CLEARING: _detailed("for"),
     WaitKind.DATABASE: _detailed("for the database:"),
 }
-"""The target of a wait by kind, as a phrase after ``waits`` or ``wait``; see ``_condition``."""
+"""The target of a wait by kind, as a phrase after ``is waiting``; see ``_condition``."""
 
 _STATES: Mapping[TaskState, str] = {
     TaskState.PENDING: "has not started",
@@ -203,10 +200,10 @@ def cause_sentence(
     is_many = who.count > 1
     if wait is not None:
         if is_many and wait.kind is WaitKind.TRIGGER:
-            return f"{who.text} wait {_triggers(wait)}"
-        verb = "wait" if is_many else "waits"
+            return f"{who.text} are waiting {_triggers(wait)}"
+        verb = "are waiting" if is_many else "is waiting"
         if wait.kind is WaitKind.INTERVAL:
-            return f"{who.text} {verb} {_condition(who)}"
+            return f"{who.text} {verb} {_condition(who.doc)}"
         return f"{who.text} {verb} {_WAITS[wait.kind](wait, shares)}"
     said = _STATES[state]
     if is_many:
@@ -238,7 +235,7 @@ def chain_sentence(
         is_task: Whether the causes form a single chain, the last of which is the root cause.
     """
     if not sentences:
-        return f"{run_id} is {state}; it waits for nothing"
+        return f"{run_id} is {state}; it is waiting for nothing"
     if is_task:
         return ". ".join(dict.fromkeys((sentences[0], sentences[-1])))
     others = len(sentences) - 1 + more

@@ -18,7 +18,7 @@ const LARGEST = 18;
 const SMALLEST = 3;
 
 const COLOURS: Record<string, string> = {
-  success: "--state-done-fill",
+  success: "--state-done",
   failed: "--state-failed",
   upstream_failed: "--state-failed",
   running: "--state-running",

@@ -215,7 +215,7 @@ const columns = (recent: Record<string, RecentRun[]>, stats: Map<string, Stats>,
     id: "success",
     title: texts.dags.success,
     meaning: texts.dags.lately,
-    width: "96px",
+    width: "122px",
     isNumber: true,
     isWideOnly: true,
     isSortable,
@@ -244,7 +244,7 @@ function success(one: Stats | undefined) {
   const all = sum(one.ends) - (one.ends["cancelled"] ?? 0);
   return (
     <>
-      {all < FEW && <small class="soft few">{texts.common.of(one.ends["success"] ?? 0, all)}</small>} {percent(1 - one.failure_rate)}
+      {all < FEW ? texts.common.of(one.ends["success"] ?? 0, all) : percent(1 - one.failure_rate)}
     </>
   );
 }

@@ -13,7 +13,7 @@ import { useItems } from "../data";
 import { AskedBy, type Decision, DecisionBox, DecisionById, asUser, shownAnswer } from "../decision";
 import { Empty, Head, Shown, childName } from "../parts";
 import { go, usePlace, withQuery } from "../router";
-import { texts } from "../texts";
+import { sentenceCase, texts } from "../texts";
 import { When } from "../time";
 
 const OPEN = 200;
@@ -103,12 +103,37 @@ function Cards({ rows, open, reload }: CardsProps) {
   );
 }
 
-const outcomeOf = (one: Decision): string => `${texts.decisions.states[one.state] ?? one.state}${one.answer === null ? "" : `: ${shownAnswer(one.answer, one.form)}`}`;
+/** "Approved" by people, "By default: rejected", or "Timed out". */
+const outcomeOf = (one: Decision): string => {
+  const answer = one.answer === null ? "" : shownAnswer(one.answer, one.form);
+  if (one.state === "answered" && answer !== "") return sentenceCase(answer);
+  return `${texts.decisions.states[one.state] ?? one.state}${answer === "" ? "" : `: ${answer}`}`;
+};
+
+const decidersOf = (one: Decision): string => one.votes.map((vote) => vote.person).join(", ");
+
+/** What was asked, with what it was about, which tells decisions of one task apart. */
+const Asked = (one: Decision) => (
+  <>
+    {one.question}
+    {one.details && <span class="soft about-decision"> {one.details.split("\n", 1)[0]}</span>}
+  </>
+);
+
+/** The outcome; on a phone also by whom, and of which run. */
+const Outcome = (one: Decision) => (
+  <>
+    {outcomeOf(one)}
+    <span class="phone-only soft">
+      {[" ", decidersOf(one), one.run_id].filter(Boolean).join(" · ")}
+    </span>
+  </>
+);
 
 const COLUMNS: Column<Decision>[] = [
-  { id: "question", title: texts.decisions.question, width: "minmax(160px, 2fr)", phone: "title", isFixed: true, cell: (one) => one.question },
-  { id: "outcome", title: texts.decisions.outcome, width: "minmax(120px, 1.4fr)", phone: "second", cell: outcomeOf },
-  { id: "people", title: texts.decisions.people, width: "minmax(90px, 1fr)", isWideOnly: true, cell: (one) => one.votes.map((vote) => vote.person).join(", ") },
+  { id: "question", title: texts.decisions.question, width: "minmax(200px, 3fr)", phone: "title", isFixed: true, cell: Asked },
+  { id: "outcome", title: texts.decisions.outcome, width: "minmax(100px, 1fr)", phone: "second", cell: Outcome },
+  { id: "people", title: texts.decisions.people, width: "minmax(90px, 1fr)", isWideOnly: true, cell: decidersOf },
   { id: "asker", title: texts.decisions.askedBy, width: "minmax(140px, 1.6fr)", isWideOnly: true, isMono: true, cell: (one) => <AskedBy decision={one} isShort /> },
   { id: "task", title: texts.decisions.ofTask, width: "minmax(110px, 1fr)", isMono: true, isOptional: true, cell: (one) => childName(one.task_id, one.map_index, 0) },
   { id: "asked", title: texts.decisions.asked, width: "100px", isNumber: true, isOptional: true, cell: (one) => <When at={one.asked_at} /> },

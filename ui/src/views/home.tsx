@@ -24,19 +24,19 @@ export function Home({ overview }: { overview: Data<Overview> }) {
         </Panel>
       )}
       <div class="home-lists">
-        <Panel title={texts.home.attention} actions={<a href="/runs?state=failed">{texts.common.showAll}</a>}>
-          <Shown of={home}>{(data) => <AttentionList home={data} now={now} />}</Shown>
-        </Panel>
+        <div class="home-stack">
+          <Panel title={texts.home.attention} actions={<a href="/runs?state=failed">{texts.common.showAll}</a>}>
+            <Shown of={home}>{(data) => <AttentionList home={data} now={now} />}</Shown>
+          </Panel>
+          <RunsChart />
+        </div>
         <div class="home-stack">
           <Panel title={texts.home.inFlight} actions={<a href="/runs?state=running">{texts.common.showAll}</a>}>
             <Shown of={home}>{(data) => <InFlightList runs={data.in_flight} waits={now?.waiting_longest ?? []} pool={now && poolOfAll(now, data.pools)} />}</Shown>
           </Panel>
           {home.data && now && <OtherWaits waits={now.waiting_longest} runs={home.data.in_flight} />}
+          <Shown of={overview}>{(shown) => <Usage now={shown} pools={home.data?.pools ?? []} />}</Shown>
         </div>
-      </div>
-      <div class="home-history">
-        <RunsChart />
-        <Shown of={overview}>{(shown) => <Usage now={shown} pools={home.data?.pools ?? []} />}</Shown>
       </div>
     </>
   );
@@ -194,8 +194,12 @@ function InFlightList({ runs, waits, pool }: { runs: InFlight[]; waits: Wait[]; 
               <span class="cut mono" title={run.run_id}>
                 {run.run_id}
               </span>
-              <span class="end">
-                <Took from={run.started_at ?? run.created_at} to={null} isNamed />
+              <span class="end in-flight">
+                <span class="share">
+                  <Bar counts={counts} label={run.run_id} />
+                </span>
+                <span>{sum(counts) > 0 ? texts.common.of(ended(counts), sum(counts)) : ""}</span>
+                <Took from={run.started_at ?? run.created_at} to={null} />
               </span>
               {wait && (
                 <span class="second home-reason">
@@ -203,13 +207,7 @@ function InFlightList({ runs, waits, pool }: { runs: InFlight[]; waits: Wait[]; 
                 </span>
               )}
               {!wait && progress !== "" && <span class="second home-reason">{progress}</span>}
-              <span class="second">
-                <span class="share">
-                  <Bar counts={counts} label={run.run_id} />
-                </span>
-                <span class="num">{sum(counts) > 0 ? texts.common.of(ended(counts), sum(counts)) : ""}</span>
-                <SlowMark run={run} usual={usualOf(slow_after_seconds, usual_seconds)} />
-              </span>
+              <SlowMark run={run} usual={usualOf(slow_after_seconds, usual_seconds)} />
             </a>
           </li>
         );

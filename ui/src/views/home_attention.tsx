@@ -82,7 +82,7 @@ function DecisionRow({ decision }: { decision: Decision }) {
   const href = `/decisions?open=${decision.decision_id}`;
   const act = decision.may_answer ? (
     <a class="button small" href={href}>
-      {texts.actions.answer}
+      {texts.actions.decide}
     </a>
   ) : undefined;
   return <Row state="waiting" href={href} title={decision.question} of={<span class="mono">{decision.run_id}</span>} reason={sentenceCase(decision.waits_for)} at={decision.asked_at} past={texts.home.askedAt} act={act} />;

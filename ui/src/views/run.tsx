@@ -21,7 +21,7 @@ import { SlowMark, Usually, useUsual } from "../history";
 import { At, Took, When, millis, span } from "../time";
 import type { Cause, Chain, Counts, DagDetail, GanttRow, Graph, Note, Run, RunGraph, RunGraphTask, RunSummary, Task } from "../types";
 import { Waits, briefWait } from "../wait_times";
-import { Why } from "../why";
+import { CauseLine, Why } from "../why";
 
 const PAGE = 500;
 
@@ -119,8 +119,8 @@ const countOf = (counts: Counts, ...states: string[]): number => states.reduce((
 /** The states that the progress of a run names, in addition to what has ended. */
 const TOLD = ["running", "waiting", "retrying", "queued", "pending", "failed", "upstream_failed"];
 
-/** Return the result of a run, or its progress, as a sentence. */
-function sentenceOf(run: Run): string {
+/** The result of a run, or its progress; `isBrief` where a legend has the states of its tasks. */
+function sentenceOf(run: Run, isBrief: boolean): string {
   const { counts } = run;
   const count = (...states: string[]) => countOf(counts, ...states);
   const [begun, over] = [millis(run.started_at), millis(run.ended_at)];
@@ -129,14 +129,14 @@ function sentenceOf(run: Run): string {
   if (isGoingOn(run)) {
     if (run.state === "queued") return texts.run.queued;
     const shown = byName(counts);
-    return texts.run.underWay(ended(counts), all, TOLD.flatMap((state): [string, number][] => (shown[state] ? [[named(state), shown[state]]] : [])));
+    return texts.run.underWay(ended(counts), all, isBrief ? [] : TOLD.flatMap((state): [string, number][] => (shown[state] ? [[named(state), shown[state]]] : [])));
   }
   if (FAILED.has(run.state)) return texts.run.failed(count("failed"), count("upstream_failed"), took);
   if (run.state === "success") return texts.run.success(all, took);
   return texts.run.ended(stateName(run.state), ended(counts), all, took);
 }
 
-/** All facts of the run in the overview, but only its progress in other views, which need the room. */
+/** In the overview every fact of the run; in the other views, which need the room, its cause and progress only. */
 function Top({ run, summary, note, isBrief }: { run: Run; summary?: RunSummary; note: Note | null | undefined; isBrief: boolean }) {
   const live = isGoingOn(run);
   const usual = useUsual();
@@ -149,12 +149,12 @@ function Top({ run, summary, note, isBrief }: { run: Run; summary?: RunSummary; 
       {!isBrief && hasCause && <Why run={run.run_id} isGoingOn={live} />}
       {!isTold && (
         <p class={isBrief ? "sentence" : "sentence about"}>
-          {sentenceOf(run)}
-          {isBrief && hasCause && (
-            <>
-              {" "}
-              <a href={runHref(run.run_id)}>{live ? texts.why.waits : texts.why.failed}</a>
-            </>
+          {isBrief && hasCause ? (
+            <CauseLine run={run.run_id} isGoingOn={live}>
+              {sentenceOf(run, true)}
+            </CauseLine>
+          ) : (
+            sentenceOf(run, isBrief)
           )}
         </p>
       )}
@@ -178,7 +178,7 @@ function Top({ run, summary, note, isBrief }: { run: Run; summary?: RunSummary; 
           <Fact name={texts.run.started}>
             <When at={run.started_at} />
           </Fact>
-          <Fact name={live ? texts.common.soFar : texts.run.duration}>
+          <Fact name={live ? texts.common.elapsed : texts.run.duration}>
             <Took from={run.started_at} to={run.ended_at} /> <SlowMark run={run} usual={usual.get(run.dag_id)} /> <Usually seconds={usual.get(run.dag_id)?.median_seconds} />
           </Fact>
           <Fact name={texts.run.version}>
@@ -312,9 +312,15 @@ const byTask = (notes: Note[]): Column<RunGraphTask>[] => [
   { id: "usual", title: texts.history.usual, meaning: texts.history.usualMeaning, width: "84px", isNumber: true, isWideOnly: true, cell: (task) => <span class="soft">{task.usual_seconds ? span(task.usual_seconds * 1000, true) : "–"}</span> },
 ];
 
-/** A bar for a mapped task. For a single task, the state says the same. */
+/** The state that needs attention most; for many with a bar. */
 function Progress(task: RunGraphTask) {
-  return sum(task.counts) > 1 ? <Bar counts={task.counts} label={task.task_id} /> : <span class="soft">{stateName(worst(task.counts))}</span>;
+  const state = worst(task.counts);
+  return (
+    <span class="progress-cell">
+      <span class={state === "failed" ? "bad" : "soft"}>{stateName(state)}</span>
+      {sum(task.counts) > 1 && <Bar counts={task.counts} label={task.task_id} />}
+    </span>
+  );
 }
 
 const lasted = (task: RunGraphTask): number => (millis(task.ended_at) ?? Date.now()) - (millis(task.started_at) ?? Date.now());
@@ -330,7 +336,8 @@ function Noted({ name, note }: { name: string; note: string | undefined }) {
 
 function ByTask({ run, tasks, notes }: { run: Run; tasks: RunGraphTask[]; notes: Note[] }) {
   const hasMapped = tasks.some((task) => sum(task.counts) > 1);
-  const columns = useMemo(() => byTask(notes).filter((column) => column.id !== "done" || hasMapped), [notes, hasMapped]);
+  const hasUsual = tasks.some((task) => task.usual_seconds);
+  const columns = useMemo(() => byTask(notes).filter((column) => (column.id !== "done" || hasMapped) && (column.id !== "usual" || hasUsual)), [notes, hasMapped, hasUsual]);
   const picked = usePlace().query.get("task");
   const isFew = tasks.length <= MOST_BOXES;
   return (

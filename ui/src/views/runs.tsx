@@ -15,10 +15,10 @@ import { go, usePlace } from "../router";
 import { CAUSES, type Choices, STATES, asAsked, changed, deleteView, filterOf, rangeOf, runsHref, saveView, savedViews, toggled, withFilter } from "../run_filters";
 import { State, ended, runState, sum } from "../states";
 import "../styles/runs.css";
-import { count, sentenceCase, stateName, texts } from "../texts";
+import { count, stateName, texts } from "../texts";
 import { At, Took, When } from "../time";
 import type { HomeData, Overview, RunSummary } from "../types";
-import { whatOf } from "../waits";
+import { briefReason } from "../waits";
 
 const PAGE = 200;
 /** The order in which the daemon lists runs. */
@@ -163,12 +163,12 @@ interface Known {
 /** Return what a run waits for or why it failed, for those runs that the overview and home contain. */
 export function reasonsOf({ waits, home }: Known): ReadonlyMap<string, string> {
   const reasons = new Map<string, string>();
-  for (const row of waits ?? []) if (!reasons.has(row.run_id)) reasons.set(row.run_id, row.text);
+  for (const row of waits ?? []) if (!reasons.has(row.run_id)) reasons.set(row.run_id, briefReason(row));
   for (const { run, counts } of home?.in_flight ?? []) {
     const progress = texts.home.progress(counts["running"] ?? 0, counts["queued"] ?? 0, undefined);
     if (progress !== "" && !run.is_waiting) reasons.set(run.run_id, `${texts.common.of(ended(counts), sum(counts))}, ${progress}`);
   }
-  for (const { last, error } of home?.attention ?? []) if (error) reasons.set(last.run_id, errorLine(error));
+  for (const { last, error } of home?.attention ?? []) if (error) reasons.set(last.run_id, error.message.split("\n", 1)[0] || errorLine(error));
   return reasons;
 }
 
@@ -216,12 +216,9 @@ interface Shows {
   isNamedByDag: boolean;
 }
 
-/** The assignees of a decision, which are omitted because they do not distinguish runs. */
-const FOR_WHOM = / \(waits for [^()]*\)$/;
-
-/** Return the columns. Made in the component, their cells would keep its elements and all earlier columns. */
+/** Return the columns. If they were made in the component, their cells would hold its elements, and these the columns before. */
 function columnsOf({ usual, reasons, isOfOne, hasDates, hasReasons, isNamedByDag }: Shows): Column<RunSummary>[] {
-  const reasonOf = (run: RunSummary) => sentenceCase(whatOf(reasons.get(run.run_id) ?? "").replace(FOR_WHOM, ""));
+  const reasonOf = (run: RunSummary) => reasons.get(run.run_id) ?? "";
   const took = (run: RunSummary) => (
     <>
       <SlowMark run={run} usual={usual.get(run.dag_id)} /> <TookSoFar run={run} />

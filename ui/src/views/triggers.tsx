@@ -1,3 +1,5 @@
+import { Fragment } from "preact";
+
 import { unquarantine } from "../actions";
 import { TabBar } from "../components/tabs";
 import { type Concerns, type Data, useData, useItems } from "../data";
@@ -40,17 +42,18 @@ function Waits({ summary }: { summary: Data<TriggerSummary> }) {
   const overview = useData<Overview>("/overview", { gap: 1000, every: 10_000 });
   const isSensing = (overview.data?.states["sensing"] ?? 0) > 0;
   const names = new Set([...(summary.data?.kinds ?? []).map((one) => one.kind), ...(isSensing ? ["condition"] : [])]);
-  const kinds = [...names].map((name): [string, string] => [name, sentenceCase(name)]);
+  const kinds = [...names].map((name): [string, string] => [name, texts.triggers.kindName(name)]);
   const queued = overview.data?.states["queued"] ?? 0;
   const pools = useItems<Pool>(queued > 0 ? "/pools" : null, { gap: 1000, every: 10_000 });
   return (
     <>
-      {overview.data && <Sentence now={overview.data} pools={pools.data ?? []} />}
+      {overview.data && (queued === 0 || pools.data || pools.problem) && <Sentence now={overview.data} pools={pools.data ?? []} />}
       <WaitingList
         kind={kind}
         state={state}
         dag={dag}
         now={overview.data}
+        isForPools={queued > 0 && pools.data !== undefined && overview.data !== undefined && queuedForWorkers(overview.data.states, pools.data) === 0}
         toolbar={
           <>
             <DagFilter onValue={(text) => go(withQuery({ dag: text }), { replace: true })} />
@@ -72,9 +75,50 @@ function Sentence({ now, pools }: { now: Overview; pools: Pool[] }) {
   if (sensing > 0) kinds.push(["condition", sensing]);
   // In the order of the groups below: people first.
   kinds.sort((one, other) => Number(other[0] === "person") - Number(one[0] === "person") || other[1] - one[1] || one[0].localeCompare(other[0]));
-  const pooled = pools.flatMap((pool): [string, number][] => (pool.queued ? [[pool.name, pool.queued]] : []));
-  const said = [texts.triggers.waiting(kinds), texts.triggers.queued(pooled, queuedForWorkers(now.states, pools))].filter(Boolean).join(" ");
-  return said ? <p class="sentence">{said}</p> : null;
+  const all = kinds.reduce((some, [, one]) => some + one, 0);
+  const queued = pools.flatMap((pool): Part[] => (pool.queued ? [{ some: pool.queued, text: texts.triggers.queuedFor(pool.name), href: `/pools?open=${encodeURIComponent(pool.name)}` }] : []));
+  const forWorkers = queuedForWorkers(now.states, pools);
+  if (forWorkers > 0) queued.push({ some: forWorkers, text: texts.triggers.queuedForWorker, href: "/executors" });
+  if (all + queued.length === 0) return null;
+  return (
+    <p class="sentence">
+      {all > 0 && (
+        <>
+          {texts.triggers.areWaiting(all)}
+          {kinds.length > 1 && ": "}
+          <Parts parts={kinds.map(([kind, some]) => ({ some: kinds.length > 1 ? some : null, text: texts.triggers.for(kind), href: withQuery({ kind }) }))} />
+          {". "}
+        </>
+      )}
+      {queued.length > 0 && (
+        <>
+          <Parts parts={queued} />.
+        </>
+      )}
+    </p>
+  );
+}
+
+interface Part {
+  /** None if it is the number of all, which stands in front. */
+  some: number | null;
+  text: string;
+  href: string;
+}
+
+/** Numbers with what they are of, each a link to the list of these. */
+function Parts({ parts }: { parts: Part[] }) {
+  return (
+    <>
+      {parts.map(({ some, text, href }, index) => (
+        <Fragment key={href}>
+          {index > 0 && ", "}
+          {some === null ? " " : ""}
+          <a href={href}>{some === null ? text : `${number(some)} ${text}`}</a>
+        </Fragment>
+      ))}
+    </>
+  );
 }
 
 /** What blocked the event loop, what is in quarantine for it, and the processes that run triggers. */

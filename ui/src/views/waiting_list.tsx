@@ -17,7 +17,7 @@ import { count, sentenceCase, texts } from "../texts";
 import { Took, When, millis, span } from "../time";
 import type { Overview, Trigger, Wait as WaitOf } from "../types";
 import { endOf } from "../wait_times";
-import { KIND, whatOf } from "../waits";
+import { whatOf, withoutKind } from "../waits";
 
 const PAGE = 200;
 /** Maximum number of rows of a kind beside other kinds. A click shows all of them. */
@@ -62,10 +62,12 @@ interface Props {
   state: string;
   dag: string;
   now: Overview | undefined;
+  /** Whether all that is queued waits for pools, and nothing for a worker. */
+  isForPools: boolean;
   toolbar: ComponentChildren;
 }
 
-export function WaitingList({ kind, state, dag, now, toolbar }: Props) {
+export function WaitingList({ kind, state, dag, now, isForPools, toolbar }: Props) {
   const rows = usePages<Trigger>((cursor) => query("/triggers", { kind, state, dag, limit: PAGE, cursor }), (row) => row.trigger_id, PAGE, {
     on: (change) => change.triggers || change.runs.size > 0,
     gap: 1000,
@@ -86,7 +88,7 @@ export function WaitingList({ kind, state, dag, now, toolbar }: Props) {
             keyOf={(row) => (isGroup(row) ? `group ${row.kind}` : row.key)}
             hrefOf={(row) => (isGroup(row) ? null : row.href)}
             nameOf={(row) => (isGroup(row) ? row.title : row.name)}
-            groupOf={(row) => isGroup(row) && <GroupHead group={row} />}
+            groupOf={(row) => isGroup(row) && <GroupHead group={isForPools && row.kind === QUEUED ? { ...row, title: texts.triggers.poolSlot } : row} />}
             onEnd={kind ? rows.more : undefined}
             toolbar={toolbar}
             empty={<Empty>{isFiltered ? <NoMatches href="/triggers" /> : texts.triggers.none}</Empty>}
@@ -117,7 +119,7 @@ function ofTrigger(row: Trigger, now: Overview | undefined): Wait {
     kind: row.run_id === null ? DAGS : row.kind,
     state: "deferred",
     name: row.task_id === null ? row.dag_id : childName(row.task_id, row.map_index, row.round, row.map_label),
-    what: row.label && row.fires_at ? row.label : `${row.label ? `${row.label}: ` : ""}${eventName(text) ?? text.replace(/^for /, "").replace(KIND, "")}`,
+    what: row.label && row.fires_at ? row.label : `${row.label ? `${row.label}: ` : ""}${eventName(text) ?? withoutKind(text.replace(/^for /, ""))}`,
     note: row.state === "waiting" ? "" : named(row.state),
     dag: row.dag_id,
     run: row.run_id,
@@ -204,7 +206,7 @@ function grouped(waits: Wait[], isWhole: boolean, now: Overview | undefined, kin
 
 function titleOf(kind: string): string {
   if (kind === DAGS) return texts.triggers.starters;
-  return texts.triggers.groups[kind] ?? sentenceCase(`for ${texts.triggers.kindName(kind)}`);
+  return texts.triggers.groups[kind] ?? sentenceCase(texts.triggers.kindName(kind));
 }
 
 function countOf(now: Overview, kind: string): number | undefined {
@@ -248,7 +250,7 @@ function Action({ trigger, name, since, of: sensing }: Wait) {
   // On a phone, the action replaces the time so far.
   if (!trigger || trigger.run_id === null) return isPhone ? <Took from={since} to={null} isNamed /> : null;
   const isDecision = trigger.kind === "person";
-  const verb = isDecision ? texts.actions.answer : fireName(trigger.kind);
+  const verb = isDecision ? texts.actions.decide : fireName(trigger.kind);
   return (
     <button type="button" data-needs="operator" class="small" aria-label={`${verb} ${name}`} onClick={() => (isDecision ? go(`/decisions/${trigger.trigger_id}`) : void fire(trigger.trigger_id, name))}>
       {verb}
@@ -279,7 +281,7 @@ const COLUMNS: Column<Row>[] = [
   },
   {
     id: "waiting",
-    title: texts.task.waitingFor,
+    title: texts.triggers.reason,
     width: "minmax(180px, 1.9fr)",
     phone: "second",
     cell: of((row) => (
@@ -293,7 +295,7 @@ const COLUMNS: Column<Row>[] = [
   { id: "run", title: texts.triggers.run, width: "minmax(120px, 1.5fr)", isMono: true, isWideOnly: true, cell: of((row) => <span class="soft">{placeOf(row)}</span>) },
   {
     id: "since",
-    title: texts.common.soFar,
+    title: texts.common.elapsed,
     width: "84px",
     isNumber: true,
     cell: of((row) => <Took from={row.since} to={null} />),
