@@ -78,7 +78,7 @@ def list_regions() -> list[str]:
     return ["north", "south", "east", "west", "centre"]
 
 
-@task(retry=Retry(tries=2, delay="300ms"))
+@task(retry=Retry(tries=2, delay="300ms"), map_label="{region}")
 def load(region: str, trouble: str) -> int:
     """Load the orders of one region."""
     for batch in range(1, 6):

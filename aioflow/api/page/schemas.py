@@ -519,6 +519,7 @@ class RunLogLineView(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         task_id: Its task; ``@run`` for a callback of the run.
+        map_label: Label of its mapped child, if the DAG gives one.
         is_open: Whether its end is missing, which may follow as the next line of the same task.
 
     See ``LogLineView`` for the others.
@@ -526,7 +527,9 @@ class RunLogLineView(msgspec.Struct, frozen=True, kw_only=True):
 
     task_id: str
     map_index: int
+    map_label: str | None = None
     round: int
+    try_number: int = 1
     at: str | None
     text: str
     level: str | None = None

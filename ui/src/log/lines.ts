@@ -17,14 +17,15 @@ export interface LogLine {
   /** `stderr` where that is known. */
   stream: string | null;
   is_open: boolean;
+  try_number?: number;
   /** Of the log of a task. */
   offset?: number;
   line?: number | null;
-  try_number?: number;
   is_cut?: boolean;
   /** Of the log of a run. */
   task_id?: string;
   map_index?: number;
+  map_label?: string | null;
   round?: number;
   /** Names the line among those loaded. */
   key: number;
