@@ -180,7 +180,9 @@ export const texts = {
     forPerson: "for a person",
     /** What it waits for, where the scheduler's word for it says little. */
     kinds: { interval: "its condition", trigger_capacity: "the triggerer", retry_at: "retry" } as Record<string, string>,
-    checked: "checked",
+    every: (time: string): string => `Checks every ${time}.`,
+    lastCheck: (time: string, answer: string | null): string => `Last check${time && ` ${time}`}${answer ? `: ${answer.replace(/\.$/, "")}` : ""}.`,
+    nextCheckIn: (time: string): string => `Next check ${time}.`,
     nextCheck: "next check",
     resumeDag: "Resume DAG",
     changePool: "Change pool",
@@ -255,6 +257,7 @@ export const texts = {
     mark: "Set state",
     markRun: "Set run state",
     markTask: "Set task state",
+    markMet: "Mark as met",
     cancel: "Cancel run",
     remove: "Delete",
     removeMeaning: "Deletes the run with its results and logs",
