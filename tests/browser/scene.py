@@ -289,7 +289,7 @@ def _released(daemon: DaemonProcess, run: str) -> None:
     daemon.trigger("payments", run_id=run)
     (asked,) = eventually(lambda: daemon.items(f"/api/v1/decisions?run={run}"))
     answer = f"/api/v1/decisions/{asked['decision_id']}/answer"
-    daemon.request("POST", answer, {"answer": True})
+    daemon.request("POST", answer, {"answer": True, "comment": "amount checked"})
     daemon.wait(run)
 
 

@@ -10,7 +10,7 @@ import { SplitPane } from "../components/split";
 import { type Column, Table } from "../components/table";
 import { tell } from "../components/toast";
 import { useItems } from "../data";
-import { AskedBy, type Decision, DecisionBox, DecisionById, asUser, shownAnswer } from "../decision";
+import { AskedBy, type Decision, DecisionBox, DecisionById, asUser, outcomeOf } from "../decision";
 import { Empty, Head, Shown, childName } from "../parts";
 import { go, usePlace, withQuery } from "../router";
 import { texts } from "../texts";
@@ -75,7 +75,7 @@ function Cards({ rows, open, reload }: CardsProps) {
   useEffect(() => {
     const card = at >= 0 ? box.current?.children[at] : null;
     card?.scrollIntoView({ block: "nearest" });
-    card?.querySelector<HTMLElement>("button, input, select")?.focus({ preventScroll: true });
+    card?.querySelector<HTMLElement>(".answer :is(input, select), .actions button")?.focus({ preventScroll: true });
   }, [open, at >= 0]);
   function done(said: string): void {
     tell(said);
@@ -103,14 +103,11 @@ function Cards({ rows, open, reload }: CardsProps) {
   );
 }
 
-const outcomeOf = (one: Decision): string => `${texts.decisions.states[one.state] ?? one.state}${one.answer === null ? "" : `: ${shownAnswer(one.answer, one.form)}`}`;
-
 const COLUMNS: Column<Decision>[] = [
-  { id: "question", title: texts.decisions.question, width: "minmax(160px, 2fr)", phone: "title", isFixed: true, cell: (one) => one.question },
-  { id: "outcome", title: texts.decisions.outcome, width: "minmax(120px, 1.4fr)", phone: "second", cell: outcomeOf },
-  { id: "people", title: texts.decisions.people, width: "minmax(90px, 1fr)", isWideOnly: true, cell: (one) => one.votes.map((vote) => vote.person).join(", ") },
+  { id: "question", title: texts.decisions.question, width: "minmax(160px, 2fr)", phone: "title", isFixed: true, cell: (one) => <span title={one.details}>{one.question} {one.details && <span class="soft">{one.details}</span>}</span> },
+  { id: "outcome", title: texts.decisions.outcome, width: "minmax(140px, 1.8fr)", phone: "second", cell: (one) => <span title={outcomeOf(one)}>{outcomeOf(one)}</span> },
   { id: "asker", title: texts.decisions.askedBy, width: "minmax(140px, 1.6fr)", isWideOnly: true, isMono: true, cell: (one) => <AskedBy decision={one} isShort /> },
-  { id: "task", title: texts.decisions.ofTask, width: "minmax(110px, 1fr)", isMono: true, isOptional: true, cell: (one) => childName(one.task_id, one.map_index, 0) },
+  { id: "task", title: texts.decisions.ofTask, width: "minmax(110px, 1fr)", isMono: true, isOptional: true, cell: (one) => childName(one.task_id, one.map_index, 0, one.map_label) },
   { id: "asked", title: texts.decisions.asked, width: "100px", isNumber: true, isOptional: true, cell: (one) => <When at={one.asked_at} /> },
   { id: "ended", title: texts.decisions.endedAt, width: "100px", isNumber: true, phone: "end", cell: (one) => <When at={one.ended_at} /> },
 ];
