@@ -1,6 +1,7 @@
 // The Gantt chart: when each task was queued, waited and ran.
 
 import { Skeleton } from "./components/skeleton";
+import { useIsPhone } from "./components/table_settings";
 import { VirtualList } from "./list";
 import { childName, taskHref } from "./parts";
 import { Glyph } from "./states";
@@ -22,11 +23,12 @@ const LEGEND: [string, string][] = [
 ];
 
 const MOST_TICKS = 7;
+const MOST_TICKS_ON_PHONE = 3;
 const STEPS_MS = [10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 3e4, 6e4, 12e4, 3e5, 6e5, 12e5, 18e5, 36e5, 72e5, 108e5, 216e5, 432e5, 864e5];
 
 /** Round numbers on the scale, as many as are legible. */
-export function ticksOf(length: number): number[] {
-  const least = length / MOST_TICKS;
+export function ticksOf(length: number, most = MOST_TICKS): number[] {
+  const least = length / most;
   const step = STEPS_MS.find((one) => one >= least) ?? Math.ceil(least / DAY_MS) * DAY_MS;
   return Array.from({ length: Math.floor(length / step) + 1 }, (_, index) => index * step);
 }
@@ -49,13 +51,14 @@ export function Gantt({ rows: all, run, from: begun, to: over, onRange }: Props)
   const shown = rows.length === all.length ? byStart(rows) : all;
   const isGoingOn = rows.some((row) => row.spans.some((one) => one.to === null));
   const now = useNow(isGoingOn);
+  const isPhone = useIsPhone();
   const starts = rows.flatMap((row) => row.spans.map((one) => millis(one.from) ?? now));
   if (starts.length === 0) return all.length > rows.length ? <Skeleton /> : <p class="empty">{texts.gantt.none}</p>;
   const from = starts.reduce((least, one) => Math.min(least, one), millis(begun) ?? Infinity);
   const ends = rows.flatMap((row) => row.spans.map((one) => millis(one.to) ?? now));
   const to = Math.max(from + 100, ends.reduce((most, one) => Math.max(most, one), millis(over) ?? 0));
   const share = (at: number) => (100 * (at - from)) / (to - from);
-  const ticks = ticksOf(to - from);
+  const ticks = ticksOf(to - from, isPhone ? MOST_TICKS_ON_PHONE : MOST_TICKS);
   const looks = new Set(rows.flatMap((row) => row.spans.map((_, index) => lookOf(row, index))));
   return (
     <>
@@ -76,16 +79,15 @@ export function Gantt({ rows: all, run, from: begun, to: over, onRange }: Props)
         onRange={onRange}
         head={
           <div class="gantt-row axis" title={`${texts.gantt.from} ${instants(new Date(from).toISOString())}`}>
-            <span class="soft cut">
-              {texts.gantt.from} <At at={new Date(from).toISOString()} hasZone />
-            </span>
+            <span class="soft cut">{isPhone ? `${texts.gantt.from} ${local(new Date(from).toISOString()).slice(11, 16)}` : <FullStart at={new Date(from).toISOString()} />}</span>
             <span class="track">
               {ticks.map((tick, index) => (
-                <small key={tick} style={{ left: `${share(from + tick)}%` }} class={share(from + tick) > 92 ? "last" : ""}>
+                <small key={tick} style={{ left: `${share(from + tick)}%` }} class={share(from + tick) > 88 ? "last" : ""}>
                   {index === 0 ? "+0" : `+${span(tick)}`}
                 </small>
               ))}
             </span>
+            <span class="soft num">{texts.gantt.took}</span>
           </div>
         }
         row={(row) => row && (
@@ -107,11 +109,26 @@ export function Gantt({ rows: all, run, from: begun, to: over, onRange }: Props)
                 );
               })}
             </span>
+            <span class="num">{tookOf(row, now)}</span>
           </a>
         )}
       />
     </>
   );
+}
+
+const FullStart = ({ at }: { at: string }) => (
+  <>
+    {texts.gantt.from} <At at={at} hasZone />
+  </>
+);
+
+/** From its first start to its end, or so far: without the time in the queue before. */
+function tookOf(row: GanttRow, now: number): string {
+  const own = row.spans.slice(row.spans.findIndex((one) => one.kind !== "queued"));
+  const [first, last] = [own[0], own.at(-1)];
+  if (!first || !last || first.kind === "queued") return "";
+  return span((millis(last.to) ?? now) - (millis(first.from) ?? now), true);
 }
 
 /** In the order in which the tasks began; those that have not begun come last, in the order of the DAG. */

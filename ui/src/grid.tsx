@@ -367,23 +367,9 @@ function GridRow({ row, name, runs, cells, columns, isHeat, isFolded, toggle, pi
   );
 }
 
-/** The least height of the failed part of a bar. */
-const LEAST = 3;
-
-/** How long a run took; of a run that is partial, the lower part is the share of its tasks that failed. */
+/** How long a run took, in the colour of its state. */
 function RunBar({ run, bar: { height, isCut } }: { run: Grid["runs"][number]; bar: BarHeight }) {
-  const state = runState(run);
-  const name = `column ${isCut ? "is-cut" : ""}`;
-  if (state !== "partial" || !run.cells) return <i class={`${name} b-${state}`} style={{ height: `${height}px` }} />;
-  const counts = run.cells.map(([, counts]) => counts);
-  const all = counts.reduce((found, one) => found + sum(one), 0);
-  const failed = counts.reduce((found, one) => found + (one["failed"] ?? 0) + (one["upstream_failed"] ?? 0), 0);
-  const below = Math.min(height, Math.max(LEAST, Math.round((height * failed) / Math.max(1, all))));
-  return (
-    <i class={`${name} b-success`} style={{ height: `${height}px` }}>
-      <i class="b-partial" style={{ height: `${below}px` }} />
-    </i>
-  );
+  return <i class={`column ${isCut ? "is-cut" : ""} b-${runState(run)}`} style={{ height: `${height}px` }} />;
 }
 
 /** From so many on, a count leaves no room for the icon. */

@@ -628,7 +628,8 @@ export const texts = {
     label: "Time of tasks",
     from: "Start",
     waiting: "Waiting",
-    retrying: "Wait before the next try",
+    retrying: "Retry delay",
+    took: "Duration",
   },
 
   grid: {
@@ -648,7 +649,7 @@ export const texts = {
     sentence: "What waits for a file, a time, an event, a person or another run. It holds no slots.",
     waiting: (kinds: [string, number][]): string => {
       const all = kinds.reduce((sum, [, some]) => sum + some, 0);
-      const parts = kinds.map(([kind, some]) => `${kinds.length > 1 ? `${count(some)} ` : ""}for ${triggerKinds[kind] ?? kind}`);
+      const parts = kinds.map(([kind, some]) => `${kinds.length > 1 ? `${count(some)} ` : ""}${kind === "time" ? "until a set time" : `for ${triggerKinds[kind] ?? kind}`}`);
       return all === 0 ? "" : `${many(all, "task")} wait${all === 1 ? "s" : ""}${parts.length > 1 ? ":" : ""} ${parts.join(", ")}.`;
     },
     queued: (pools: [string, number][], others: number): string => {
@@ -657,7 +658,7 @@ export const texts = {
     },
     kind: "Kind",
     allKinds: "All kinds",
-    run: "DAG and run",
+    run: "Run",
     starters: "To start runs",
     groups: { queued: "Queued for a slot", retrying: "For the next try" } as Record<string, string>,
     kindName: (kind: string): string => triggerKinds[kind] ?? kind,

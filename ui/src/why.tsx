@@ -80,6 +80,41 @@ export function Why({ run, task, map = -1, round = 0, isGoingOn }: WhyProps) {
   );
 }
 
+interface CauseLineProps {
+  run: string;
+  isGoingOn: boolean;
+  /** What is said until the cause is known, or if there is none. */
+  children: ComponentChildren;
+}
+
+/** The first cause in one line, with when it ends, for a view that needs the room. */
+export function CauseLine({ run, isGoingOn, children }: CauseLineProps) {
+  const chain = useData<Chain>(`/runs/${enc(run)}/why`, isGoingOn ? { gap: 1000, every: SLOWEST_MS } : { on: ofRun(run), gap: 1000 });
+  const causes = (chain.data?.causes ?? []).filter((cause) => (isGoingOn ? cause.waiting_on !== null : BAD.has(cause.state)));
+  const first = causes[0];
+  if (!first || !chain.data) return <>{children}</>;
+  const others = causes.length - 1 + chain.data.more;
+  return (
+    <>
+      <span>
+        <Sentence cause={first} run={run} />
+        {first.waiting_on && (
+          <span class="soft">
+            {" "}
+            <WaitTimes wait={first.waiting_on} isShort />
+          </span>
+        )}
+      </span>
+      {others > 0 && (
+        <>
+          {" "}
+          <a href={runHref(run)}>{texts.why.more(others)}</a>
+        </>
+      )}
+    </>
+  );
+}
+
 /** How often to ask, so that what is checked often is not shown as of long ago. */
 function pace(causes: Cause[]): number {
   const lengths = causes.map(({ waiting_on: wait }) => (millis(wait?.next_check_at) ?? Infinity) - (millis(wait?.last_check_at) ?? 0));

@@ -22,7 +22,7 @@ import { SlowMark, Usually, useUsual } from "../history";
 import { At, Took, When, millis, span } from "../time";
 import type { Cause, Chain, Counts, DagDetail, GanttRow, Graph, Note, Run, RunGraph, RunGraphTask, RunSummary, Task } from "../types";
 import { Waits, briefWait } from "../wait_times";
-import { Why } from "../why";
+import { CauseLine, Why } from "../why";
 
 const PAGE = 500;
 
@@ -142,19 +142,26 @@ function Top({ run, summary, note, isBrief }: { run: Run; summary?: RunSummary; 
   const live = isGoingOn(run);
   const usual = useUsual();
   const hasCause = live || FAILED.has(run.state);
+  const isHeldUp = FAILED.has(run.state) || countedState(run.state, run.counts) === "waiting";
   // The cause above, the facts and the bar below say the same.
-  const isTold = !isBrief && (FAILED.has(run.state) || countedState(run.state, run.counts) === "waiting");
+  const isTold = !isBrief && isHeldUp;
   const newest = useData<DagDetail>(isBrief ? null : `/dags/${enc(run.dag_id)}`, { on: ofDag(run.dag_id), gap: 5000 }).data?.version;
   return (
     <>
       {!isBrief && hasCause && <Why run={run.run_id} isGoingOn={live} />}
       {!isTold && (
         <p class={isBrief ? "sentence" : "sentence about"}>
-          {sentenceOf(run)}
-          {isBrief && hasCause && (
+          {isBrief && isHeldUp ? (
+            <CauseLine run={run.run_id} isGoingOn={live}>
+              {sentenceOf(run)}
+            </CauseLine>
+          ) : (
+            sentenceOf(run)
+          )}
+          {isBrief && hasCause && !isHeldUp && (
             <>
               {" "}
-              <a href={runHref(run.run_id)}>{live ? texts.why.waits : texts.why.failed}</a>
+              <a href={runHref(run.run_id)}>{texts.why.waits}</a>
             </>
           )}
         </p>
