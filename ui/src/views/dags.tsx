@@ -236,17 +236,13 @@ const columns = (recent: Record<string, RecentRun[]>, stats: Map<string, Stats>,
   { id: "buttons", title: "", width: "64px", isFixed: true, isInteractive: true, cell: (dag) => dag.dag_id !== null && <Buttons id={dag.dag_id} paused={dag.paused} /> },
 ];
 
-/** Below this number of runs, a share of them says little without it. */
+/** Of fewer runs than these, a share says less than their number. */
 const FEW = 10;
 
 function success(one: Stats | undefined) {
   if (one?.failure_rate == null) return <span class="soft">–</span>;
   const all = sum(one.ends) - (one.ends["cancelled"] ?? 0);
-  return (
-    <>
-      {all < FEW && <small class="soft few">{texts.common.of(one.ends["success"] ?? 0, all)}</small>} {percent(1 - one.failure_rate)}
-    </>
-  );
+  return <>{all < FEW ? texts.common.of(one.ends["success"] ?? 0, all) : percent(1 - one.failure_rate)}</>;
 }
 
 const seconds = (one: Stats | undefined) => (one?.p50_seconds == null ? <span class="soft">–</span> : span(one.p50_seconds * 1000, true));

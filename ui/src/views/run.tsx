@@ -361,7 +361,9 @@ function Noted({ name, note }: { name: string; note: string | undefined }) {
 
 function ByTask({ run, tasks, notes }: { run: Run; tasks: RunGraphTask[]; notes: Note[] }) {
   const hasMapped = tasks.some((task) => sum(task.counts) > 1);
-  const columns = useMemo(() => byTask(notes).filter((column) => column.id !== "done" || hasMapped), [notes, hasMapped]);
+  const hasUsual = tasks.some((task) => task.usual_seconds);
+  // A column without any value says nothing.
+  const columns = useMemo(() => byTask(notes).filter(({ id }) => (id !== "done" || hasMapped) && (id !== "usual" || hasUsual)), [notes, hasMapped, hasUsual]);
   const picked = usePlace().query.get("task");
   const isFew = tasks.length <= MOST_BOXES;
   return (
