@@ -104,6 +104,12 @@ async def test_the_wait_of_a_trigger_is_described_with_its_next_poll(tmp_path):
         "public": "Public(what=1, token=***)",
         "plain": "mine:Plain",
     }
+    assert {run_id: wait.last_answer for run_id, wait in found.items()} == {
+        "file": "not yet",
+        "own": "1 of 2 found",
+        "public": "not yet",
+        "plain": None,
+    }
     file, plain = found["file"], found["plain"]
     assert (file.last_check_at, file.next_check_at) == (
         *("2029-12-31T23:59:57Z", "2030-01-01T00:00:02Z"),

@@ -64,6 +64,9 @@ async def test_what_ended_is_in_the_history_of_the_runs_the_dag_and_its_task(sto
         tasks = await history.tasks("dag", span)
         (in_short,) = (await history.dags(span)).items
         line = await history.timeline(span)
+        failures = await history.failures("dag", span)
+        with pytest.raises(UnknownDag):
+            await history.failures("other", span)
 
     ends = {"success": 1, "failed": 1}
     assert sum((Counter(one.ends) for one in runs.items), Counter()) == ends
@@ -72,6 +75,8 @@ async def test_what_ended_is_in_the_history_of_the_runs_the_dag_and_its_task(sto
     assert [(one.task_id, one.ends) for one in tasks.items] == [("a", ends)]
     assert (in_short.dag_id, in_short.ends, in_short.slow_after_seconds) == ("dag", ends, None)
     assert {one.state for one in line.items} == {"success", "failed"}
+    assert failures.items == [one for one in line.items if one.state == "failed"]
+    assert not failures.more
 
 
 async def opened(api: Api) -> HomeView:

@@ -22,7 +22,7 @@ from aioflow.model.decisions import PERSON
 from aioflow.model.states import TaskState, Wait, WaitKind
 from aioflow.redaction import Masks
 
-ONE = Waiter(name="score[customer 0]", task_id="score")
+ONE = Waiter(name="score[0] anna", task_id="score")
 MANY = Waiter(name="score[366]", task_id="score", count=1_634, width=2_000)
 POOL = Wait(kind=WaitKind.SLOT, pool="scoring", detail="pool scoring: 200 of 200 slots are taken")
 FILE = PolledWait(
@@ -65,7 +65,7 @@ HELD = [
             ONE,
             POOL,
             HELD,
-            "score[customer 0] is waiting for pool scoring: 200 of 200 slots are taken, "
+            "score[0] anna is waiting for pool scoring: 200 of 200 slots are taken, "
             "held by live (170), two (20), three (6) and 2 more runs",
             id="many-holders",
         ),
@@ -73,42 +73,39 @@ HELD = [
             ONE,
             replace(POOL, detail="pool scoring has 1 slots, and it needs 2"),
             HELD,
-            "score[customer 0] is waiting for pool scoring: "
-            "pool scoring has 1 slots, and it needs 2",
+            "score[0] anna is waiting for pool scoring: pool scoring has 1 slots, and it needs 2",
             id="a-pool-that-is-too-narrow",
         ),
         pytest.param(
             ONE,
             Wait(kind=WaitKind.SLOT, detail="all 2 slots are taken"),
             [],
-            "score[customer 0] is waiting for a slot: all 2 slots are taken",
+            "score[0] anna is waiting for a slot: all 2 slots are taken",
             id="no-pool",
         ),
         pytest.param(
-            ONE, FILE, [], "score[customer 0] is waiting for the file /in/bank.csv", id="a-file"
+            ONE, FILE, [], "score[0] anna is waiting for the file /in/bank.csv", id="a-file"
         ),
         pytest.param(
             ONE,
             replace(FILE, label="the bank's answer"),
             [],
-            "score[customer 0] is waiting for the bank's answer: the file /in/bank.csv",
+            "score[0] anna is waiting for the bank's answer: the file /in/bank.csv",
             id="a-label-comes-first",
         ),
         pytest.param(
             ONE,
             RUN,
             [],
-            "score[customer 0] is waiting for run nightly of DAG fraud (8 % done)",
+            "score[0] anna is waiting for run nightly of DAG fraud (8 % done)",
             id="run",
         ),
-        pytest.param(
-            ONE, SLEEP, [], "score[customer 0] is waiting until its sleep ends", id="a-sleep"
-        ),
+        pytest.param(ONE, SLEEP, [], "score[0] anna is waiting until its sleep ends", id="a-sleep"),
         pytest.param(
             ONE,
             replace(SLEEP, label="the cooling-off period"),
             [],
-            "score[customer 0] is waiting for the cooling-off period",
+            "score[0] anna is waiting for the cooling-off period",
             id="a-sleep-with-a-label",
         ),
         pytest.param(
@@ -121,21 +118,21 @@ HELD = [
                 fires_at=2_400_000_000,
             ),
             [],
-            "score[customer 0] is waiting for the market's close",
+            "score[0] anna is waiting for the market's close",
             id="a-labelled-time-has-no-length",
         ),
         pytest.param(
             ONE,
             SENSOR,
             [],
-            "score[customer 0] is waiting for a condition",
+            "score[0] anna is waiting for a condition",
             id="a-sensor",
         ),
         pytest.param(
             replace(ONE, doc="Is the bank's file\n    there? It arrives by a rename."),
             SENSOR,
             [],
-            'score[customer 0] is waiting for a condition: "Is the bank\'s file there?"',
+            'score[0] anna is waiting for a condition: "Is the bank\'s file there?"',
             id="a-sensor-with-a-docstring",
         ),
         pytest.param(
@@ -150,14 +147,14 @@ HELD = [
             replace(ONE, doc="x" * 500),
             SENSOR,
             [],
-            f'score[customer 0] is waiting for a condition: "{"x" * 120} ..."',
+            f'score[0] anna is waiting for a condition: "{"x" * 120} ..."',
             id="a-sensor-with-a-long-docstring",
         ),
         pytest.param(
             ONE,
             Wait(kind=WaitKind.RETRY_AT, detail="no route to host"),
             [],
-            "score[customer 0] is waiting for the next try, after no route to host",
+            "score[0] anna is waiting for the next try, after no route to host",
             id="a-retry",
         ),
     ],
@@ -177,7 +174,7 @@ def test_every_kind_of_wait_has_a_sentence_with_and_without_a_detail(kind):
 
 @pytest.mark.parametrize("state", list(TaskState))
 def test_every_state_has_a_sentence_for_one_task_and_for_many(state):
-    assert cause_sentence(ONE, state, None).startswith("score[customer 0] ")
+    assert cause_sentence(ONE, state, None).startswith("score[0] anna ")
     many = cause_sentence(MANY, state, None).removeprefix("1,634 of 2,000 children of score ")
     assert not many.startswith(("is ", "was ", "has "))
 
@@ -187,7 +184,7 @@ def test_a_failure_names_its_error_and_cuts_a_long_one():
 
     said = cause_sentence(ONE, TaskState.FAILED, None, error=error)
 
-    assert said.startswith("score[customer 0] failed: ValueError: xxx")
+    assert said.startswith("score[0] anna failed: ValueError: xxx")
     assert said.endswith("x ...")
     assert len(said) < 300
 
@@ -195,7 +192,7 @@ def test_a_failure_names_its_error_and_cuts_a_long_one():
 def test_a_running_task_says_where_it_runs():
     said = cause_sentence(ONE, TaskState.RUNNING, None, place="on node 1")
 
-    assert said == "score[customer 0] is running on node 1"
+    assert said == "score[0] anna is running on node 1"
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from aioflow.errors import BadAnswer, BadLink, NotAssigned, UnknownDecision
 from aioflow.model.access import HOME, LINK, Actor, Role
 from aioflow.model.dag import DagSpec
 from aioflow.model.decisions import (
+    COMMENT_LENGTH,
     DecisionQuestion,
     DecisionRow,
     Vote,
@@ -73,18 +74,21 @@ class VoteView(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         vote: ``yes``, ``no`` or ``form``.
         by_link: Whether the vote was cast through a signed link.
+        comment: The reason in the words of the person; empty if none was given.
     """
 
     person: str
     vote: str
     at: str
     by_link: bool
+    comment: str = ""
 
 
 class DecisionView(msgspec.Struct, frozen=True, kw_only=True):
     """A decision that a task waits for, or has waited for.
 
     Attributes:
+        map_label: Label of the mapped child that asks, if the DAG gives one.
         form: The JSON Schema of the form; ``None`` for an approval.
         not_by: ``starter`` if the person who started the run is excluded.
         default: The answer after the deadline, if ``has_default``.
@@ -103,6 +107,7 @@ class DecisionView(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     task_id: str
     map_index: int
+    map_label: str | None
     question: str
     details: str
     form: Any
@@ -224,8 +229,11 @@ class Decisions:
         """Return the DAG of a decision."""
         return (await self.show(decision_id)).dag_id
 
-    async def answer(self, decision_id: int, answer: Any) -> AnsweredView:
+    async def answer(self, decision_id: int, answer: Any, comment: str = "") -> AnsweredView:
         """Vote on a decision. The first vote that decides resumes the task.
+
+        Args:
+            comment: Why. It is shown with the vote, and is in the audit log.
 
         Raises:
             UnknownDecision: If there is no such decision.
@@ -235,18 +243,27 @@ class Decisions:
             NotAssigned: If the caller may not answer.
             AlreadyVoted: If the same person has voted before.
         """
-        return await self._answer(decision_id, answer, self._actor)
+        return await self._answer(decision_id, answer, self._actor, comment=comment)
 
     async def _answer(
-        self, decision_id: int, answer: Any, actor: Actor, account_no: int | None = None
+        self,
+        decision_id: int,
+        answer: Any,
+        actor: Actor,
+        account_no: int | None = None,
+        *,
+        comment: str,
     ) -> AnsweredView:
         row = await self._row(decision_id)
         packed = packed_payload(answer)
+        said_why = _comment_line(comment)
         if row.outcome is None:  # otherwise the engine says how it ended
             question = _readable(row)
             await self._admit(row, question, actor)
             await check_answer(question, answer, len(packed))
-        request = AnswerDecision(decision_no=decision_id, answer=packed, link_account=account_no)
+        request = AnswerDecision(
+            decision_no=decision_id, answer=packed, link_account=account_no, comment=said_why
+        )
         said = cast(Answered, await self._send(request, actor))
         return AnsweredView(
             decision_id=decision_id,
@@ -283,10 +300,12 @@ class Decisions:
         link, actor = self._link(token, address)
         return (await self._views([await self._row(link.decision_no)], actor))[0]
 
-    async def answer_link(self, token: str, address: str, answer: Any) -> AnsweredView:
+    async def answer_link(
+        self, token: str, address: str, answer: Any, comment: str = ""
+    ) -> AnsweredView:
         """Vote on the decision of a signed link; see ``answer`` and ``show_link``."""
         link, actor = self._link(token, address)
-        return await self._answer(link.decision_no, answer, actor, link.account_no)
+        return await self._answer(link.decision_no, answer, actor, link.account_no, comment=comment)
 
     def _link(self, token: str, address: str) -> tuple[_Link, Actor]:
         self._throttle.take(address, self._clock.monotonic_us() / 1e6)
@@ -309,14 +328,16 @@ class Decisions:
     def _masked(self, view: DecisionView) -> DecisionView:
         """Mask the secrets that the daemon knows, perhaps only since the question was asked."""
         masked = self._reader.public_fields.masked_text
+        votes = [msgspec.structs.replace(vote, comment=masked(vote.comment)) for vote in view.votes]
         return msgspec.structs.replace(
-            view, question=masked(view.question), details=masked(view.details)
+            view, question=masked(view.question), details=masked(view.details), votes=votes
         )
 
     async def _views(
         self, rows: Sequence[DecisionRow], actor: Actor | None = None
     ) -> Sequence[DecisionView]:
         layouts = await self._reader.layouts(row.run_no for row in rows)
+        labels = await self._store.find_labels([row.task_no for row in rows])
         accounts, shift = self._accounts(), self._shift()
         views: list[DecisionView] = []
         for row in rows:
@@ -330,6 +351,7 @@ class Decisions:
                 run.run_id,
                 task_id,
                 layout.shown(location)[0],
+                labels.get(row.task_no),
                 (actor or self._actor).name == HOME,
                 _downstream(layout.spec, location.task_index),
             )
@@ -354,6 +376,7 @@ class _Place(NamedTuple):
     run_id: str
     task_id: str
     map_index: int
+    map_label: str | None
     is_home: bool
     downstream: list[str]
 
@@ -433,6 +456,7 @@ def _view(
         run_id=where.run_id,
         task_id=where.task_id,
         map_index=where.map_index,
+        map_label=where.map_label,
         question=question.question,
         details=question.details,
         form=msgspec.json.decode(question.schema) if question.schema else None,
@@ -462,7 +486,20 @@ def _vote_view(vote: Vote, question: DecisionQuestion) -> VoteView:
         vote=said,
         at=iso(vote.at) or "",
         by_link=vote.actor.startswith(LINK),
+        comment=vote.comment,
     )
+
+
+def _comment_line(text: str) -> str:
+    """Return a comment as one line without control characters.
+
+    Raises:
+        BadAnswer: If it is too long.
+    """
+    line = "".join(filter(str.isprintable, " ".join(text.split())))
+    if len(line) > COMMENT_LENGTH:
+        raise BadAnswer({"comment": f"it has more than {COMMENT_LENGTH} characters"})
+    return line
 
 
 async def check_answer(

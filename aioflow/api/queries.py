@@ -122,7 +122,7 @@ class RunReader:
         self._tasklog = tasklog
         search = LineSearch()
         self.lines = LineReader(search)
-        self._run_logs = RunLogs(tasklog, search)
+        self._run_logs = RunLogs(tasklog, search, store)
         self.public_fields = PublicFields(tasklog.masks)
         self.results = ShownResults(store, results, copy_result)
         self.declarations = Declarations(self.known_spec)

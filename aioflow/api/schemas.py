@@ -100,6 +100,7 @@ class PolledWait(Wait, frozen=True, kw_only=True):
 
     Attributes:
         last_check_at, next_check_at: Times of the last and the next poll, if known.
+        last_answer: What the last poll found, if reported.
         label: What the wait is for, in its author's words.
         target: What the trigger checks; only for a trigger of the catalogue.
         fires_at: The time at which the wait ends, if it is a wait for a time.
@@ -107,6 +108,7 @@ class PolledWait(Wait, frozen=True, kw_only=True):
 
     last_check_at: Timestamp | None = None
     next_check_at: Timestamp | None = None
+    last_answer: str | None = None
     fires_at: Timestamp | None = None
     label: str | None = None
     target: TargetView | None = None
@@ -118,6 +120,8 @@ class WaitView(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         trigger_id: The trigger that the task waits for, if any.
         last_check_at, next_check_at: Times of the last and the next check, if known.
+        last_answer: What the last check found, such as ``not yet`` or an error, if known.
+        every_seconds: How often a sensor checks, if always at the same interval.
         label: What the wait is for, in the words of the task's author.
         fires_at: The time at which the wait ends, if it is a wait for a time. ``until`` is the
             deadline.
@@ -131,6 +135,8 @@ class WaitView(msgspec.Struct, frozen=True, kw_only=True):
     trigger_id: int | None = None
     last_check_at: str | None = None
     next_check_at: str | None = None
+    last_answer: str | None = None
+    every_seconds: float | None = None
     fires_at: str | None = None
 
 
@@ -244,6 +250,8 @@ def wait_view(wait: Wait | None, state: TaskState | None = None) -> WaitView | N
         trigger_id=None if wait.kind is WaitKind.INTERVAL else wait.checked_by,
         last_check_at=iso(polled.last_check_at),
         next_check_at=iso(polled.next_check_at),
+        last_answer=polled.last_answer,
+        every_seconds=None if wait.interval_us is None else wait.interval_us / 1_000_000,
         fires_at=iso(polled.fires_at),
     )
 

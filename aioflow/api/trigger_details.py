@@ -167,6 +167,9 @@ CATALOGUE_SENTENCES: Mapping[str, Callable[[Fields], str]] = {
 DETAIL_LENGTH = 500
 """Maximum length of a detail; longer details are cut."""
 
+NOT_YET = "not yet"
+"""The answer of a check that found nothing, and said no more than that."""
+
 _BRIEF_FIELDS = 2
 """Number of fields in a brief text. Classes declare the most significant fields first."""
 
@@ -332,6 +335,15 @@ class PublicFields:
         text = text or self.detail(class_path, kwargs, watched)
         note = "" if watched is None or not watched.note else f"; {self._safe(watched.note)}"
         return f"{text}{note}"[:DETAIL_LENGTH]
+
+    def last_answer(self, watched: TriggerDescription | None) -> str | None:
+        """Return what the last check found; ``None`` if unknown, or while a check is under way.
+
+        A check that finds what is waited for ends the wait, so others found nothing.
+        """
+        if watched is None or watched.last_check_at is None or watched.next_check_at is None:
+            return None
+        return self._safe(watched.note) or NOT_YET
 
     def target(self, class_path: str, kwargs: bytes | None) -> TargetView:
         """Return the target of a trigger; outside of the catalogue only the name of its class."""

@@ -161,13 +161,13 @@ class TriggerReader:
             elif wait.kind is WaitKind.DECISION:
                 detail = decisions.get(wait.checked_by, wait.detail)
                 asked = TargetView(type="decision", name=str(wait.checked_by))
-                said = _polled(wait, detail, None)
+                said = self._polled(wait, detail, None)
                 worded[location] = msgspec.structs.replace(said, target=asked)
             elif wait.kind is WaitKind.INTERVAL:
-                worded[location] = _polled(wait, wait.detail, looks.get(wait.checked_by))
+                worded[location] = self._polled(wait, wait.detail, looks.get(wait.checked_by))
             else:
                 row, watch = rows.get(wait.checked_by), watched.get(wait.checked_by)
-                said = _polled(wait, self._in_words(wait, row, watch), watch)
+                said = self._polled(wait, self._in_words(wait, row, watch), watch)
                 fields = self._reader.public_fields
                 target = None if row is None else fields.target(row.class_path, row.kwargs)
                 fires = None if row is None else _fires_at(row, wait.since, wait.until)
@@ -175,6 +175,22 @@ class TriggerReader:
                     said, label=labels.get(wait.checked_by), target=target, fires_at=fires
                 )
         return worded
+
+    def _polled(self, wait: Wait, detail: str, watch: TriggerDescription | None) -> PolledWait:
+        """Return a wait with the facts that its host has reported of the checks."""
+        return PolledWait(
+            kind=wait.kind,
+            detail=detail,
+            since=wait.since,
+            until=wait.until,
+            behind=wait.behind,
+            checked_by=wait.checked_by,
+            pool=wait.pool,
+            interval_us=wait.interval_us,
+            last_check_at=None if watch is None else watch.last_check_at,
+            next_check_at=None if watch is None else watch.next_check_at,
+            last_answer=self._reader.public_fields.last_answer(watch),
+        )
 
     async def _decision_texts(self, waits: Iterable[Wait | None]) -> dict[int, str]:
         numbers = [
@@ -227,20 +243,6 @@ def _polling(waits: Mapping[K, Wait | None]) -> tuple[list[TaskNo], list[Trigger
         if wait is not None and is_polled and wait.checked_by is not None:
             (sensors if wait.kind is WaitKind.INTERVAL else triggers).add(wait.checked_by)
     return sorted(sensors), sorted(triggers)
-
-
-def _polled(wait: Wait, detail: str, watch: TriggerDescription | None) -> PolledWait:
-    return PolledWait(
-        kind=wait.kind,
-        detail=detail,
-        since=wait.since,
-        until=wait.until,
-        behind=wait.behind,
-        checked_by=wait.checked_by,
-        pool=wait.pool,
-        last_check_at=None if watch is None else watch.last_check_at,
-        next_check_at=None if watch is None else watch.next_check_at,
-    )
 
 
 def _fires_at(

@@ -49,6 +49,7 @@ def add_parser(nouns: Nouns) -> None:
         "--set", action="append", metavar="FIELD=VALUE", help="a field as text or JSON; repeatable"
     )
     answering.add_argument("--form", type=json_value, metavar="JSON", help="all fields, as JSON")
+    answering.add_argument("--comment", default="", metavar="TEXT", help="why; shown with it")
 
 
 def _list(arguments: argparse.Namespace) -> int:
@@ -75,13 +76,21 @@ def _list(arguments: argparse.Namespace) -> int:
                 decision["waits_for"] or decision["state"],
                 decision["asked_at"],
                 decision["deadline"],
-                "" if decision["answer"] is None else _shown(decision["answer"]),
+                _outcome(decision),
             )
             for decision in found
         ),
         empty="no task waits for a decision",
     )
     return 0
+
+
+def _outcome(decision: dict[str, Any]) -> str:
+    """Return the answer with the comments of those who gave it."""
+    if decision["answer"] is None:
+        return ""
+    comments = [vote["comment"] for vote in decision["votes"] if vote.get("comment")]
+    return _shown(decision["answer"]) + (f" ({'; '.join(comments)})" if comments else "")
 
 
 def _shown(answer: Any) -> str:
@@ -101,7 +110,8 @@ def _show(arguments: argparse.Namespace) -> int:
     for name, field in ((found["form"] or {}).get("properties") or {}).items():
         print(f"field {safe(name)}: {safe(_field_text(field))}")
     for vote in found["votes"]:
-        print(f"vote: {safe(vote['vote'])} by {safe(vote['person'])} at {vote['at']}")
+        why = f": {safe(vote['comment'])}" if vote.get("comment") else ""
+        print(f"vote: {safe(vote['vote'])} by {safe(vote['person'])} at {vote['at']}{why}")
     return 0
 
 
@@ -120,7 +130,8 @@ def _answer(arguments: argparse.Namespace) -> int:
     client = connect(arguments)
     number = str(arguments.decision_id)
     answer = _given(arguments, lambda: client.get("decisions", number)["form"])
-    said = client.post("decisions", number, "answer", body={"answer": answer})
+    body = {"answer": answer, **({"comment": arguments.comment} if arguments.comment else {})}
+    said = client.post("decisions", number, "answer", body=body)
     if arguments.json:
         print_json(said)
         return 0

@@ -147,7 +147,10 @@ def wait_text(wait: dict[str, Any] | None) -> str:
 
 
 def checks_text(wait: Mapping[str, Any]) -> str:
-    """Return how long ago the last check was, and when the next one will be; empty if unknown."""
+    """Return when the last check was and what it found, and when the next one will be.
+
+    Empty if unknown.
+    """
     now = None
     parts = []
     for name, text in (("last_check_at", "checked {} ago"), ("next_check_at", "next in {}")):
@@ -155,7 +158,10 @@ def checks_text(wait: Mapping[str, Any]) -> str:
             continue
         now = _now() if now is None else now
         seconds = (_instant(wait[name]) - now) / 1e6
-        parts.append(text.format(_length_text(seconds if name == "next_check_at" else -seconds)))
+        part = text.format(_length_text(seconds if name == "next_check_at" else -seconds))
+        if name == "last_check_at" and wait.get("last_answer"):
+            part += f": {safe(wait['last_answer'])}"
+        parts.append(part)
     return ", ".join(parts)
 
 

@@ -9,9 +9,11 @@ from typing import Any
 
 from aioflow.cli.client import connect
 from aioflow.cli.daemon_or_database import Source, read
-from aioflow.cli.output import hint, on_terminal, print_json, safe_text
+from aioflow.cli.output import hint, on_terminal, print_json, safe, safe_text
 
 __all__ = ("print_run_log",)
+
+_FIELDS = ("at", "task_id", "map_index", "map_label", "round", "try_number", "level", "text")
 
 
 def print_run_log(arguments: argparse.Namespace) -> int:
@@ -96,7 +98,11 @@ def _name_of(line: dict[str, Any]) -> str:
     name = str(line["task_id"])
     if line["map_index"] >= 0:
         name += f"[{line['map_index']}]"
-    return f"{name} round {line['round']}" if line["round"] else name
+    if line.get("map_label"):
+        name += f" {safe(line['map_label'])}"
+    if line["round"]:
+        name += f" round {line['round']}"
+    return f"{name} try {line['try_number']}" if line.get("try_number", 1) > 1 else name
 
 
 def _time(line: dict[str, Any]) -> str:
@@ -105,4 +111,4 @@ def _time(line: dict[str, Any]) -> str:
 
 
 def _shape(line: dict[str, Any]) -> dict[str, Any]:
-    return {name: line[name] for name in ("at", "task_id", "map_index", "round", "level", "text")}
+    return {name: line.get(name) for name in _FIELDS}

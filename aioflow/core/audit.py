@@ -207,7 +207,8 @@ def _vote_text(said: Answered) -> str:
     vote = "form" if said.has_form else ("yes" if said.is_yes else "no")
     count = f", {said.votes} of {said.approvals}" if said.approvals > 1 else ""
     link = f", by signed link for {said.link}" if said.link else ""
-    return f"{said.run_id} {said.task_id}: {vote}{count}{link}"
+    comment = f": {said.comment}" if said.comment else ""
+    return f"{said.run_id} {said.task_id}: {vote}{count}{link}{comment}"
 
 
 def _pool_text(row: PoolRow | None) -> str | None:

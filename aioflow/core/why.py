@@ -203,6 +203,7 @@ def _explain_live(task: TaskInstance, memory: Memory, slots: Slots) -> Wait | No
                 since=task.started_at,
                 until=memory.on_wall(task.due_at or task.deadline_at),
                 checked_by=task.task_no if task.is_hosted else None,
+                interval_us=_interval_us(task),
             )
         case TaskState.DEFERRED:
             return _explain_window(task, memory, slots) or _explain_wait(task, memory)
@@ -228,10 +229,16 @@ def _explain_silence(task: TaskInstance, slots: Slots) -> Wait | None:
 
 def _looks(task: TaskInstance) -> str:
     """Describe how often the host pokes. Only the host knows the time of the next poke."""
-    sensor = task.run.spec.tasks[task.task_index].sensor
-    if sensor is None or sensor.backoff != 1:
+    interval_us = _interval_us(task)
+    if interval_us is None:
         return "continuous checks"
-    return f"a check every {sensor.interval_us / 1_000_000:g} s"
+    return f"a check every {interval_us / 1_000_000:g} s"
+
+
+def _interval_us(task: TaskInstance) -> int | None:
+    """Return the interval of a sensor; ``None`` if it grows."""
+    sensor = task.run.spec.tasks[task.task_index].sensor
+    return None if sensor is None or sensor.backoff != 1 else sensor.interval_us
 
 
 def _explain_window(task: TaskInstance, memory: Memory, slots: Slots) -> Wait | None:

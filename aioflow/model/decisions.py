@@ -14,6 +14,7 @@ __all__ = (
     "APPROVALS",
     "ASSIGNEES",
     "ASSIGNEE_LENGTH",
+    "COMMENT_LENGTH",
     "DETAILS_LENGTH",
     "PERSON",
     "QUESTION_LENGTH",
@@ -45,6 +46,8 @@ ASSIGNEES = 50
 
 ASSIGNEE_LENGTH = 100
 APPROVALS = 20
+COMMENT_LENGTH = 500
+"""Maximum length of the comment of a vote."""
 
 DecisionOutcome: TypeAlias = Literal["answered", "default", "timeout", "withdrawn"]
 """How a decision ended.
@@ -83,12 +86,14 @@ class Vote(msgspec.Struct, frozen=True, array_like=True):
         person: The user who voted. A vote with a token counts for the creator of the token.
         actor: The caller's name, as in the audit log.
         is_yes: Whether the person approves, or has filled in the form.
+        comment: Why, in the words of the person: one line. Unlike the answer it is not encrypted.
     """
 
     person: str
     actor: str
     at: Timestamp
     is_yes: bool
+    comment: str = ""
 
 
 class DecisionRow(msgspec.Struct, frozen=True, kw_only=True):

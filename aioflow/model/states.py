@@ -169,6 +169,7 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
         behind: If it waits for another live run, the ids of that run and of a task in it.
         checked_by: The number of the trigger, or of the hosted sensor, that checks the condition.
         pool: The pool that has no free slots for it.
+        interval_us: How often the condition is checked, if always at the same interval.
     """
 
     kind: WaitKind
@@ -178,6 +179,7 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
     behind: tuple[str, str] | None = None
     checked_by: int | None = None
     pool: str | None = None
+    interval_us: int | None = None
 
 
 MARKED = "marked"

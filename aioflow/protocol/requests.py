@@ -456,11 +456,13 @@ class AnswerDecision(msgspec.Struct, frozen=True, kw_only=True, tag=True):
         answer: msgpack of plain JSON types that fit the form; for an approval, of a bool.
         link_account: The account for which a signed link was made; ``None`` for a group, or if the
             caller has no link.
+        comment: Why, in the words of the person; one line.
     """
 
     decision_no: TriggerNo
     answer: bytes
     link_account: int | None = None
+    comment: str = ""
 
 
 class Answered(msgspec.Struct, frozen=True, kw_only=True):
@@ -471,6 +473,7 @@ class Answered(msgspec.Struct, frozen=True, kw_only=True):
         votes, approvals: How many people have voted, and how many must approve.
         is_over: Whether the vote has settled the decision.
         link: The assignee whose signed link was used; empty for none.
+        comment: What the person said about the vote.
     """
 
     decision_no: TriggerNo
@@ -482,6 +485,7 @@ class Answered(msgspec.Struct, frozen=True, kw_only=True):
     approvals: int
     is_over: bool
     link: str = ""
+    comment: str = ""
 
 
 class EmitEvent(msgspec.Struct, frozen=True, kw_only=True, tag=True):

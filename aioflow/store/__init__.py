@@ -627,6 +627,15 @@ class Store(Browsed, Protocol):
     ) -> list[RunRow]:
         """Return the runs that were active in a period: live ones, then by end, latest first."""
 
+    async def list_failed_runs(
+        self, dag_id: str, since: Timestamp, until: Timestamp, *, limit: int
+    ) -> list[RunRow]:
+        """Return the started runs of a DAG that ended failed or partial in a period.
+
+        The newest come first. Of a DAG with more than 50,000 runs in the period, only so many of
+        the newest are examined.
+        """
+
     async def list_scheduled_runs(
         self, since: Timestamp, until: Timestamp, *, limit: int, dag_id: str | None = None
     ) -> list[RunRow]:

@@ -11,6 +11,7 @@ from sqlalchemy import ColumnElement, Select, and_, func, literal_column, or_, s
 
 from aioflow.model.history import DAY_US, OF_RUN, HistoryRow, Measure
 from aioflow.model.rows import RunRow
+from aioflow.model.states import RunState
 from aioflow.model.timestamps import Timestamp
 from aioflow.store import rows, tables
 from aioflow.store.columns import in_range
@@ -21,6 +22,9 @@ __all__ = ("HistoryReader",)
 
 _CLOCK_STEP_US = 3_600_000_000
 """How far the clock may have been set back between the creation of two runs."""
+
+_EXAMINED = 50_000
+"""How many runs of a DAG are examined at most to find those that failed."""
 
 _history, _run, _dag = tables.history, tables.run, tables.dag
 
@@ -137,6 +141,28 @@ _ENDED_AFTER = _ended_runs(
 _EARLY_ENDED_AFTER = _ended_runs(
     _run.c.run_no < number("run_no"),
     literal_column("+run.ended_at") >= number("until"),  # the sign prevents the use of its index
+)
+_newest = (
+    select(_run.c.run_no)
+    .where(
+        _run.c.dag_id == text("dag_id"),
+        _run.c.ended_at.is_not(None),
+        _run.c.ended_at >= number("since"),
+        _run.c.ended_at < number("until"),
+    )
+    .order_by(_run.c.ended_at.desc())
+    .limit(number("examined"))
+)
+_FAILED_BETWEEN = (
+    select(_run)
+    .where(
+        tables.not_deleted,
+        _run.c.run_no.in_(_newest),
+        _run.c.state.in_([literal(RunState.FAILED), literal(RunState.PARTIAL)]),
+        _run.c.started_at.is_not(None),
+    )
+    .order_by(_run.c.ended_at.desc(), _run.c.run_no.desc())
+    .limit(number("limit"))
 )
 _RUN_NUMBERS = select(func.min(_run.c.run_no), func.max(_run.c.run_no))
 _NEXT_CREATED = (
@@ -284,6 +310,13 @@ class HistoryReader(QueryInterface):
             period = {"since": since, "until": until}
             found += await self._all(rows.run_row, _ENDED_BETWEEN, limit=limit, **period)
         return found[:limit]
+
+    async def list_failed_runs(
+        self, dag_id: str, since: Timestamp, until: Timestamp, *, limit: int
+    ) -> list[RunRow]:
+        """See ``Store``."""
+        period = {"dag_id": dag_id, "since": since, "until": until, "examined": _EXAMINED}
+        return await self._all(rows.run_row, _FAILED_BETWEEN, limit=limit, **period)
 
     async def _list_ended_after(self, until: Timestamp, limit: int) -> list[RunRow]:
         """Return the runs that started before a time, and ended at or after it.

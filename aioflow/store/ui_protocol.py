@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from aioflow.model.children import Cell, ChildCount, SlowChild
 from aioflow.model.decisions import DecisionRow
-from aioflow.model.ids import RunNo, TaskNo, TriggerNo
+from aioflow.model.ids import RunNo, StartNo, TaskNo, TriggerNo
 from aioflow.model.notes import NO_TASK, NoteRow
 from aioflow.model.rows import NamedEventRow, NodeRow, RunRow, TaskRow, TriggerRow, TryRow
 from aioflow.model.run_filter import RunCounts, RunFilter
@@ -279,6 +279,9 @@ class Browsed(Protocol):
 
     async def find_labels(self, numbers: Collection[TaskNo]) -> dict[TaskNo, str]:
         """Return the labels of the mapped children with these numbers, if any."""
+
+    async def find_try_starts(self, numbers: Collection[TaskNo]) -> dict[TaskNo, list[StartNo]]:
+        """Return the last execution of each stored try of these tasks, in order."""
 
     async def count_waits(self, now: Timestamp) -> list[WaitCount]:
         """Return the number of waiting triggers by class and age."""

@@ -21,7 +21,7 @@ from sqlalchemy import (
     select,
 )
 
-from aioflow.model.ids import RunNo, TaskNo, TriggerNo
+from aioflow.model.ids import RunNo, StartNo, TaskNo, TriggerNo
 from aioflow.model.rows import NamedEventRow, NodeRow, RunRow, TaskRow, TriggerRow, TryRow
 from aioflow.model.states import NodeState, RunState, TaskState, TriggerState
 from aioflow.model.timestamps import Timestamp
@@ -273,6 +273,12 @@ def _map_labels(width: int) -> Select[Any]:
     return select(_label.c.task_no, _label.c.label).where(_label.c.task_no.in_(numbers))
 
 
+@lru_cache(_WIDTHS_CACHED)
+def _try_starts(width: int) -> Select[Any]:
+    numbers = [number(f"no_{n}") for n in range(width)]
+    return select(_try.c.task_no, _try.c.start_no).where(_try.c.task_no.in_(numbers))
+
+
 @cache
 def _waits_page(
     paths: int, *, prefixes: int, of_dag: bool, in_state: bool, is_number: bool = False
@@ -465,6 +471,14 @@ class BrowsingReader(QueryInterface):
     async def find_labels(self, numbers: Collection[TaskNo]) -> dict[TaskNo, str]:
         """See ``Store``."""
         return dict(await self._each(tuple, _map_labels, "no", dict.fromkeys(numbers)))
+
+    async def find_try_starts(self, numbers: Collection[TaskNo]) -> dict[TaskNo, list[StartNo]]:
+        """See ``Store``."""
+        found: dict[TaskNo, list[StartNo]] = {}
+        starts = await self._each(tuple, _try_starts, "no", dict.fromkeys(numbers))
+        for task_no, start_no in sorted(starts):
+            found.setdefault(task_no, []).append(start_no)
+        return found
 
     async def count_waits(self, now: Timestamp) -> list[WaitCount]:
         """See ``Store``."""

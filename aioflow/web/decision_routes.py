@@ -18,14 +18,17 @@ __all__ = ("AnswerBody", "LinkAnswerBody", "LinkBody", "router")
 
 _DecisionId = Annotated[int, Path(ge=0, le=MAX_ROW_NO)]
 _Token = Annotated[str, Field(max_length=1_000)]
+_Comment = Annotated[str, Field(max_length=10_000)]
+"""Of this a line of at most ``COMMENT_LENGTH`` characters may remain."""
 
 
 class AnswerBody(BaseModel):
-    """The answer: true or false, or an object with the fields of the form."""
+    """The answer: true or false, or an object with the fields of the form; and why."""
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     answer: Annotated[Any, Field(...)]
+    comment: _Comment = ""
 
 
 class LinkBody(BaseModel):
@@ -37,12 +40,13 @@ class LinkBody(BaseModel):
 
 
 class LinkAnswerBody(BaseModel):
-    """The token of a signed link, and the answer."""
+    """The token of a signed link, the answer, and why."""
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     token: _Token
     answer: Annotated[Any, Field(...)]
+    comment: _Comment = ""
 
 
 router = api_router()
@@ -75,7 +79,9 @@ async def show_link(api: NodeApi, body: LinkBody, sent: Sent) -> Response:
 @router.post("/decisions/link/answer", dependencies=[anybody()])
 async def answer_link(api: NodeApi, body: LinkAnswerBody, sent: Sent) -> Response:
     """Answer the decision of a signed link. The link starts no session."""
-    return Json(await api.decisions.answer_link(body.token, sent.address, body.answer))
+    return Json(
+        await api.decisions.answer_link(body.token, sent.address, body.answer, body.comment)
+    )
 
 
 @router.get("/decisions/{decision_id}", dependencies=[viewer("decision")])
@@ -87,4 +93,4 @@ async def show_decision(acting: Acting, decision_id: _DecisionId) -> Response:
 @router.post("/decisions/{decision_id}/answer", dependencies=[viewer("decision")])
 async def answer_decision(acting: Acting, decision_id: _DecisionId, body: AnswerBody) -> Response:
     """Answer a decision, or vote on it. Its assignees may do so, whatever their role."""
-    return Json(await acting.decisions.answer(decision_id, body.answer))
+    return Json(await acting.decisions.answer(decision_id, body.answer, body.comment))

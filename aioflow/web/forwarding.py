@@ -47,6 +47,7 @@ ANSWERED_FROM_ROWS = frozenset(
         "/api/v1/events",
         "/api/v1/history/dags",
         "/api/v1/history/dags/{dag_id}",
+        "/api/v1/history/dags/{dag_id}/failures",
         "/api/v1/history/dags/{dag_id}/tasks",
         "/api/v1/history/runs",
         "/api/v1/history/timeline",

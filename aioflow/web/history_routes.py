@@ -90,6 +90,14 @@ async def history_of_dag(
     return Json(await api.history.dag(dag_id, _span(api, since, until, step, zone)))
 
 
+@router.get("/history/dags/{dag_id}/failures", dependencies=[viewer("dag")])
+async def history_of_failures(
+    api: NodeApi, dag_id: str, since: _From = None, until: _To = None
+) -> Response:
+    """List the runs of a DAG that ended failed or partial in a period, at most 500."""
+    return Json(await api.history.failures(dag_id, _span(api, since, until, "day", None)))
+
+
 @router.get("/history/dags/{dag_id}/schedule", dependencies=[viewer("dag")])
 async def history_of_schedule(
     api: NodeApi, dag_id: str, since: _From = None, until: _To = None, zone: _Zone = None

@@ -194,7 +194,10 @@ async def _run_pieces(api: Api, run_id: str, wanted: RunLogRange) -> AsyncGenera
 
 def _name_of(line: RunLogLineView) -> str:
     child = f"[{line.map_index}]" if line.map_index >= 0 else ""
-    return f"{line.task_id}{child}" + (f" round {line.round}" if line.round else "")
+    label = f" {line.map_label}" if line.map_label else ""
+    loop = f" round {line.round}" if line.round else ""
+    retry = f" try {line.try_number}" if line.try_number > 1 else ""
+    return f"{line.task_id}{child}{label}{loop}{retry}"
 
 
 async def _as_json(read: Callable[[], Awaitable[Any]]) -> Response:

@@ -299,6 +299,7 @@ ANSWERS: Mapping[str, Any] = {
     "history_of_schedule": past_fire_times.FireDaysView,
     "usual_durations": history.UsualsView,
     "history_of_schedules": past_fire_times.FireTimesView,
+    "history_of_failures": history.RunSpansView,
     "history_timeline": history.RunSpansView,
     "logs": page_schemas.LogLinesView,
     "run_logs": page_schemas.RunLogView,

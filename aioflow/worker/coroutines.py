@@ -94,6 +94,10 @@ __all__ = (
 )
 
 
+_NOTE_LENGTH = 200
+"""How much is shown of an error that a sensor ignored."""
+
+
 class TaskTry:
     """Computes the return value of one try.
 
@@ -130,6 +134,7 @@ class TaskTry:
         self.operator: Any = None
         self.last_poke_at: Timestamp | None = None
         self.next_poke_at: Timestamp | None = None
+        self.poke_note = ""
 
     async def value(self) -> Any:
         """Return the result of the body, or of the sensor's last poke."""
@@ -184,7 +189,7 @@ class TaskTry:
         pokes = 0
         while True:
             recheck_in_us = None
-            self.last_poke_at, self.next_poke_at = now(), None
+            self.last_poke_at, self.next_poke_at, self.poke_note = now(), None, ""
             try:
                 done, value = poke_result(await self._once())
                 if done:
@@ -195,10 +200,20 @@ class TaskTry:
                 if not is_ignored(self._node, exc):
                     raise
                 print_traceback(exc)
+                self.poke_note = _note_of(exc)
             pokes += 1
             wait_us = interval_after(sensor, pokes) if recheck_in_us is None else recheck_in_us
             self.next_poke_at = now() + wait_us
             await asyncio.sleep(wait_us / 1_000_000)
+
+
+def _note_of(exc: Exception) -> str:
+    """Return the type and the text of an error that a check of a sensor ignored, in one line."""
+    try:
+        text = " ".join(str(exc).split())
+    except Exception:  # noqa: BLE001 - user code may raise anything, and it is only shown
+        text = ""
+    return f"{type(exc).__name__}: {text}"[:_NOTE_LENGTH] if text else type(exc).__name__
 
 
 def interval_after(sensor: SensorSpec, pokes: int) -> int:
@@ -369,9 +384,10 @@ class CoroutineHost:
         for number in command.numbers:
             task_try = self._sensors[number].task_try if number in self._sensors else None
             if task_try is not None:
-                described.append(
-                    (number, TriggerDescription(0, task_try.next_poke_at, task_try.last_poke_at))
+                told = TriggerDescription(
+                    0, task_try.next_poke_at, task_try.last_poke_at, note=task_try.poke_note
                 )
+                described.append((number, told))
         self._reports.report(Described(command.question, tuple(described)))
 
     # ── one try ─────────────────────────────────────────────────────────────────────────

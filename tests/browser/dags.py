@@ -184,7 +184,7 @@ import sys
 import time
 from pathlib import Path
 
-from aioflow import Param, dag, task, wait
+from aioflow import Param, current, dag, task, wait
 from aioflow_triggers.events import EventTrigger
 from aioflow_triggers.temporal import TimeDeltaTrigger
 
@@ -291,6 +291,18 @@ def speaks(number: int) -> None:
 @dag
 def speaking() -> None:
     speaks.expand(number=[1, 2])
+
+
+@task(retries=1, retry_delay=0, map_label="{region}")
+def tries(region: str, try_number: int = current.try_number) -> None:
+    print(f"{region}: try {try_number}")
+    if try_number == 1:
+        raise ValueError("once")
+
+
+@dag
+def trying() -> None:
+    tries.expand(region=["north", "east"])
 
 
 @task

@@ -175,6 +175,8 @@ def _history(path: str, answer: dict[str, Any], runs: list[dict[str, Any]]) -> d
         answer["items"] = [_of_dag(dag, runs) for dag in ids]
     elif path.endswith("/schedule"):
         answer["items"] = [_fire_day(back) for back in range(34, -1, -1)]
+    elif path.endswith("/failures"):
+        answer["items"] = _failures(runs, path.split("/")[-2])
     elif path.endswith("/tasks"):
         for task in answer["items"]:
             _lengthened(task)
@@ -189,6 +191,15 @@ def _history(path: str, answer: dict[str, Any], runs: list[dict[str, Any]]) -> d
 
 def _ended(runs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return [run for run in runs if run["ended_at"] is not None]
+
+
+def _failures(runs: list[dict[str, Any]], dag: str) -> list[dict[str, Any]]:
+    """Return the runs of a DAG that ended failed or partial, the newest first."""
+    own = [run for run in _ended(runs) if run["dag_id"] == dag]
+    names = ("run_id", "dag_id", "state", "started_at", "ended_at")
+    return [
+        {name: run[name] for name in names} for run in own if run["state"] in {"failed", "partial"}
+    ]
 
 
 def _lengths(runs: list[dict[str, Any]]) -> list[float]:

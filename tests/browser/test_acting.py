@@ -76,7 +76,7 @@ def drop(page, daemon, folder):
     page.go(f"/runs/{run}")
     page.page.wait_for_selector("[data-task='landed'][data-state='deferred']", timeout=60_000)
     page.see("for the file", within=".why")
-    page.page.wait_for_selector(".why .wait-times[title*='checked'][title*='next check']")
+    page.page.wait_for_selector(".why .wait-times[title*='Last check'][title*='Next check']")
     page.see("live", within=".rail")
     (folder / "part").write_text("a,b\n")
 

@@ -104,10 +104,15 @@ def test_home_shows_an_open_decision_with_its_answer_one_click_away(browser, dae
         page.page.wait_for_url(f"**/decisions?open={decision['decision_id']}")
         card = page.page.locator(".decision-cards .is-current")
         expect(card).to_contain_text("finance (you may answer as admin)")
+        card.get_by_label("Comment").fill("amount differs")
         card.get_by_role("button", name="Reject").click()
         page.heard("The task continues")
+        said = "Rejected by home: “amount differs”"
+        page.see(said, within=".decisions-ended")
+        assert daemon.wait("by-home")["state"] == "success"
+        page.go("/runs/by-home")
+        page.see(said, within=".run-decisions")
         page.clean()
-    assert daemon.wait("by-home")["state"] == "success"
 
 
 @pytest.mark.nightly

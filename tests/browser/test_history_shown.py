@@ -41,5 +41,7 @@ def test_a_dag_shows_how_long_its_tasks_take(browser, daemon):
         expect(page.page.locator(".charts svg")).to_have_count(0)
         rates = page.page.get_by_role("region", name="Failure rate: hostile")
         expect(rates).to_contain_text(re.compile(r"100 % \(\d+ of \d+\)"))
+        took = page.page.get_by_role("region", name="Duration: hostile")
+        expect(took).to_contain_text("Failed")
         page.see("breaks", within=".table")
         page.clean()

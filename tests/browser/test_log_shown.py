@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from playwright.sync_api import expect
 
@@ -102,6 +104,21 @@ def test_an_address_names_a_line_far_from_either_end(browser, daemon):
         page.eventually(lambda: page.page.url.endswith("#L30201"))
         page.press("To the end", within=".log")
         page.see("line 59999", within=".log .lines")
+        page.clean()
+
+
+@nightly
+def test_the_log_of_a_run_says_where_another_try_of_a_child_begins(browser, daemon):
+    run = daemon.trigger("trying")
+    daemon.wait(run)
+    with watched(browser, daemon) as page:
+        page.go(f"/runs/{run}/logs")
+        lines = page.page.locator(".log .lines")
+        expect(lines.locator(".log-border")).to_have_count(2)
+        border = lines.locator(".log-border", has_text="tries[1] east")
+        expect(border).to_contain_text("Try 2")
+        expect(border.locator("time")).to_have_text(re.compile(r"\d\d:\d\d:\d\d"))
+        expect(lines.get_by_role("link", name="tries[1] east").first).to_be_visible()
         page.clean()
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from aioflow.cli import logs, run_progress
 from aioflow.cli.client import Refused
 from aioflow.cli.logs import _decoded, found_lines, pieces_until
-from aioflow.cli.output import print_json, safe, safe_text, wait_text
+from aioflow.cli.output import checks_text, print_json, safe, safe_text, wait_text
 from aioflow.errors import DaemonAway
 
 STEERING = [
@@ -69,6 +69,8 @@ def test_a_wait_is_shown_with_its_last_and_its_next_poll():
         "trigger: for the file /in/bank.csv; checked 3 s ago, next in 5 h (trigger 4711)"
     )
     assert wait_text(wait) == "trigger: for the file /in/bank.csv"
+    last = {"last_check_at": soon["last_check_at"].isoformat(), "last_answer": "HTTP\x1b 503"}
+    assert checks_text({**wait, **last}) == "checked 3 s ago: HTTP\\x1b 503"
 
 
 @given(st.text())

@@ -111,11 +111,17 @@ def begun(actor: Actor | None = None, **fields: Any) -> tuple[World, int]:
 
 
 def vote(
-    world: World, number: int, answer: object, by: Actor | None = ANNA, account: int | None = None
+    world: World,
+    number: int,
+    answer: object,
+    by: Actor | None = ANNA,
+    account: int | None = None,
+    comment: str = "",
 ) -> Any:
     """Vote on a decision. Return what the voter gets: the response or the error."""
+    packed = msgspec.msgpack.encode(answer)
     request = AnswerDecision(
-        decision_no=number, answer=msgspec.msgpack.encode(answer), link_account=account
+        decision_no=number, answer=packed, link_account=account, comment=comment
     )
     effects = world.turn(RequestReceived(9, request, by))
     (said,) = [effect for effect in effects if isinstance(effect, Acknowledge)]
@@ -397,13 +403,25 @@ def test_each_vote_is_an_audited_row() -> None:
     world, run_no = begun()
     number = ask(world, approvals=2)
     vote(world, number, True, BOB)
-    vote(world, number, False, CARL)
+    vote(world, number, False, CARL, comment="amount differs")
     lines = [row.noted for batch in world.batches for row in batch.audit]
     run_id = world.rows.runs[run_no].run_id
     assert [(line.actor, line.action, line.target, line.after) for line in lines] == [
         ("bob", "decision.answer", str(number), f"{run_id} c: yes, 1 of 2"),
-        ("carl", "decision.answer", str(number), f"{run_id} c: no, 2 of 2"),
+        ("carl", "decision.answer", str(number), f"{run_id} c: no, 2 of 2: amount differs"),
     ]
+    comments = [one.comment for one in votes_of(outcome(world, number))]
+    assert comments == ["", "amount differs"]
+
+
+def test_vote_that_was_stored_before_there_were_comments_has_none() -> None:
+    world, _ = begun()
+    number = ask(world)
+    row = msgspec.structs.replace(
+        outcome(world, number), votes=msgspec.msgpack.encode([["anna", "anna", 7, True]])
+    )
+    (found,) = votes_of(row)
+    assert (found.person, found.is_yes, found.comment) == ("anna", True, "")
 
 
 def test_people_are_notified_when_a_task_asks() -> None:

@@ -67,6 +67,7 @@ def test_a_sensor_in_a_slot_is_shown_with_its_next_poke():
     wait = waits_for(world, run)
 
     assert (wait.detail, wait.until) == ("the next check", world.now + 60 * SECOND)
+    assert wait.interval_us == 60 * SECOND
 
 
 @pytest.mark.parametrize(
@@ -80,6 +81,7 @@ def test_a_hosted_sensor_is_shown_with_its_interval_and_its_timeout(rhythm, deta
     wait = waits_for(world, run)
 
     assert (wait.detail, wait.until) == (detail, world.now + 600 * SECOND)
+    assert wait.interval_us == (None if rhythm else 60 * SECOND)
 
 
 @MODES

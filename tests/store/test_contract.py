@@ -614,6 +614,17 @@ async def test_the_label_of_a_child_is_that_of_its_last_try(store):
 
     assert await store.list_labels(100, 101) == {100: "c"}
     assert await store.list_labels(0, 100) == {10: "merchant 7"}
+    assert await store.find_labels([100, 10, 99]) == {10: "merchant 7", 100: "c"}
+
+
+async def test_the_tries_of_many_tasks_are_found_in_their_order(store):
+    await store.commit(first_batch())
+    child = replace(TASK, task_no=100, task_index=1, map_index=0)
+    tries = [replace(TRY, task_no=100, start_no=start) for start in (9, 4)]
+    await store.commit(batch(2, new_tasks=[child], new_tries=tries))
+
+    assert await store.find_try_starts([100, 10, 99]) == {10: [TRY.start_no], 100: [4, 9]}
+    assert await store.find_try_starts([]) == {}
 
 
 async def test_triggers_and_the_journal_come_in_pages(store):

@@ -133,6 +133,33 @@ async def test_runs_of_a_period_are_the_live_ones_and_those_that_ended_in_it(sto
     assert await store.list_runs_between(NOON + 1, NOON + 9, limit=9) == []
 
 
+async def test_failed_runs_of_a_dag_are_found_with_their_times_the_newest_first(store):
+    await store.commit(first_batch())
+    states = [RunState.FAILED, RunState.SUCCESS, RunState.PARTIAL, RunState.CANCELLED]
+    runs = [
+        replace(
+            RUN,
+            run_no=10 + at,
+            run_id=f"r{at}",
+            key=None,
+            state=state,
+            started_at=None if at == 4 else NOON + at,
+            ended_at=NOON + 10 + at,
+        )
+        for at, state in enumerate([*states, RunState.FAILED])
+    ]
+    await store.commit(batch(2, new_runs=runs))
+
+    async def found(since: int, until: int, limit: int = 9, dag_id: str = RUN.dag_id) -> list[int]:
+        rows = await store.list_failed_runs(dag_id, since, until, limit=limit)
+        return [run.run_no for run in rows]
+
+    assert await found(NOON, NOON + 99) == [12, 10]
+    assert await found(NOON, NOON + 99, limit=1) == [12]
+    assert await found(NOON + 10, NOON + 12) == [10]
+    assert await found(NOON, NOON + 99, dag_id="other") == []
+
+
 async def test_a_period_has_the_runs_that_began_before_its_end_and_ended_later(store):
     """Holds whether few runs were created before the period, or few have ended after it."""
     await store.commit(first_batch())

@@ -101,6 +101,25 @@ async def test_assignee_answers_and_the_next_one_gets_the_answer(tmp_path: Any) 
     assert [(vote["person"], vote["vote"]) for vote in shown["votes"]] == [("anna", "no")]
 
 
+async def test_comment_is_one_line_and_shown_with_its_vote(tmp_path: Any) -> None:
+    async with asking(tmp_path, assignees="finance", approvals=2) as asked:
+        bert = await asked.user("bert", "viewer", "finance")
+        carl = await asked.user("carl", "viewer", "finance")
+        path = f"/decisions/{asked.number}/answer"
+        long = await asked.post(path, {"answer": True, "comment": "x" * 501}, bert)
+        said = {"answer": True, "comment": " amount\n checked\x00\u202e"}
+        first = await asked.post(path, said, bert)
+        await asked.post(path, {"answer": True}, carl)
+        shown = await asked.shown()
+    assert long.status == 422
+    assert [one["field"] for one in long.json["errors"]] == ["comment"]
+    assert first.status == 200
+    assert [(vote["person"], vote["comment"]) for vote in shown["votes"]] == [
+        ("bert", "amount checked"),
+        ("carl", ""),
+    ]
+
+
 async def test_form_is_checked_field_by_field(tmp_path: Any) -> None:
     async with asking(tmp_path, form=Release) as asked:
         bert = await asked.user("bert", "operator")
@@ -132,7 +151,8 @@ async def test_link_shows_the_question_and_only_a_post_of_an_answer_decides(tmp_
         await asked.post("/decisions/link", {"token": token})
         shown = await asked.post("/decisions/link", {"token": token})
         before = await asked.shown()
-        answered = await asked.post("/decisions/link/answer", {"token": token, "answer": True})
+        said = {"token": token, "answer": True, "comment": "amount checked"}
+        answered = await asked.post("/decisions/link/answer", said)
         again = await asked.post("/decisions/link/answer", {"token": token, "answer": False})
         after = await asked.shown()
         (line,) = [
@@ -147,7 +167,8 @@ async def test_link_shows_the_question_and_only_a_post_of_an_answer_decides(tmp_
     assert (again.status, again.json["answer"]) == (409, True)
     assert (after["votes"][0]["person"], after["votes"][0]["by_link"]) == ("finance", True)
     assert (line.actor, line.action) == ("link:finance", "decision.answer")
-    assert (line.after or "").endswith("yes, by signed link for finance")
+    assert (line.after or "").endswith("yes, by signed link for finance: amount checked")
+    assert after["votes"][0]["comment"] == "amount checked"
 
 
 async def test_damaged_decision_is_shown_as_unreadable_and_hides_no_other(tmp_path: Any) -> None:

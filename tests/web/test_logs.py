@@ -8,13 +8,17 @@ from urllib.parse import quote
 import pytest
 
 from aioflow.api.logs import lines as log_lines
+from aioflow.clock import SystemClock
 from aioflow.executors.worker_process import log_key
+from aioflow.model.dag import DagSpec, MapSource, MapSpec, RetryPolicy, TaskSpec
+from aioflow.model.states import Failure
 from aioflow.processes import line_search
+from aioflow.protocol.reports import Failed, Labelled
 from aioflow.web.app import create_app
 from aioflow.web.guard import Trusted
 from aioflow.web.tokens import Token
 from aioflow.worker.log_text import LineFilter
-from tests.web.node import CHAIN, FAN, ask, node
+from tests.web.node import CHAIN, FAN, ONCE, ask, node
 
 LOG = "/api/v1/runs/r/tasks/first/logs?format=lines"
 RUN_LOG = "/api/v1/runs/r/logs"
@@ -207,6 +211,54 @@ async def test_the_log_of_a_run_has_its_tasks_in_the_order_of_time(tmp_path):
     assert text.splitlines()[2].endswith(f" {names[2]}[1] ERROR: half a line")
     assert (whole["next"], whole["is_live"]) == (None, True)
     assert [line["text"] for line in later["items"]] == ["later"]
+
+
+RETRIED = DagSpec(
+    dag_id="retried",
+    file="retried.py",
+    tasks=(
+        TaskSpec(task_id="list", retry=ONCE, feeds_limit=10),
+        TaskSpec(
+            task_id="load",
+            parents=(0,),
+            retry=RetryPolicy(tries=2, delay_us=0, jitter=False),
+            mapped=MapSpec((MapSource("region", 0, -1),)),
+        ),
+    ),
+)
+
+
+async def test_a_line_of_the_log_of_a_run_has_the_try_and_the_label_of_its_task(tmp_path):
+    async with node(tmp_path) as n:
+        n.define(RETRIED)
+        await n.api.set_paused("retried", paused=False)
+        await n.api.trigger("retried", run_id="r")
+        web = Trusted(create_app(n.api, Token("t" * 43)))
+        await n.succeed(["east"], width=1)
+        for words in (b"no\n", b"yes\n"):
+            start = (await n.effects.next_start()).start
+            n.api._tasklog.open(log_key(start)).offer(words)
+            n.engine.report([Labelled(start.task_no, start.start_no, "east")])
+            now = SystemClock().now()
+            failure = Failure(type="ValueError", message="no", reason="raised")
+            if words == b"no\n":
+                n.engine.report([Failed(start.task_no, start.start_no, now, now, failure)])
+        await n.api._tasklog.catch_up()
+        await n.api.list_pools()
+        found = (await ask(web, "GET", RUN_LOG)).json["items"]
+        last = (await ask(web, "GET", f"{RUN_LOG}?search=yes")).json["items"]
+        text = (await ask(web, "GET", f"{RUN_LOG}?download=true")).body.decode()
+
+    names = ("map_label", "try_number", "text")
+    assert [tuple(line[name] for name in names) for line in found] == [
+        ("east", 1, "no"),
+        ("east", 2, "yes"),
+    ]
+    assert last == found[1:]
+    assert [line.split(" ", 1)[1] for line in text.splitlines()] == [
+        "load[0] east no",
+        "load[0] east try 2 yes",
+    ]
 
 
 async def test_pages_of_the_log_of_a_run_together_are_the_whole(tmp_path):

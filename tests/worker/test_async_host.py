@@ -303,21 +303,26 @@ async def looks():
     print("looking", flush=True)
     await asyncio.Event().wait()
 
+@sensor(interval="1h", on_error="ignore")
+async def stumbles(): raise OSError("no route\\nto the bank")
+
 @task
 async def body():
     await asyncio.Event().wait()
 
 @dag
-def pipeline(): rests(), looks(), body()
+def pipeline(): rests(), looks(), body(), stumbles()
 """
     )
 
-    child.send(start(0), start(2), start(1))
-    child.expect(Output)
+    child.send(start(0), start(3), start(2), start(1))
+    child.expect(Output, lambda printed: b"looking" in printed.data)
     child.send(Describe(1, (100, 101, 102, 103)))
 
-    (rests, resting), (looks, looking) = child.expect(Described).triggers
+    (rests, resting), (looks, looking), (_, stumbled) = child.expect(Described).triggers
     assert (rests, looks) == (100, 101)
+    assert (resting.note, looking.note) == ("", "")
+    assert stumbled.note == "OSError: no route to the bank"
     assert resting.next_check_at - resting.last_check_at == pytest.approx(3_600e6, rel=1e-3)
     assert (looking.next_check_at, looking.last_check_at > resting.last_check_at) == (None, True)
 

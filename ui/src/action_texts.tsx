@@ -75,6 +75,8 @@ export const texts = {
     title: (what: string | null): string => `Set the state of ${what ?? "the run"}?`,
     meaning: "It ends in the state you choose; running tasks are stopped. It has no result.",
     after: "The tasks after it are evaluated again.",
+    metTitle: (what: string): string => `Mark the condition of ${what} as met?`,
+    met: "It stops checking and ends as a success, without a result.",
     done: (tasks: number, state: string): string => `Marked ${many(tasks, "task")}; the run is ${state}`,
   },
 

@@ -242,6 +242,32 @@ export function mark(which: Which): void {
   });
 }
 
+/** Let a sensor that waits for its condition end as a success. */
+export function meet(which: Which & { task: string }): void {
+  const path = `/runs/${enc(which.run)}/mark`;
+  const asked = { state: "success", tasks: [which.task], map_index: which.map ?? -1 };
+  const look = () => send<Touched>("POST", path, { ...asked, dry_run: true });
+  ask({
+    title: texts.mark.metTitle(nameOf(which)),
+    verb: shared.actions.markMet,
+    body: (
+      <>
+        <p>
+          {texts.mark.met} {texts.mark.after}
+        </p>
+        <TouchedTasks look={look} asked={asked.state} state={asked.state} />
+      </>
+    ),
+    act: async () => {
+      await look();
+      return later(shared.touched.marks(nameOf(which), asked.state), async (isLeaving) => {
+        const answer = await send<Answer>("POST", path, asked, undefined, { isLeaving });
+        return texts.mark.done(answer.marked ?? 0, answer.state);
+      });
+    },
+  });
+}
+
 function MarkFields({ isOfTask, wanted, look }: { isOfTask: boolean; wanted: { state: string }; look: () => Promise<Touched> }) {
   const [state, setState] = useState(wanted.state);
   function set(chosen: string): void {

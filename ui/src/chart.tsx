@@ -5,7 +5,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 
 import "./styles/chart.css";
 import { go } from "./router";
-import { texts } from "./texts";
+import { count, texts } from "./texts";
 import { HOUR_MS, local, useZoneName } from "./time";
 
 export interface Series {
@@ -22,10 +22,24 @@ export interface Point {
   values: Record<string, number | null>;
 }
 
+/** A single value in a period, beside the series: its mark has the shape of its kind. */
+export interface Mark {
+  /** When it happened. It is drawn in the middle of its period. */
+  at: number;
+  value: number;
+  /** Key of its kind in `markKinds`. */
+  kind: string;
+  name: string;
+  href: string;
+}
+
 interface ChartProps {
   /** Accessible name of the chart, and caption of its table. */
   label: string;
   kind: "columns" | "lines";
+  /** Of lines: single values, and their kinds for the legend. */
+  marks?: Mark[];
+  markKinds?: Series[];
   series: Series[];
   points: Point[];
   /** A line over the columns that changes in steps, for example a limit. */
@@ -96,24 +110,34 @@ function useWidth(): [{ current: HTMLDivElement | null }, number] {
 
 export function Chart(props: ChartProps) {
   const shown = props.series.filter((one) => props.points.some((point) => point.values[one.key]));
-  if (shown.length === 0) return <div class="chart-empty">{props.empty ?? texts.history.none}</div>;
+  if (shown.length === 0 && !props.marks?.length) return <div class="chart-empty">{props.empty ?? texts.history.none}</div>;
   return <Figure {...props} series={shown} />;
 }
 
 function Figure(props: ChartProps) {
   const { points, nameOf, format, moreOf, isTable, isBare } = props;
+  const marked = (props.markKinds ?? []).filter((one) => props.marks?.some((mark) => mark.kind === one.key));
   const shown = props.line ? [...props.series, props.line] : props.series;
+  const marks = marksByPoint(points, props.marks ?? []);
   const [box, width] = useWidth();
   const [at, setAt] = useState<number | null>(null);
   const point = at === null ? undefined : points[at];
-  if (isTable) return <ChartTable {...props} shown={shown} />;
+  if (isTable) return <ChartTable {...props} shown={shown} marked={marked} />;
   return (
     <figure class="chart">
-      {(!isBare || shown.length > 1) && (
+      {(!isBare || shown.length + marked.length > 1) && (
         <ul class="legend">
           {shown.map((one) => (
             <li key={one.key}>
               <i class={`swatch ${one.tone}`} /> {one.name}
+            </li>
+          ))}
+          {marked.map((one) => (
+            <li key={one.key}>
+              <svg class={`chart-mark ${one.tone}`} width={12} height={12} aria-hidden="true">
+                <path d={markPath(one.key, 6, 6)} />
+              </svg>{" "}
+              {one.name}
             </li>
           ))}
           {!isBare && <ZoneName />}
@@ -132,13 +156,23 @@ function Figure(props: ChartProps) {
                 <i class={`swatch ${one.tone}`} /> {one.name} <em>{shownValue(point.values[one.key], format, moreOf?.(point.at, one.key))}</em>
               </span>
             ))}
+            {marked.map((one) => {
+              const text = marksText(marks[at] ?? [], one.key, format);
+              return (
+                text && (
+                  <span key={one.key}>
+                    <i class={`swatch ${one.tone}`} /> {one.name} <em>{text}</em>
+                  </span>
+                )
+              );
+            })}
           </div>
         )}
       </div>
       {isTable === undefined && (
         <details class="chart-table">
           <summary>{texts.history.asTable}</summary>
-          <ChartTable {...props} shown={shown} />
+          <ChartTable {...props} shown={shown} marked={marked} />
         </details>
       )}
     </figure>
@@ -147,7 +181,9 @@ function Figure(props: ChartProps) {
 
 const ZoneName = () => <li class="legend-zone">{texts.shell.times(useZoneName())}</li>;
 
-function ChartTable({ label, points, nameOf, format, moreOf, shown }: ChartProps & { shown: Series[] }) {
+function ChartTable({ label, points, nameOf, format, moreOf, shown, marked, marks: all = [] }: ChartProps & { shown: Series[]; marked: Series[] }) {
+  const marks = marksByPoint(points, all);
+  const rows = points.map((point, index) => ({ point, own: marks[index] ?? [] }));
   return (
     <div class="scroll-x" tabIndex={0} role="region" aria-label={label}>
       <table>
@@ -155,7 +191,7 @@ function ChartTable({ label, points, nameOf, format, moreOf, shown }: ChartProps
         <thead>
           <tr>
             <th scope="col">{texts.history.period}</th>
-            {shown.map((one) => (
+            {[...shown, ...marked].map((one) => (
               <th key={one.key} scope="col" class="num">
                 {one.name}
               </th>
@@ -163,14 +199,19 @@ function ChartTable({ label, points, nameOf, format, moreOf, shown }: ChartProps
           </tr>
         </thead>
         <tbody>
-          {points
-            .filter((one) => shown.some((line) => one.values[line.key] !== null && one.values[line.key] !== undefined))
-            .map((one) => (
+          {rows
+            .filter(({ point, own }) => own.length > 0 || shown.some((line) => point.values[line.key] !== null && point.values[line.key] !== undefined))
+            .map(({ point: one, own }) => (
               <tr key={one.at}>
                 <th scope="row">{nameOf(one.at)}</th>
                 {shown.map((line) => (
                   <td key={line.key} class="num">
                     {shownValue(one.values[line.key], format, moreOf?.(one.at, line.key))}
+                  </td>
+                ))}
+                {marked.map(({ key }) => (
+                  <td key={key} class="num">
+                    {marksText(own, key, format) || "–"}
                   </td>
                 ))}
               </tr>
@@ -179,6 +220,32 @@ function ChartTable({ label, points, nameOf, format, moreOf, shown }: ChartProps
       </table>
     </div>
   );
+}
+
+/** The marks in each period, in the order of the points. */
+function marksByPoint(points: readonly Point[], marks: readonly Mark[]): Mark[][] {
+  const found: Mark[][] = points.map(() => []);
+  for (const mark of marks) {
+    let index = points.length - 1;
+    while (index >= 0 && points[index]!.at > mark.at) index -= 1;
+    found[index]?.push(mark);
+  }
+  return found;
+}
+
+const LISTED = 3;
+
+/** The values of one kind of marks: "1m 31s, 2m 4s", or of many "12: 1m 31s – 9m". */
+function marksText(marks: readonly Mark[], kind: string, format: (value: number) => string): string {
+  const values = marks.filter((one) => one.kind === kind).map((one) => one.value);
+  if (values.length <= LISTED) return values.map(format).join(", ");
+  return `${count(values.length)}: ${format(Math.min(...values))} – ${format(Math.max(...values))}`;
+}
+
+/** A diamond for what failed, a triangle for what did so in part: they differ without colour too. */
+function markPath(kind: string, x: number, y: number): string {
+  const size = 5;
+  return kind === "failed" ? `M${x} ${y - size}l${size} ${size}l${-size} ${size}l${-size} ${-size}z` : `M${x} ${y - size}l${size} ${2 * size - 1}h${-2 * size}z`;
 }
 
 const shownValue = (value: number | null | undefined, format: (value: number) => string, more = ""): string => (value === null || value === undefined ? "–" : `${format(value)}${more}`);
@@ -191,9 +258,9 @@ interface DrawingProps extends ChartProps {
   onAt: (at: number | null) => void;
 }
 
-function Drawing({ label, kind, series, line, points, nameOf, format, hrefOf, width, height = 180, scale = niceScale, labelEvery = 1, isOpen, isBroken, at, onAt }: DrawingProps) {
+function Drawing({ label, kind, series, line, marks = [], markKinds = [], points, nameOf, format, hrefOf, width, height = 180, scale = niceScale, labelEvery = 1, isOpen, isBroken, at, onAt }: DrawingProps) {
   const total = (point: Point): number => series.reduce((all, one) => all + (point.values[one.key] ?? 0), 0);
-  const most = points.reduce((found, point) => Math.max(found, kind === "columns" ? total(point) : Math.max(...series.map((one) => point.values[one.key] ?? 0)), line ? (point.values[line.key] ?? 0) : 0), 0);
+  const most = points.reduce((found, point) => Math.max(found, kind === "columns" ? total(point) : Math.max(...series.map((one) => point.values[one.key] ?? 0)), line ? (point.values[line.key] ?? 0) : 0), marks.reduce((found, one) => Math.max(found, one.value), 0));
   const ticks = scale(most);
   const top = ticks.at(-1)!;
   const bottom = height - BOTTOM;
@@ -245,6 +312,14 @@ function Drawing({ label, kind, series, line, points, nameOf, format, hrefOf, wi
       {kind === "columns"
         ? points.map((point, index) => <Column key={point.at} point={point} series={series} x={LEFT + index * place} width={place} y={y} hrefOf={hrefOf} />)
         : series.map((one) => <Line key={one.key} one={one} points={points} x={(index) => LEFT + (index + 0.5) * place} y={y} isBroken={isBroken} />)}
+      {marks.length > 0 &&
+        marksByPoint(points, marks).map((own, index) =>
+          own.map((mark) => (
+            <path key={mark.href} class={`chart-mark is-link ${markKinds.find((one) => one.key === mark.kind)?.tone ?? ""}`} d={markPath(mark.kind, LEFT + (index + 0.5) * place, y(mark.value))} onClick={() => go(mark.href)}>
+              <title>{`${mark.name}: ${format(mark.value)}`}</title>
+            </path>
+          )),
+        )}
       {isOpen && kind === "columns" && points.length > 0 && (
         <text class="chart-so-far" x={width} y={y(total(points.at(-1)!)) - 4} text-anchor="end">
           {texts.history.soFarLabel}

@@ -2,7 +2,8 @@
 
 import "./styles/decisions.css";
 
-import { useState } from "preact/hooks";
+import type { ComponentChildren } from "preact";
+import { useId, useRef, useState } from "preact/hooks";
 
 import { Problem, send } from "./api";
 import { useData } from "./data";
@@ -17,6 +18,7 @@ export interface Decision {
   run_id: string;
   task_id: string;
   map_index: number;
+  map_label?: string | null;
   question: string;
   details: string;
   form: FormSchema | null;
@@ -28,7 +30,7 @@ export interface Decision {
   waits_for: string;
   asked_at: string;
   deadline: string | null;
-  votes: { person: string; vote: string; at: string; by_link: boolean }[];
+  votes: { person: string; vote: string; at: string; by_link: boolean; comment?: string }[];
   answer: unknown;
   ended_at: string | null;
   may_answer: boolean;
@@ -47,7 +49,7 @@ export interface Answered {
 }
 
 /** Sends the answer. The response says whether it has decided the question. */
-export type Send = (answer: unknown) => Promise<Answered>;
+export type Send = (answer: unknown, comment: string) => Promise<Answered>;
 
 /** Return an answer as text, with the fields of a form by their labels. */
 export function shownAnswer(answer: unknown, form?: FormSchema | null): string {
@@ -57,6 +59,16 @@ export function shownAnswer(answer: unknown, form?: FormSchema | null): string {
   return Object.entries(answer)
     .map(([name, value]) => `${form?.properties[name]?.title ?? name}: ${typeof value === "string" ? value : JSON.stringify(value)}`)
     .join(", ");
+}
+
+/** How a decision ended and by whom, with their comments: `Approved by ada: “amount checked”`. */
+export function outcomeOf(decision: Decision): string {
+  const { state, answer, form, votes } = decision;
+  if (state !== "answered") return `${texts.decisions.states[state] ?? state}${answer === null ? "" : `: ${shownAnswer(answer, form)}`}`;
+  const own = votes.filter((vote) => form || vote.vote === (answer === true ? "yes" : "no"));
+  const people = (own.length > 0 ? own : votes).map((vote) => vote.person + (vote.comment ? `: “${vote.comment}”` : ""));
+  const what = sentenceCase(form ? texts.decisions.states["answered"]! : shownAnswer(answer));
+  return `${what}${people.length > 0 ? ` ${texts.decisions.by} ${people.join(", ")}` : ""}${form ? `. ${shownAnswer(answer, form)}` : ""}`;
 }
 
 /** The people that a decision waits for, and the approvals so far. */
@@ -74,7 +86,10 @@ function ForWhom({ decision }: { decision: Decision }) {
 }
 
 /** Sends the answer as the user who is signed in. */
-export const asUser = (id: number): Send => (answer) => send("POST", `/decisions/${id}/answer`, { answer });
+export const asUser = (id: number): Send => (answer, comment) => send("POST", `/decisions/${id}/answer`, { answer, ...commented(comment) });
+
+/** The field of a comment, if there is one. */
+export const commented = (comment: string): { comment?: string } => (comment.trim() === "" ? {} : { comment });
 
 /** The decision with this number, wherever the page shows it. */
 export function DecisionById({ id, hasAsker }: { id: number; hasAsker?: boolean }) {
@@ -84,7 +99,7 @@ export function DecisionById({ id, hasAsker }: { id: number; hasAsker?: boolean 
 
 /** The DAG, the run and the task of a decision. */
 export function AskedBy({ decision, isShort }: { decision: Decision; isShort?: boolean }) {
-  const { dag_id: dag, run_id: run, task_id: task, map_index: map } = decision;
+  const { dag_id: dag, run_id: run, task_id: task, map_index: map, map_label: label } = decision;
   return (
     <>
       {!isShort && (
@@ -95,7 +110,7 @@ export function AskedBy({ decision, isShort }: { decision: Decision; isShort?: b
       )}
       <a href={runHref(run)}>{run}</a>
       <span class="soft" aria-hidden="true"> / </span>
-      <a href={taskHref(run, task, map)}>{childName(task, map, 0)}</a>
+      <a href={taskHref(run, task, map)}>{childName(task, map, 0, label)}</a>
     </>
   );
 }
@@ -114,8 +129,8 @@ interface BoxProps {
 export function DecisionBox({ decision, send: give, done, hasAsker, level = 3 }: BoxProps) {
   const [said, setSaid] = useState("");
   const isOpen = decision.state === "open";
-  async function answer(given: unknown): Promise<void> {
-    const found = await give(given);
+  async function answer(given: unknown, comment: string): Promise<void> {
+    const found = await give(given, comment);
     const text = found.decided ? texts.decisions.decided : texts.decisions.counted(found.votes, found.approvals);
     setSaid(text);
     done?.(text);
@@ -168,7 +183,7 @@ function Facts({ decision, isOpen }: { decision: Decision; isOpen: boolean }) {
       </dd>
       {isOpen && decision.downstream.length > 0 && (
         <>
-          <dt>{texts.decisions.next}</dt>
+          <dt>{decision.form ? texts.decisions.next : texts.decisions.ifApproved}</dt>
           <dd class="mono break">{decision.downstream.join(", ")}</dd>
         </>
       )}
@@ -197,6 +212,7 @@ function Facts({ decision, isOpen }: { decision: Decision; isOpen: boolean }) {
           <dd>
             {texts.decisions.votes[vote.vote] ?? vote.vote}
             {vote.by_link && `, ${texts.decisions.byLink}`} <When at={vote.at} />
+            {vote.comment && <q class="comment break">{vote.comment}</q>}
           </dd>
         </>
       ))}
@@ -206,17 +222,36 @@ function Facts({ decision, isOpen }: { decision: Decision; isOpen: boolean }) {
 
 interface AnswerProps {
   decision: Decision;
-  give: (answer: unknown) => Promise<void>;
+  give: (answer: unknown, comment: string) => Promise<void>;
 }
 
+/** What is said about an answer, and stored with it. */
+function Comment({ onValue, wrong }: { onValue: (text: string) => void; wrong?: string }) {
+  const hint = useId();
+  return (
+    <label class="comment-field">
+      <span>{texts.decisions.comment}</span>
+      <input type="text" maxLength={COMMENT_LENGTH} placeholder={texts.decisions.commentHint} aria-invalid={wrong ? true : undefined} aria-describedby={wrong ? hint : undefined} onInput={(event) => onValue(event.currentTarget.value)} />
+      {wrong && (
+        <small id={hint} class="wrong" role="alert">
+          {wrong}
+        </small>
+      )}
+    </label>
+  );
+}
+
+const COMMENT_LENGTH = 500;
+
 function Answer({ decision, give }: AnswerProps) {
+  const comment = useRef("");
   const [isBusy, setBusy] = useState(false);
   const [wrong, setWrong] = useState<Record<string, string>>({});
   async function submit(make: () => unknown): Promise<void> {
     setBusy(true);
     setWrong({});
     try {
-      await give(make());
+      await give(make(), comment.current);
     } catch (error) {
       const fields = error instanceof Problem ? error.fields : {};
       setWrong(Object.keys(fields).length > 0 ? fields : { "": error instanceof Error ? error.message : String(error) });
@@ -224,10 +259,12 @@ function Answer({ decision, give }: AnswerProps) {
     }
   }
   const general = wrong[""];
+  const why = <Comment onValue={(text) => (comment.current = text)} wrong={wrong["comment"]} />;
   return (
     <>
+      {!decision.form && why}
       {decision.form ? (
-        <FormAnswer form={decision.form} isBusy={isBusy} wrong={wrong} submit={submit} />
+        <FormAnswer form={decision.form} isBusy={isBusy} wrong={wrong} submit={submit} comment={why} />
       ) : (
         <div class="actions">
           <button type="button" class="main" disabled={isBusy} onClick={() => submit(() => true)}>
@@ -252,9 +289,10 @@ interface FormProps {
   isBusy: boolean;
   wrong: Record<string, string>;
   submit: (make: () => unknown) => Promise<void>;
+  comment: ComponentChildren;
 }
 
-function FormAnswer({ form, isBusy, wrong, submit }: FormProps) {
+function FormAnswer({ form, isBusy, wrong, submit, comment }: FormProps) {
   const [fields] = useState(() => fieldsOfForm(form));
   const [given] = useState<Record<string, string>>({});
   return (
@@ -285,6 +323,7 @@ function FormAnswer({ form, isBusy, wrong, submit }: FormProps) {
           </label>
         );
       })}
+      {comment}
       <div class="actions">
         <button type="submit" class="main" disabled={isBusy}>
           {texts.decisions.decide}

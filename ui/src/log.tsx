@@ -11,12 +11,12 @@ import { enc, query } from "./api";
 import { never, useData } from "./data";
 import { type Anchor, type Filter, LineWindow, type Loaded, type LogLine, NO_FILTER, type Printed, RunSource, type Source, TaskSource, isFiltered } from "./log/lines";
 import { RowList } from "./log/list";
-import { type Row, rowsOf, seriousOf } from "./log/rows";
+import { type Row, nameOf, rowsOf, seriousOf } from "./log/rows";
 import { LineText, expressionOf } from "./log/text";
 import { texts } from "./log/texts";
 import { wrappedLines } from "./log/wrap";
 import { texts as shared } from "./texts";
-import { childName, taskHref } from "./parts";
+import { taskHref } from "./parts";
 import { here, usePlace } from "./router";
 import { HOUR_MS, instants, isUtc, local, millis, useZoneName } from "./time";
 import { useTyped } from "./typed";
@@ -179,7 +179,7 @@ function Lines({ source, run, isGoingOn, hasTries, tasks, lead }: LinesProps) {
   }, [isFull]);
 
   const all = loaded?.lines ?? [];
-  const rows = useMemo(() => rowsOf(all, open, hasTries && !isFiltered(filter)), [all, open, hasTries, filter]);
+  const rows = useMemo(() => rowsOf(all, open, isOfRun ? "run" : hasTries && !isFiltered(filter) ? "task" : "none"), [all, open, hasTries, filter, isOfRun]);
   const serious = useSerious(source, loaded, rows, filter, isGoingOn);
   const needsDag = useMemo(() => all.some((line) => line.text.includes('/code/')), [all]);
   const dag = useData<Run>(needsDag ? query(`/runs/${enc(run)}`, { limit: 1 }) : null, { on: never }).data?.dag_id;
@@ -389,7 +389,14 @@ function Lines({ source, run, isGoingOn, hasTries, tasks, lead }: LinesProps) {
             if (row.kind === "try") {
               return (
                 <div class="log-border">
-                  <b>{texts.attempt(row.attempt)}</b> {row.isCleared && <span class="soft">{texts.cleared}</span>}
+                  {isOfRun && <span class="cut">{nameOf(row.first)}</span>}
+                  <b>{texts.attempt(row.attempt)}</b>
+                  {isOfRun && !isFiltered(filter) && (
+                    <time class="soft" dateTime={row.first.at ?? ""} title={instants(row.first.at)}>
+                      {row.first.at === null ? "" : local(row.first.at).slice(11)}
+                    </time>
+                  )}
+                  {row.isCleared && <span class="soft">{texts.cleared}</span>}
                 </div>
               );
             }
@@ -475,7 +482,7 @@ function useSerious(source: Source, loaded: Loaded | null, rows: readonly Row[],
     const control = new AbortController();
     source
       .first({ at: "begin" }, { ...NO_FILTER, level: "warning" }, control.signal)
-      .then((page) => setFound({ ...seriousOf(rowsOf(page.lines, new Set(), false)), isPart: page.after !== null }))
+      .then((page) => setFound({ ...seriousOf(rowsOf(page.lines, new Set(), "none")), isPart: page.after !== null }))
       // The counts are optional: the list of lines shows the problem.
       .catch(() => control.signal.aborted || setFound({ error: [], warning: [], isPart: false }));
     return () => control.abort();
@@ -553,8 +560,8 @@ function Marks({ view, line, begun, run, isOfRun, onLink }: MarksProps) {
           {line.task_id === "@run" ? (
             <span title={line.task_id}>{line.task_id}</span>
           ) : (
-            <a href={taskHref(run, line.task_id, line.map_index, line.round)} title={childName(line.task_id, line.map_index ?? -1, line.round ?? 0)}>
-              {childName(line.task_id, line.map_index ?? -1, line.round ?? 0)}
+            <a href={taskHref(run, line.task_id, line.map_index, line.round)} title={(line.try_number ?? 1) > 1 ? `${nameOf(line)}, ${texts.attempt(line.try_number!)}` : nameOf(line)}>
+              {nameOf(line)}
             </a>
           )}
         </span>
@@ -595,11 +602,11 @@ const ROUNDED = 0.02;
 const FOLD_PX = 18;
 /** Bounds of the column of tasks, which is as wide as the names need, and the gap after it. */
 const TASK_PX = { least: 56, most: 164, gap: 12 };
-const TASK_PHONE_PX = 72;
+const TASK_PHONE_PX = 96;
 
 /** The width of the column of tasks, in pixels. */
-export function taskWidth(lines: readonly Pick<LogLine, "task_id" | "map_index" | "round">[], character: number): number {
-  const longest = lines.reduce((most, line) => Math.max(most, line.task_id === undefined ? 0 : childName(line.task_id, line.map_index ?? -1, line.round ?? 0).length), 0);
+export function taskWidth(lines: readonly LogLine[], character: number): number {
+  const longest = lines.reduce((most, line) => Math.max(most, line.task_id === undefined ? 0 : nameOf(line).length), 0);
   return Math.min(TASK_PX.most, Math.max(TASK_PX.least, Math.ceil(longest * character)));
 }
 

@@ -262,8 +262,10 @@ export const tasksHref = (run: string, state?: string, of?: string): string => {
 };
 export const dagHref = (dag: string): string => `/dags/${encodeURIComponent(dag)}`;
 
+/** The name of a task instance: `load[2] east`, or `poll round 3`. */
 export function childName(task: string, map: number, round: number, label?: string | null): string {
-  return `${task}${map >= 0 ? `[${label ?? map}]` : ""}${round > 0 ? ` round ${round}` : ""}`;
+  const child = map >= 0 ? `[${map}]${label ? ` ${label}` : ""}` : "";
+  return `${task}${child}${round > 0 ? ` round ${round}` : ""}`;
 }
 
 interface FilterProps {

@@ -15,6 +15,9 @@ export interface Wait {
   /** When the condition was last checked and is checked next, if known. */
   last_check_at?: string | null;
   next_check_at?: string | null;
+  /** What the last look found. */
+  last_answer?: string | null;
+  every_seconds?: number | null;
   /** When a wait for a time ends; `until` is its deadline. */
   fires_at?: string | null;
 }

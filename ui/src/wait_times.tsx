@@ -3,7 +3,7 @@
 import { Usually } from "./history";
 import { named } from "./states";
 import { stateName, texts } from "./texts";
-import { Both, Next, Took, When, ago, instant, local, millis, shortTime, useNow } from "./time";
+import { Both, Next, Took, When, ago, instant, local, millis, shortTime, span, useNow } from "./time";
 import type { TaskShown, Wait } from "./types";
 
 /** The detail of a sensor that no trigger host runs; its `until` is when the sensor starts again. */
@@ -55,18 +55,33 @@ export function briefWait(wait: Wait): string {
   return texts.why.kinds[wait.kind] ?? `${texts.why.for} ${named(wait.kind)}`;
 }
 
-/** Return how often and when a wait is checked. It may be just a tooltip: it does not say when the wait ends. */
+/**
+ * How often it is checked, when it was checked last and with what answer, and when it is next, in sentences.
+ * What is not known is left out; undefined if nothing is.
+ */
 function useChecks(wait: Wait | null | undefined): string | undefined {
+  const isPaused = wait?.kind === "interval" && wait.detail === NEXT_CHECK;
   const last = millis(wait?.last_check_at);
-  const next = millis(wait?.next_check_at);
+  const next = wait?.fires_at ? null : millis(wait?.next_check_at ?? (isPaused ? wait.until : null));
   const now = useNow(last !== null || next !== null);
+  const every = wait?.every_seconds;
+  const isOften = typeof every === "number" && every <= OFTEN_SECONDS;
+  // The words of a trigger's own check are part of what it waits for.
+  const answer = wait?.last_answer && !wait.detail.endsWith(wait.last_answer) ? wait.last_answer : null;
   const parts = [
-    wait?.kind === "interval" ? wait.detail : "",
-    last === null ? "" : `${texts.why.checked} ${ago(last, now)}`,
-    next === null || wait?.fires_at ? "" : `${texts.why.nextCheck} ${ago(Math.max(next, now), now)}`,
+    every ? texts.why.every(everyText(every)) : "",
+    isOften ? (answer === null ? "" : texts.why.lastCheck("", answer)) : last === null ? "" : texts.why.lastCheck(ago(last, now), answer),
+    next === null || isOften ? "" : texts.why.nextCheckIn(ago(Math.max(next, now), now)),
   ].filter(Boolean);
-  return parts.length > 0 ? parts.join(", ") : undefined;
+  return parts.length > 0 ? parts.join(" ") : undefined;
 }
+
+/** What is checked so often was always checked just now. */
+const OFTEN_SECONDS = 5;
+
+const UNITS: Record<number, string> = { 1: "second", 60: "minute", 3600: "hour" };
+
+const everyText = (seconds: number): string => UNITS[seconds] ?? (Number.isInteger(seconds) && seconds < 60 ? `${seconds}s` : span(1000 * seconds));
 
 export function EndTime({ end: { name, at, isCheck } }: { end: End }) {
   return (
@@ -100,8 +115,7 @@ export function WaitTimes({ wait, since, zone, isShort = false, usual }: Props) 
           <Usually seconds={usual} />
         </span>
       )}
-      {zone !== undefined && checks && !end?.isCheck && <span>{checks}</span>}
-      {end && (
+      {end && !(zone !== undefined && checks && end.isCheck) && (
         <span>
           <EndTime end={end} />
           {zone !== undefined && (
@@ -112,6 +126,7 @@ export function WaitTimes({ wait, since, zone, isShort = false, usual }: Props) 
           )}
         </span>
       )}
+      {zone !== undefined && checks && <span class="wait-checks">{checks}</span>}
     </span>
   );
 }

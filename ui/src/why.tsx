@@ -3,7 +3,7 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useState } from "preact/hooks";
 
-import { clear, mark, pause, setPool } from "./actions";
+import { clear, mark, meet, pause, setPool } from "./actions";
 import { enc, query } from "./api";
 import { never, ofRun, useData, useItems } from "./data";
 import { fire, fireName } from "./fire";
@@ -208,7 +208,7 @@ function Actions({ cause, dag }: { cause: Cause; dag: string }) {
       case "clear":
         return [one(action, texts.actions.clear, () => clear(which))];
       case "mark":
-        return [one(action, texts.actions.markTask, () => mark(which))];
+        return [wait?.kind === "interval" ? one(action, texts.actions.markMet, () => meet(which)) : one(action, texts.actions.markTask, () => mark(which))];
       default:
         return [];
     }

@@ -22,7 +22,7 @@ from aioflow.telemetry.task_log import OpenLog
 from aioflow.telemetry.task_log_records import LogPiece
 from aioflow.worker.log_text import LINE_BYTES, Levels, LineFilter, shown_text
 
-__all__ = ("LineRange", "LineReader", "TriedLog", "lines_of")
+__all__ = ("LineRange", "LineReader", "TriedLog", "lines_of", "try_of")
 
 _PIECE_BYTES = 1024 * 1024
 _PIECES = 64
@@ -60,7 +60,12 @@ class TriedLog(msgspec.Struct, frozen=True):
 
     def try_number(self, start_no: StartNo) -> int:
         """Return the number of an execution's try, counted across clears."""
-        return bisect_left(self.ended, start_no) + 1
+        return try_of(self.ended, start_no)
+
+
+def try_of(ended: Sequence[StartNo], start_no: StartNo) -> int:
+    """Return the number of an execution's try, counted across clears; see ``TriedLog``."""
+    return bisect_left(ended, start_no) + 1
 
 
 class LineReader:

@@ -15,13 +15,16 @@ import anyio
 import msgspec
 
 from aioflow._threads import in_thread
+from aioflow.api.logs.lines import try_of
 from aioflow.api.page.schemas import RunLogLineView, RunLogView
 from aioflow.api.schemas import iso
 from aioflow.api.task_instances import RunLayout
 from aioflow.errors import RequestError
+from aioflow.model.ids import StartNo
 from aioflow.model.timestamps import Timestamp
 from aioflow.processes.line_search import LineFinder, LineSearch
 from aioflow.protocol.requests import OF_RUN
+from aioflow.store import Store
 from aioflow.telemetry.run_log import BEGIN, RunLogFiles, RunLogKey, RunPiece, RunSegment
 from aioflow.telemetry.task_log import LogSegment, TaskLog
 from aioflow.worker.log_text import LINE_BYTES, Levels, LineFilter, shown_text
@@ -67,6 +70,7 @@ class _Line(msgspec.Struct):
 
     task_index: int
     map_index: int
+    start_no: StartNo
     at: Timestamp
     is_stderr: bool
     text: str
@@ -77,10 +81,15 @@ class _Line(msgspec.Struct):
 
 
 class RunLogs:
-    """Reads the logs of runs."""
+    """Reads the logs of runs.
 
-    def __init__(self, tasklog: TaskLog, search: LineSearch) -> None:
+    Args:
+        store: Has the tries of the tasks, and the labels of mapped children.
+    """
+
+    def __init__(self, tasklog: TaskLog, search: LineSearch, store: Store) -> None:
         self._tasklog = tasklog
+        self._store = store
         self._files = RunLogFiles(tasklog.indexes)
         self._search = search
         self._thread = anyio.CapacityLimiter(1)
@@ -110,7 +119,7 @@ class RunLogs:
         found = await self._matching(pieces, 0, finder, wanted.wanted)
         resume = (pieces[-1].key, len(pieces[-1].data)) if pieces else (BEGIN, 0)
         return RunLogView(
-            items=_views(layout, found[-wanted.limit :]),
+            items=await self._views(layout, found[-wanted.limit :]),
             next=None,
             resume=_cursor(*resume),
             is_first=is_all and len(found) <= wanted.limit,
@@ -149,11 +158,41 @@ class RunLogs:
                 break
         cursor = _cursor(after, done)
         return RunLogView(
-            items=_views(layout, found),
+            items=await self._views(layout, found),
             next=None if is_end else cursor,
             resume=cursor,
             is_first=not wanted.cursor,
         )
+
+    async def _views(self, layout: RunLayout, lines: Sequence[_Line]) -> list[RunLogLineView]:
+        """Return lines with the names of their tasks, and the numbers of their tries."""
+        sources = {(line.task_index, line.map_index) for line in lines if line.task_index >= 0}
+        numbers = {
+            source: location.task_no
+            for source in sources
+            if (location := layout.locate(*source)) is not None
+        }
+        ended = await self._store.find_try_starts(numbers.values())
+        labels = await self._store.find_labels(numbers.values())
+        found = []
+        for line in lines:
+            task_no = numbers.get((line.task_index, line.map_index), -1)
+            task_id, map_index, round_number = _name_of(layout, line)
+            found.append(
+                RunLogLineView(
+                    task_id=task_id,
+                    map_index=map_index,
+                    map_label=labels.get(task_no),
+                    round=round_number,
+                    try_number=try_of(ended.get(task_no, ()), line.start_no),
+                    at=iso(line.at),
+                    text=line.text,
+                    level=line.level,
+                    stream="stderr" if line.is_stderr else None,
+                    is_open=line.is_open,
+                )
+            )
+        return found
 
     async def _matching(
         self, pieces: Sequence[RunPiece], skipped: int, finder: LineFinder, wanted: LineFilter
@@ -259,6 +298,7 @@ def _line(
     return _Line(
         task_index=source[0],
         map_index=source[1],
+        start_no=first.start_no,
         at=first.at,
         is_stderr=first.is_stderr,
         text=text,
@@ -328,28 +368,14 @@ class _SearchedText:
         return bisect_right(self._starts, position) - 1
 
 
-def _views(layout: RunLayout, lines: Iterable[_Line]) -> list[RunLogLineView]:
-    found = []
-    for line in lines:
-        task_id, map_index, round_number = OF_RUN, -1, 0
-        if line.task_index >= 0:
-            task_id = layout.spec.tasks[line.task_index].task_id
-            map_index = line.map_index
-            if layout.is_in_loop(line.task_index):
-                map_index, round_number = -1, max(map_index, 0)
-        found.append(
-            RunLogLineView(
-                task_id=task_id,
-                map_index=map_index,
-                round=round_number,
-                at=iso(line.at),
-                text=line.text,
-                level=line.level,
-                stream="stderr" if line.is_stderr else None,
-                is_open=line.is_open,
-            )
-        )
-    return found
+def _name_of(layout: RunLayout, line: _Line) -> tuple[str, int, int]:
+    """Return the task of a line, its map index, and its round."""
+    if line.task_index < 0:
+        return OF_RUN, -1, 0
+    task_id = layout.spec.tasks[line.task_index].task_id
+    if layout.is_in_loop(line.task_index):
+        return task_id, -1, max(line.map_index, 0)
+    return task_id, line.map_index, 0
 
 
 def _cursor(key: RunLogKey, done: int) -> str:

@@ -30,6 +30,7 @@ from aioflow.model.history import (
     hour_of,
     percentile_ms,
 )
+from aioflow.model.rows import RunRow
 from aioflow.model.states import RunState, TaskState
 from aioflow.model.timestamps import Timestamp, to_timestamp
 from aioflow.store import Store
@@ -73,6 +74,7 @@ USUAL_US = 60_000_000
 _SLOWER = 1.5
 _LONGEST_US = 800 * DAY_US
 SPANS_LIMIT = 2_000
+FAILURES_LIMIT = 500
 
 
 class Span(NamedTuple):
@@ -233,7 +235,7 @@ class RunSpanView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunSpansView(msgspec.Struct, frozen=True, kw_only=True):
-    """The runs that were active in a period, the latest first, at most 2,000.
+    """Runs of a period, the latest first, up to a limit.
 
     Attributes:
         more: Whether older runs are omitted.
@@ -412,6 +414,20 @@ class History:
             items=items,
         )
 
+    async def failures(self, dag_id: str, span: Span) -> RunSpansView:
+        """Return the runs of a DAG that ended failed or partial, with how long each took.
+
+        These are the runs that are stored. The counts of a period remain after its runs.
+
+        Raises:
+            UnknownDag: If there is no such DAG.
+        """
+        await self._reader.dag_row(dag_id)
+        found = await self._store.list_failed_runs(
+            dag_id, span.since, span.until, limit=FAILURES_LIMIT + 1
+        )
+        return _spans(found, span, FAILURES_LIMIT)
+
     async def tasks(self, dag_id: str, span: Span) -> TaskHistoryView:
         """Return the tasks of a DAG over a period.
 
@@ -427,22 +443,7 @@ class History:
     async def timeline(self, span: Span) -> RunSpansView:
         """Return the runs that were active in a period."""
         found = await self._store.list_runs_between(span.since, span.until, limit=SPANS_LIMIT + 1)
-        first, last = _edges(span)
-        return RunSpansView(
-            since=first,
-            until=last,
-            more=len(found) > SPANS_LIMIT,
-            items=[
-                RunSpanView(
-                    run_id=row.run_id,
-                    dag_id=row.dag_id,
-                    state=row.state.label,
-                    started_at=iso(row.started_at),
-                    ended_at=iso(row.ended_at),
-                )
-                for row in found[:SPANS_LIMIT]
-            ],
-        )
+        return _spans(found, span, SPANS_LIMIT)
 
     @property
     def _store(self) -> Store:
@@ -455,6 +456,25 @@ class History:
         for dag_id, bucket, count in await self._store.count_durations_by_dag(since, until):
             durations[dag_id][bucket] = count
         return durations
+
+
+def _spans(found: Sequence[RunRow], span: Span, limit: int) -> RunSpansView:
+    first, last = _edges(span)
+    return RunSpansView(
+        since=first,
+        until=last,
+        more=len(found) > limit,
+        items=[
+            RunSpanView(
+                run_id=row.run_id,
+                dag_id=row.dag_id,
+                state=row.state.label,
+                started_at=iso(row.started_at),
+                ended_at=iso(row.ended_at),
+            )
+            for row in found[:limit]
+        ],
+    )
 
 
 def _slow_after(usual: Usual | None) -> float | None:

@@ -522,6 +522,7 @@ class RunLogLineView(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         task_id: Its task; ``@run`` for a callback of the run.
+        map_label: The label of the mapped child, if its DAG defines one.
         is_open: Whether the end of the line is missing. The end may follow as the next line of the
             same task.
 
@@ -530,7 +531,9 @@ class RunLogLineView(msgspec.Struct, frozen=True, kw_only=True):
 
     task_id: str
     map_index: int
+    map_label: str | None = None
     round: int
+    try_number: int = 1
     at: str | None
     text: str
     level: str | None = None

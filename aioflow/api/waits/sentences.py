@@ -40,7 +40,7 @@ class Waiter(msgspec.Struct, frozen=True, kw_only=True):
     """The subject of a sentence: one waiting task, or several children of one mapped task.
 
     Attributes:
-        name: The name of the task and its child, such as ``score[customer 0]``.
+        name: The name of the task and its child, such as ``score[0] anna``.
         task_id: The id of the task alone.
         count: Number of children; 1 for a single task.
         width: Number of all children of the mapped task; ``None`` if the task is not mapped.
@@ -63,8 +63,8 @@ class Waiter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def task_name(task_id: str, map_index: int, round_number: int, label: str | None) -> str:
-    """Return the name of a task with its child, shown by label or else by index, and its round."""
-    child = "" if map_index < 0 else f"[{map_index if label is None else label}]"
+    """Return the name of a task with its child, the label of the child, and the round."""
+    child = "" if map_index < 0 else f"[{map_index}]{f' {label}' if label else ''}"
     return f"{task_id}{child}" + (f" round {round_number}" if round_number else "")
 
 

@@ -137,7 +137,7 @@ def answer_decision(request: AnswerDecision, tx: Transaction) -> Answered:
     if any(vote.person == person for vote in before):
         raise AlreadyVoted(number, person)
     is_yes = _is_yes(question, request.answer)
-    votes = (*before, Vote(person, actor.name, tx.now, is_yes))
+    votes = (*before, Vote(person, actor.name, tx.now, is_yes, request.comment))
     return _count(row, wait, question, votes, request.answer, tx)
 
 
@@ -185,4 +185,5 @@ def _count(
         approvals=question.approvals,
         is_over=is_over,
         link=votes[-1].actor.removeprefix(LINK) if votes[-1].actor.startswith(LINK) else "",
+        comment=votes[-1].comment,
     )

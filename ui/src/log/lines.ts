@@ -17,14 +17,15 @@ export interface LogLine {
   /** `stderr` if this is known. */
   stream: string | null;
   is_open: boolean;
+  try_number?: number;
   /** Set in the log of a task. */
   offset?: number;
   line?: number | null;
-  try_number?: number;
   is_cut?: boolean;
   /** Set in the log of a run. */
   task_id?: string;
   map_index?: number;
+  map_label?: string | null;
   round?: number;
   /** Identifies the line among the loaded ones. */
   key: number;

@@ -3,15 +3,22 @@
 import { PLAIN, type Style, plain, styleAfter } from "./ansi";
 import { withShortPath } from "./files";
 import type { LogLine } from "./lines";
+import { childName } from "../parts";
 
 export type Row =
   | { kind: "line"; key: string; line: LogLine; style: Style; text: string }
-  | { kind: "try"; key: string; attempt: number; isCleared: boolean }
+  | { kind: "try"; key: string; attempt: number; isCleared: boolean; first: LogLine }
   | { kind: "fold"; key: string; lines: LogLine[]; text: string; isOpen: boolean };
 
 const CLEARED = /^\[aioflow: the task was cleared; try \d+ follows\]$/;
 const BEGIN = "Traceback (most recent call last):";
 const CHAINED = /^(?:During handling of the above exception, another exception occurred:|The above exception was the direct cause of the following exception:)$/;
+
+/** Where the borders between tries are: none, those of a task, or those of all tasks of a run. */
+export type Borders = "none" | "task" | "run";
+
+/** The name of the task that printed a line of a run's log. */
+export const nameOf = (line: LogLine): string => childName(line.task_id ?? "", line.map_index ?? -1, line.round ?? 0, line.map_label);
 
 const sourceOf = (line: LogLine): string => (line.task_id === undefined ? "" : `${line.task_id} ${line.map_index} ${line.round}`);
 
@@ -19,10 +26,12 @@ const sourceOf = (line: LogLine): string => (line.task_id === undefined ? "" : `
  * Make rows of lines.
  *
  * @param open - The tracebacks that are shown, by the key of their first line.
- * @param hasTries - Whether to draw a border where another try begins.
+ * @param borders - Where to draw a border when another try begins. In the log of a run, first tries have none.
  */
-export function rowsOf(lines: readonly LogLine[], open: ReadonlySet<number>, hasTries: boolean): Row[] {
+export function rowsOf(lines: readonly LogLine[], open: ReadonlySet<number>, borders: Borders): Row[] {
+  const hasTries = borders === "task";
   const rows: Row[] = [];
+  const attempts = new Map<string, number>();
   const styles = new Map<string, Style>();
   let attempt = -1;
   let isCleared = false;
@@ -37,8 +46,13 @@ export function rowsOf(lines: readonly LogLine[], open: ReadonlySet<number>, has
     }
     if (hasTries && line.try_number !== attempt) {
       attempt = line.try_number ?? 1;
-      rows.push({ kind: "try", key: `try ${attempt} ${line.key}`, attempt, isCleared });
+      rows.push({ kind: "try", key: `try ${attempt} ${line.key}`, attempt, isCleared, first: line });
       isCleared = false;
+    }
+    const own = line.try_number ?? 1;
+    if (borders === "run" && own !== (attempts.get(sourceOf(line)) ?? 1)) {
+      attempts.set(sourceOf(line), own);
+      rows.push({ kind: "try", key: `try ${own} ${line.key}`, attempt: own, isCleared: false, first: line });
     }
     const end = line.text.startsWith(BEGIN) ? tracebackEnd(lines, at) : at;
     if (end > at + 1) {

@@ -3,14 +3,14 @@
 import { useState } from "preact/hooks";
 
 import { enc, query } from "../api";
-import { Chart, type Point, durationScale, niceScale, periodName, periods } from "../chart";
+import { Chart, type Mark, type Point, type Series, durationScale, niceScale, periodName, periods } from "../chart";
 import { Icon } from "../components/icons";
 import { type Column, Table } from "../components/table";
 import { ofDag, useData } from "../data";
 import { type DagHistory, type DagPeriod, type Durations, type Period, PeriodChoice, RUN_SERIES, endsOf, percent, seconds, shownSeconds as shown, startOf, usePeriod } from "../history";
-import { Empty, Panel, Shown, number } from "../parts";
+import { Empty, Panel, Shown, number, runHref } from "../parts";
 import { sum } from "../states";
-import { texts } from "../texts";
+import { stateName, texts } from "../texts";
 import { HOUR_MS, instant, millis, useZoneName, zoneName } from "../time";
 import { ScheduleCalendar } from "./calendar";
 import { DayStrip, isSparse } from "./day_strip";
@@ -30,7 +30,13 @@ const TIMES = [
 ];
 /** The line for periods with one run each, in which both percentiles are the same. */
 const TIME = [{ key: "p50", name: texts.history.single, tone: "h-p50" }];
-const timesOf = (items: DagPeriod[], durations: (one: DagPeriod) => Durations) => (items.every((one) => durations(one).count <= 1) ? TIME : TIMES);
+const SUCCESS_TIMES = [
+  { ...TIMES[0]!, name: texts.history.p50Success },
+  { ...TIMES[1]!, name: texts.history.p95Success },
+];
+const SUCCESS_TIME = [{ ...TIME[0]!, name: texts.history.singleSuccess }];
+const isSingle = (items: DagPeriod[], durations: (one: DagPeriod) => Durations): boolean => items.every((one) => durations(one).count <= 1);
+const timesOf = (items: DagPeriod[], durations: (one: DagPeriod) => Durations) => (isSingle(items, durations) ? TIME : TIMES);
 const RATE = [{ key: "rate", name: texts.history.rateName, tone: "h-rate" }];
 
 /** Return the points of a chart. If a column covers several periods, lines use the last one. */
@@ -72,6 +78,7 @@ export default function DagHistoryView({ id, isRare }: { id: string; isRare: boo
   const path = `/history/dags/${enc(id)}`;
   const step = period.step === 24 ? "day" : "hour";
   const found = useData<DagHistory>(query(path, { from, step, zone: zoneName() }), { on: ofDag(id), gap: 5000 });
+  const failures = useData<{ items: RunSpan[] }>(query(`${path}/failures`, { from }), { on: ofDag(id), gap: 5000 });
   const tasks = useData<{ items: TaskStats[] }>(query(`${path}/tasks`, { from }), { on: ofDag(id), gap: 5000 });
   const zone = useZoneName();
   return (
@@ -90,7 +97,7 @@ export default function DagHistoryView({ id, isRare }: { id: string; isRare: boo
         <small class="legend-zone">{texts.shell.times(zone)}</small>
       </div>
       <Shown of={found}>
-        {(data) => <Charts id={id} data={data} from={from} period={period} isTable={isTable} />}
+        {(data) => <Charts id={id} data={data} failures={failures.data?.items ?? []} from={from} period={period} isTable={isTable} />}
       </Shown>
       <ScheduleCalendar id={id} />
       <Shown of={tasks}>
@@ -103,13 +110,31 @@ export default function DagHistoryView({ id, isRare }: { id: string; isRare: boo
 interface ChartsProps {
   id: string;
   data: DagHistory;
+  failures: RunSpan[];
   from: string;
   period: Period;
   isTable: boolean;
 }
 
+interface RunSpan {
+  run_id: string;
+  state: string;
+  started_at: string | null;
+  ended_at: string | null;
+}
+
+const FAILED: Series[] = RUN_SERIES.filter(({ key }) => key === "failed" || key === "partial");
+
+/** Each failed and partial run, at the time it took. */
+const marksOf = (runs: readonly RunSpan[]): Mark[] =>
+  runs.flatMap(({ run_id, state, started_at, ended_at }) => {
+    const [begun, over] = [millis(started_at), millis(ended_at)];
+    if (begun === null || over === null) return [];
+    return [{ at: over, value: Math.max(0, over - begun) / 1000, kind: state, name: `${run_id}, ${stateName(state)}`, href: runHref(run_id) }];
+  });
+
 /** The charts. If there are few runs, each is shown, and durations get most room; else the counts do. */
-function Charts({ id, data, from, period, isTable }: ChartsProps) {
+function Charts({ id, data, failures, from, period, isTable }: ChartsProps) {
   const nameOf = periodName(period.step);
   const during = (at: number, steps: number, state?: string) => query("/runs", { dag: id, state, from: instant(at), to: instant(at + steps * period.step * HOUR_MS) });
   const hrefOf = (at: number, state?: string) => during(at, 1, state);
@@ -126,14 +151,8 @@ function Charts({ id, data, from, period, isTable }: ChartsProps) {
           <Chart label={`${texts.history.runs}: ${id}`} kind="columns" series={RUN_SERIES} points={ends} {...drawn} format={(value) => number(value)} empty={texts.history.noRuns} />
         )}
       </Panel>
-      <Panel
-        title={
-          <>
-            {texts.history.duration} <small class="soft">{texts.history.ofSuccessful}</small>
-          </>
-        }
-      >
-        <Chart label={`${texts.history.duration}: ${id}`} kind="lines" series={timesOf(data.items, (one) => one.duration)} points={points(data.items, from, period, (one) => ({ p50: one.duration.p50, p95: one.duration.p95 }))} {...drawn} isBroken={isFew} format={seconds} scale={durationScale} />
+      <Panel title={texts.history.duration}>
+        <Chart label={`${texts.history.duration}: ${id}`} kind="lines" series={isSingle(data.items, (one) => one.duration) ? SUCCESS_TIME : SUCCESS_TIMES} points={points(data.items, from, period, (one) => ({ p50: one.duration.p50, p95: one.duration.p95 }))} {...drawn} isBroken={isFew} marks={marksOf(failures)} markKinds={FAILED} format={seconds} scale={durationScale} />
       </Panel>
       <Panel title={isByWeek ? texts.history.rateByWeek : texts.history.rate}>
         <Chart

@@ -242,11 +242,7 @@ const FEW = 10;
 function success(one: Stats | undefined) {
   if (one?.failure_rate == null) return <span class="soft">–</span>;
   const all = sum(one.ends) - (one.ends["cancelled"] ?? 0);
-  return (
-    <>
-      {all < FEW ? texts.common.of(one.ends["success"] ?? 0, all) : percent(1 - one.failure_rate)}
-    </>
-  );
+  return <>{all < FEW ? texts.common.of(one.ends["success"] ?? 0, all) : percent(1 - one.failure_rate)}</>;
 }
 
 const seconds = (one: Stats | undefined) => (one?.p50_seconds == null ? <span class="soft">–</span> : span(one.p50_seconds * 1000, true));

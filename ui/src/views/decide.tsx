@@ -5,7 +5,7 @@ import { useEffect, useState } from "preact/hooks";
 
 import { Problem, send } from "../api";
 import { Skeleton } from "../components/skeleton";
-import { type Decision, DecisionBox } from "../decision";
+import { type Decision, DecisionBox, commented } from "../decision";
 import { texts } from "../texts";
 
 /** Return the token. It is in the fragment, so that no server or proxy logs it. */
@@ -33,7 +33,7 @@ export default function Decide() {
       ) : (
         <>
           <p class="soft break">{texts.decisions.from(decision.task_id, decision.dag_id)}</p>
-          <DecisionBox decision={decision} send={(answer) => send("POST", "/decisions/link/answer", { token: token(), answer })} />
+          <DecisionBox decision={decision} send={(answer, comment) => send("POST", "/decisions/link/answer", { token: token(), answer, ...commented(comment) })} />
         </>
       )}
     </main>

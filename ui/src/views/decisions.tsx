@@ -75,7 +75,7 @@ function Cards({ rows, open, reload }: CardsProps) {
   useEffect(() => {
     const card = at >= 0 ? box.current?.children[at] : null;
     card?.scrollIntoView({ block: "nearest" });
-    card?.querySelector<HTMLElement>("button, input, select")?.focus({ preventScroll: true });
+    card?.querySelector<HTMLElement>(".answer :is(input, select), .actions button")?.focus({ preventScroll: true });
   }, [open, at >= 0]);
   function done(said: string): void {
     tell(said);
@@ -110,7 +110,8 @@ const outcomeOf = (one: Decision): string => {
   return `${texts.decisions.states[one.state] ?? one.state}${answer === "" ? "" : `: ${answer}`}`;
 };
 
-const decidersOf = (one: Decision): string => one.votes.map((vote) => vote.person).join(", ");
+/** Who decided, each with the comment: `ada: “amount checked”`. */
+const decidersOf = (one: Decision): string => one.votes.map((vote) => vote.person + (vote.comment ? `: “${vote.comment}”` : "")).join(", ");
 
 /** What was asked, with what it was about, which tells decisions of one task apart. */
 const Asked = (one: Decision) => (
@@ -133,9 +134,9 @@ const Outcome = (one: Decision) => (
 const COLUMNS: Column<Decision>[] = [
   { id: "question", title: texts.decisions.question, width: "minmax(200px, 3fr)", phone: "title", isFixed: true, cell: Asked },
   { id: "outcome", title: texts.decisions.outcome, width: "minmax(100px, 1fr)", phone: "second", cell: Outcome },
-  { id: "people", title: texts.decisions.people, width: "minmax(90px, 1fr)", isWideOnly: true, cell: decidersOf },
+  { id: "people", title: texts.decisions.people, width: "minmax(120px, 1.4fr)", isWideOnly: true, cell: (one) => <span title={decidersOf(one)}>{decidersOf(one)}</span> },
   { id: "asker", title: texts.decisions.askedBy, width: "minmax(140px, 1.6fr)", isWideOnly: true, isMono: true, cell: (one) => <AskedBy decision={one} isShort /> },
-  { id: "task", title: texts.decisions.ofTask, width: "minmax(110px, 1fr)", isMono: true, isOptional: true, cell: (one) => childName(one.task_id, one.map_index, 0) },
+  { id: "task", title: texts.decisions.ofTask, width: "minmax(110px, 1fr)", isMono: true, isOptional: true, cell: (one) => childName(one.task_id, one.map_index, 0, one.map_label) },
   { id: "asked", title: texts.decisions.asked, width: "100px", isNumber: true, isOptional: true, cell: (one) => <When at={one.asked_at} /> },
   { id: "ended", title: texts.decisions.endedAt, width: "100px", isNumber: true, phone: "end", cell: (one) => <When at={one.ended_at} /> },
 ];

@@ -4,6 +4,7 @@ import { cancel, clear, deleteRun, mark, retry, runAgain } from "../actions";
 import { enc, query } from "../api";
 import { never, ofDag, ofRun, useData, useItems, useWindow } from "../data";
 import { Menu } from "../components/menu";
+import { type Decision, outcomeOf } from "../decision";
 import { TabBar } from "../components/tabs";
 import { type Column, Table } from "../components/table";
 import { SplitPane } from "../components/split";
@@ -235,10 +236,33 @@ function View({ run, view, tasks, notes, isOld, picked }: ViewProps) {
         <>
           {(tasks?.length ?? 0) <= MOST_BOXES && <RunGraphView run={run} tasks={tasks} isOld={isOld} picked={picked} />}
           {isOld ? <Tasks run={run} notes={notes} /> : tasks && <ByTask run={run} tasks={tasks} notes={notes} />}
+          <RunDecisions run={run} />
           <RunParameters run={run} />
         </>
       );
   }
+}
+
+const DECISIONS = 20;
+
+/** What people have decided in a run. An open decision is among what it waits for. */
+function RunDecisions({ run }: { run: Run }) {
+  const found = useItems<Decision>(query("/decisions", { run: run.run_id, state: "ended", limit: DECISIONS }), { on: ofRun(run.run_id), gap: 2000 });
+  if (!found.data?.length) return null;
+  return (
+    <Panel title={texts.decisions.ofRun}>
+      <ul class="run-decisions">
+        {found.data.map((one) => (
+          <li key={one.decision_id}>
+            <a href={`/decisions?open=${one.decision_id}`} class="break">
+              {one.question}
+            </a>{" "}
+            <span class="break">{outcomeOf(one)}</span> <When at={one.ended_at} />
+          </li>
+        ))}
+      </ul>
+    </Panel>
+  );
 }
 
 const FAILED = new Set(["failed", "partial"]);

@@ -2,7 +2,7 @@
 
 import type { ComponentChildren } from "preact";
 
-import { mark } from "../actions";
+import { meet } from "../actions";
 import { query } from "../api";
 import { Icon, type IconName } from "../components/icons";
 import { type Column, Table } from "../components/table";
@@ -242,8 +242,8 @@ function Action({ trigger, name, since, of: sensing }: Wait) {
   const isPhone = useIsPhone();
   if (sensing) {
     return (
-      <button type="button" data-needs="operator" class="small" aria-label={`${texts.actions.markTask} ${name}`} onClick={() => mark(sensing)}>
-        {texts.actions.markTask}
+      <button type="button" data-needs="operator" class="small" aria-label={`${texts.actions.markMet}: ${name}`} onClick={() => meet(sensing)}>
+        {texts.actions.markMet}
       </button>
     );
   }
