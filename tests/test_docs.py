@@ -304,7 +304,7 @@ def test_every_import_and_key_of_airflow_that_works_or_has_another_name_is_liste
     }
     assert table_of(page, "Airflow") == NAMES
     assert table_of(page, "Key") == CONTEXT_INSTEAD
-    keys = page.read_text().partition("These keys exist")[2].partition("An operator finds")[0]
+    keys = page.read_text().partition("These keys exist")[2].partition("In an operator")[0]
     listed = keys.rpartition("): ")[2]
     assert set(re.findall(r"`(\w+)`", listed)) == TEMPLATE_NAMES
 

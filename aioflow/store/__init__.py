@@ -630,10 +630,9 @@ class Store(Browsed, Protocol):
     async def list_failed_runs(
         self, dag_id: str, since: Timestamp, until: Timestamp, *, limit: int
     ) -> list[RunRow]:
-        """Return the started runs of a DAG that ended failed or partial in a period.
+        """Return the started runs of a DAG that ended failed or partial in a period, newest first.
 
-        The newest come first. Of a DAG with more than 50,000 runs in the period, only so many of
-        the newest are examined.
+        If the DAG has more than 50,000 runs in the period, only the newest 50,000 are examined.
         """
 
     async def list_scheduled_runs(

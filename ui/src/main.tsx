@@ -29,11 +29,9 @@ import { Events } from "./views/events";
 import { Home } from "./views/home";
 import { Errors, Nodes } from "./views/house";
 import { Login } from "./views/login";
-import { Pools } from "./views/pools";
 import { RunPage } from "./views/run";
 import { Runs } from "./views/runs";
 import { Backfills, Schedules } from "./views/schedules";
-import { Settings } from "./views/settings";
 import { Triggers } from "./views/triggers";
 
 /** The places that a phone shows without its menu. */
@@ -42,6 +40,8 @@ const Access = lazy<{ me: Me | undefined }>(() => import("./views/access"));
 const Audit = lazy<object>(() => import("./audit/view"));
 const Assets = lazy<object>(() => import("./views/assets"));
 const Executors = lazy<object>(() => import("./executors/view"));
+const Pools = lazy<object>(() => import("./views/pools"));
+const Settings = lazy<{ me: Me | undefined }>(() => import("./views/settings"));
 const OF_ADMINS = new Set(["/access", "/audit"]);
 
 /** The page of a signed link shows only its question, even to people without an account. */

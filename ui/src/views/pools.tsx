@@ -24,7 +24,7 @@ interface Holder {
   is_waiting?: boolean;
 }
 
-export function Pools() {
+export default function Pools() {
   const pools = useItems<Pool>("/pools", { gap: 500 });
   const open = usePlace().query.get("open");
   const shown = pools.data?.find((pool) => pool.name === open);

@@ -29,7 +29,7 @@ const KINDS = [
 
 type Kind = (typeof KINDS)[number][0];
 
-export function Settings({ me }: { me: Me | undefined }) {
+export default function Settings({ me }: { me: Me | undefined }) {
   const [look, setLook] = useState<Theme>(theme());
   const [times, setTimes] = useState<Zone>(zone());
   function change(value: string): void {
