@@ -105,9 +105,9 @@ async def test_the_wait_of_a_trigger_is_described_with_its_next_poll(tmp_path):
         "plain": "mine:Plain",
     }
     assert {run_id: wait.last_answer for run_id, wait in found.items()} == {
-        "file": "not yet",
+        "file": "not met",
         "own": "1 of 2 found",
-        "public": "not yet",
+        "public": "not met",
         "plain": None,
     }
     file, plain = found["file"], found["plain"]

@@ -120,7 +120,7 @@ class WaitView(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         trigger_id: The trigger that the task waits for, if any.
         last_check_at, next_check_at: Times of the last and the next check, if known.
-        last_answer: What the last check found, such as ``not yet`` or an error, if known.
+        last_answer: What the last check found, such as ``not met`` or an error, if known.
         every_seconds: How often a sensor checks, if always at the same interval.
         label: What the wait is for, in the words of the task's author.
         fires_at: The time at which the wait ends, if it is a wait for a time. ``until`` is the

@@ -167,7 +167,7 @@ CATALOGUE_SENTENCES: Mapping[str, Callable[[Fields], str]] = {
 DETAIL_LENGTH = 500
 """Maximum length of a detail; longer details are cut."""
 
-NOT_YET = "not yet"
+NOT_MET = "not met"
 """The answer of a check that found nothing, and said no more than that."""
 
 _BRIEF_FIELDS = 2
@@ -343,7 +343,7 @@ class PublicFields:
         """
         if watched is None or watched.last_check_at is None or watched.next_check_at is None:
             return None
-        return self._safe(watched.note) or NOT_YET
+        return self._safe(watched.note) or NOT_MET
 
     def target(self, class_path: str, kwargs: bytes | None) -> TargetView:
         """Return the target of a trigger; outside of the catalogue only the name of its class."""

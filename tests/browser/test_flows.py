@@ -83,7 +83,7 @@ def test_two_hundred_failed_runs_of_a_range_are_cleared_in_five_clicks(browser, 
         daemon.wait(run)
     flag.touch()
     with counted(browser, daemon, "/") as (page, clicks):
-        page.page.locator(".home-history svg rect.h-failed").last.click()
+        page.page.locator(".home-stack svg rect.h-failed").last.click()
         page.page.wait_for_url("**/runs?state=failed&from=*&to=*")
         page.page.get_by_role("searchbox", name="Search runs and DAGs").fill("many-")
         page.page.wait_for_url("**search=many-**")

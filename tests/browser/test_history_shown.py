@@ -18,7 +18,7 @@ def test_home_opens_with_four_requests_and_its_chart_has_a_table(browser, daemon
         page.go("/")
         page.page.wait_for_selector(".chart svg")
         asked = {urlsplit(url).path for url in page.asked[before:] if "/api/" in url}
-        chart = page.page.locator(".home-history .chart")
+        chart = page.page.locator(".home-stack .chart")
         chart.get_by_text("Show as a table").click()
 
         assert asked - {"/api/v1/stream"} == {

@@ -167,7 +167,7 @@ def test_a_hosted_sensor_says_how_often_it_looks_and_for_how_long(daemon):
         return daemon.run("runs", "why", "looking").out
 
     wanted = r"arrived is waiting for a condition.* \(since .*; until .*; a check every 0.2 s; "
-    wanted += r"checked 0.. s ago: not yet, next in 0.. s\)"
+    wanted += r"checked 0.. s ago: not met, next in 0.. s\)"
     said = eventually(lambda: found if re.search(wanted, found := told()) else None)
     daemon.run("runs", "cancel", "looking")
 
