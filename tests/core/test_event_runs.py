@@ -7,12 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from aioflow.core.repair import execution
 from aioflow.core.triggers import event_runs
 from aioflow.core.triggers.dag_triggers import FIRST_WAIT_US, LONGEST_WAIT_US, WINDOW
 from aioflow.core.triggers.event_runs import LONGEST_HOLD, conf_of
 from aioflow.core.why import explain_dag_trigger
 from aioflow.model.dag import DagSpec, TaskSpec
-from aioflow.model.states import CODE_MISSING, Failure, WaitKind
+from aioflow.model.states import CODE_MISSING, Failure, TaskState, WaitKind
 from aioflow.model.triggers import DagTriggerSpec, EventOutcome
 from aioflow.protocol.effects import AssignTrigger, ConfirmEvents, ReleaseTrigger, RestoreCode, Warn
 from aioflow.protocol.inputs import (
@@ -23,10 +24,11 @@ from aioflow.protocol.inputs import (
     HostUp,
     IsolateTriggerClass,
     LoopBlocked,
+    RequestReceived,
     TimerFired,
 )
 from aioflow.protocol.reports import TriggerEnded, TriggerFired
-from aioflow.protocol.requests import CancelRun, DeleteDag, SetPaused
+from aioflow.protocol.requests import CancelRun, ClearTasks, DeleteDag, Mark, SetPaused
 from tests.core.world import SECOND, World, instant
 
 BROKEN = Failure(type="OSError", message="no such folder", reason="trigger")
@@ -42,12 +44,16 @@ def said(*, path: str = "m:Ticks", kwargs: bytes | None = b"\x80", **fields: Any
     return DagTriggerSpec(class_path=path, kwargs=kwargs, **fields)
 
 
-def of(trigger: DagTriggerSpec | None = None, **fields: Any) -> DagSpec:
+def of(
+    trigger: DagTriggerSpec | None = None,
+    tasks: tuple[TaskSpec, ...] = (TaskSpec(task_id="t"),),
+    **fields: Any,
+) -> DagSpec:
     fields.setdefault("parameters", ("n",))
     return DagSpec(
         dag_id="dag",
         file="dag.py",
-        tasks=(TaskSpec(task_id="t"),),
+        tasks=tasks,
         trigger=said() if trigger is None else trigger,
         **fields,
     )
@@ -455,6 +461,43 @@ def test_cancel_old_cancels_what_runs_also_after_a_restart():
     fire(world, {"n": 2})
 
     assert states(world) == ["cancelled", "running"]
+
+
+TASKS = tuple(TaskSpec(task_id=name) for name in "abcd")
+
+
+def test_cancel_old_cancels_a_queued_run_that_is_being_marked(monkeypatch):
+    """A mark in slices takes the run out of its queue until the last slice is executed."""
+    monkeypatch.setattr(execution, "SLICE_TASKS", 1)
+    world = World()
+    world.load(of(max_active_runs=1, tasks=TASKS))
+    world.trigger()
+    fire(world, {"n": 1}, {"n": 2})
+    spec = of(said(if_running="cancel_old"), max_active_runs=1, tasks=TASKS)
+    world.load(spec, version="v2")
+    _, earlier, _ = sorted(world.rows.runs.values(), key=lambda run: run.run_no)
+    mark = Mark(run_id=earlier.run_id, state=TaskState.SUCCESS, tasks=("a", "b", "c"))
+    world._turn([RequestReceived(1, mark)])
+    assert earlier.run_no in world.memory.clearings
+
+    world._turn([fired(world, {"n": 3}, "3")])
+
+    assert states(world) == ["running", "cancelled", "cancelled", "queued"]
+
+
+def test_a_run_that_is_being_cleared_counts_as_running(monkeypatch):
+    monkeypatch.setattr(execution, "SLICE_TASKS", 1)
+    world = World()
+    world.load(of(said(if_running="skip"), tasks=TASKS))
+    fire(world, {"n": 1})
+    world.finish_all()
+    (run,) = world.rows.runs.values()
+    world._turn([RequestReceived(1, ClearTasks(run_id=run.run_id))])
+    assert run.run_no in world.memory.clearings
+
+    world._turn([fired(world, {"n": 2}, "2")])
+
+    assert outcomes(world) == [EventOutcome.RUN, EventOutcome.SKIPPED]
 
 
 def test_too_many_runs_that_wait_hold_the_trigger_back(monkeypatch):

@@ -19,6 +19,7 @@ __all__ = (
     "leave_queue",
     "remember",
     "run_reopened",
+    "suspended",
     "waits_while_paused",
     "withdraw",
 )
@@ -119,4 +120,23 @@ def _begin(run: Run, tx: Transaction) -> None:
 
 def is_running(dag_id: str, memory: Memory) -> bool:
     """Return whether a run of a DAG is active or queued, not counting backfills."""
-    return bool(memory.active_runs.get(dag_id) or memory.queued_runs.get(dag_id))
+    queue = dag_id
+    return bool(
+        memory.active_runs.get(queue) or memory.queued_runs.get(queue) or suspended(queue, memory)
+    )
+
+
+def suspended(queue: str, memory: Memory) -> list[Run]:
+    """Return the runs that join a queue only when their clear or mark is complete.
+
+    A clear or mark in slices takes a run out of its queue.
+    """
+    runs = [memory.runs.get(run_no) for run_no in memory.clearings]
+    return [
+        run
+        for run in runs
+        if run is not None
+        and run.queue == queue
+        and run.state is RunState.QUEUED
+        and run.row.quarantine is None
+    ]

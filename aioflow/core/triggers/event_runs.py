@@ -272,7 +272,8 @@ def _fire_time(key: str | None) -> Timestamp:
 def _cancel_old(one: DagTrigger, tx: Transaction) -> None:
     """Cancel runs that earlier events started: the last run, and all queued ones."""
     memory, dag_id = tx.memory, one.row.dag_id
-    old = [run for run in memory.queued_runs.get(dag_id, ()) if run.row.cause == BY_EVENT]
+    queued = [*memory.queued_runs.get(dag_id, ()), *run_queue.suspended(dag_id, memory)]
+    old = [run for run in queued if run.row.cause == BY_EVENT]
     last = None if one.row.run_no is None else memory.runs.get(one.row.run_no)
     if last is not None and last not in old:
         old.append(last)
