@@ -107,8 +107,9 @@ def test_home_shows_an_open_decision_with_its_answer_one_click_away(browser, dae
         card.get_by_label("Comment").fill("amount differs")
         card.get_by_role("button", name="Reject").click()
         page.heard("The task continues")
-        page.see("home: “amount differs”", within=".decisions-ended [title]")
         assert daemon.wait("by-home")["state"] == "success"
+        page.go("/decisions")
+        page.see("home: “amount differs”", within=".decisions-ended [title]")
         page.go("/runs/by-home")
         page.see("Rejected by home: “amount differs”", within=".run-decisions")
         page.clean()
