@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from types import CoroutineType
 from typing import TypeAlias
 
@@ -203,9 +203,6 @@ def _fetch_values(
     return values.decoded(names, got.body)
 
 
-IDLE_AFTER_SECONDS = 0.01
-"""A worker that gets no other try for this long is idle."""
-
 Key: TypeAlias = tuple[int, int]
 
 
@@ -234,7 +231,6 @@ class Slot:
         self._questions: dict[int, SimpleQueue[Reply]] = {}
         self._asked = 0
         self._busy = False
-        self._has_open_output = False
         self._pid = os.getpid()
         self._descriptors = Descriptors(nonce)
         self._orphans = Orphans()
@@ -257,6 +253,7 @@ class Slot:
                 self._send([ended, TaskStarted(start.task_no, start.start_no, now())])
                 continue
             self._busy = False
+            self._descriptors.mark(*IDLE)
             self._send([ended])
             start = self._next(block=True)
             if start is not None:
@@ -308,7 +305,7 @@ class Slot:
         packages, a new process gets the tries that have not started.
         """
         while block or not self._queue.empty():
-            key = self._wait_for_key() if block else self._queue.get()
+            key = self._queue.get()
             if key is None:
                 if not block:
                     self._queue.put(None)
@@ -324,23 +321,8 @@ class Slot:
             self._busy = False
         return None
 
-    def _wait_for_key(self) -> Key | None:
-        """Wait for the next entry of the queue.
-
-        If none follows soon, mark that the output of the last try is complete. Otherwise the mark
-        of the next try says that, and the daemon does not read the output twice for one try.
-        """
-        if self._has_open_output:
-            try:
-                return self._queue.get(timeout=IDLE_AFTER_SECONDS)
-            except Empty:
-                self._has_open_output = False
-                self._descriptors.mark(*IDLE)
-        return self._queue.get()
-
     def _run_one(self, start: StartTask) -> Ended:
         self._descriptors.mark(start.task_no, start.start_no)
-        self._has_open_output = True
         stdout, stderr = sys.stdout, sys.stderr
         try:
             if self._fetches_code:
