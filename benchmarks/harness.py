@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -100,14 +100,16 @@ def _reader(size: Any) -> Callable[[str], Any]:
 
 @cache
 def commit_of_checkout() -> str:
-    """Return the commit of this checkout, with ``-dirty`` if the tree has changes."""
-    return subprocess.run(
-        ["git", "describe", "--always", "--dirty"],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=Path(__file__).parent,
-    ).stdout.strip()
+    """Return the commit of this checkout, with ``-dirty`` if the tree has other changes.
+
+    Recorded lines do not count, because each benchmark of a series appends to them.
+    """
+    git = partial(
+        subprocess.run, capture_output=True, text=True, check=False, cwd=Path(__file__).parent
+    )
+    commit = git(["git", "describe", "--always"]).stdout.strip()
+    is_changed = git(["git", "diff", "--quiet", "HEAD", "--", "..", ":!results"]).returncode != 0
+    return f"{commit}-dirty" if commit and is_changed else commit
 
 
 def _machine() -> dict[str, object]:
