@@ -42,7 +42,7 @@ _LINK_HEAD = LINK_PREFIX.encode()
 _LINK = re.compile(_LINK_HEAD + rb"[A-Za-z0-9_.-]*")
 
 _LEAST_HEAD = 4
-"""Minimum length at which a beginning of ``LINK_PREFIX`` is held back rather than shown."""
+"""Minimum length at which an incomplete ``LINK_PREFIX`` at the end of output is held back."""
 
 _LINK_BYTES = 1_000
 """Maximum length of a token."""

@@ -8,7 +8,7 @@ CHANGES = {
     "sets os.environ['AWS_PROFILE']": "import os\nos.environ['AWS_PROFILE'] = 'staging'",
     "removes os.environ['PATH']": "import os\ndel os.environ['PATH']",
     "changes sys.path": "import sys\nsys.path.insert(0, '/nowhere')",
-    "changes the working folder": "import os\nos.chdir('/')",
+    "changes the working directory": "import os\nos.chdir('/')",
     "changes the umask": "import os\nos.umask(0o011)",
     "changes the priority of the process": "import os\nos.nice(1)",
     "changes limits of the process": (

@@ -99,8 +99,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.pluginmanager.hasplugin("xdist"):
         config.pluginmanager.register(Distribution())
     if not hasattr(config, "workerinput"):
-        # Not in TMPDIR: the path of a socket must be short, and must not be accessible to other
-        # users.
+        # Not in TMPDIR, because the path of a socket must be short. mkdtemp creates a folder that
+        # only this user can access.
         home = tempfile.mkdtemp(prefix="aioflow-pg-", dir="/tmp")
         config.stash[PG_OWNER] = os.open(home, os.O_RDONLY)
         fcntl.flock(config.stash[PG_OWNER], fcntl.LOCK_EX)

@@ -65,7 +65,8 @@ def test_check_says_what_to_write_in_files_of_a_folder(tmp_path):
     assert old.startswith(f"{tmp_path}/old.py:3: dag.airflow_import aioflow stands in for Airflow")
     assert "instead of dag write `from aioflow import dag`" in old
     assert templates.startswith(
-        f"{tmp_path}/templates.py:5: dag.template task 'a': field 'filepath' is no template: "
+        f"{tmp_path}/templates.py:5: dag.template task 'a': "
+        "field 'filepath' is not a valid template: "
         "unexpected '}' (line 1, column 11 of the text)"
     )
     assert named.out.startswith(f"{nameless}:1: file.unnamed a daemon passes this file over")

@@ -100,9 +100,9 @@ async def test_values_that_cannot_be_stored_are_refused_without_being_repeated(
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 async def test_a_variable_that_is_no_number_is_refused_as_in_a_conf(tmp_path, value):
     async with node(tmp_path) as n:
-        with pytest.raises(BadValue, match=f"the variable.*{value} is no number"):
+        with pytest.raises(BadValue, match=f"the variable.*{value} is not a number"):
             await n.api.values.set(VARIABLE, "A", value)
-        with pytest.raises(Unserializable, match=f"{value} is no number"):
+        with pytest.raises(Unserializable, match=f"{value} is not a number"):
             packed_conf({"a": value})
 
 

@@ -156,7 +156,7 @@ def _single(api: Api, action: BulkAction, key: str) -> Callable[[str], Awaitable
 async def _act_on_each(
     rows: Sequence[RunRow], act: Callable[[str], Awaitable[object]]
 ) -> dict[str, AioflowError]:
-    """Act on each run. Return the errors by run id. A run that was deleted meanwhile is no error.
+    """Act on each run. Return the errors by run id. A run deleted meanwhile is not an error.
 
     Raises:
         AioflowError: If nothing can be done at present, for example without a database.

@@ -326,7 +326,7 @@ def _seconds_left(counts: dict[str, int], recent: int) -> float | None:
 
 
 _SHAPED = 400
-"""Number of characters of a message that are used for its shape."""
+"""How many characters at the beginning of a message determine its shape."""
 
 _VARYING = re.compile(
     r"""(?P<text>(?<!\w)(?:'[^'\n]*'|"[^"\n]*"|`[^`\n]*`)(?!\w))

@@ -358,7 +358,7 @@ def _timetable_error(failure: Failure) -> str:
 def calendar_fire_times(
     row: DagRow, spec: DagSpec, after: Timestamp, count: int
 ) -> list[Timestamp]:
-    """Return the next fire times of a built-in schedule; none if they depend on earlier runs.
+    """Return the next fire times of a built-in schedule; empty if they depend on earlier runs.
 
     ``@once`` has one fire time until its run has been created.
     """

@@ -100,7 +100,7 @@ def body_of(body: bytes) -> Any:
 
 
 def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not valid JSON")
 
 
 def _emitted(row: NamedEventRow, *, created: bool) -> EmittedView:

@@ -228,7 +228,7 @@ class NodeQueries:
             del self._waiting[query_no]
 
     async def _find_successor(self, dead: int, until: int) -> int | None:
-        """Wait until another node than ``dead`` is active. Return its term."""
+        """Wait until a node other than ``dead`` is active. Return its term."""
         while self._seconds_until(until) > 0:
             active = self._active_epoch()
             if active is not None and active != dead:

@@ -392,7 +392,7 @@ class RunReader:
         ]
 
     def waiting_runs(self, rows: Iterable[RunRow]) -> AbstractSet[RunNo]:
-        """Return the numbers of the runs that only wait. Without a daemon, none are known."""
+        """Return the numbers of the runs that only wait; an empty set without a daemon."""
         return frozenset()
 
     async def run(self, run_id: str) -> RunRow:
@@ -532,7 +532,7 @@ class RunReader:
     async def read_lines(
         self, log: TriedLog | None, wanted: LineRange, *, is_live: bool = False
     ) -> LogLinesView:
-        """Return lines of a log; none if the log does not exist.
+        """Return lines of a log; an empty list if the log does not exist.
 
         Raises:
             BadPattern: If a pattern is not valid, or takes too long.

@@ -108,7 +108,8 @@ class NamedValues:
         """
         if not _NAME.fullmatch(name):
             raise BadValue(
-                f"{name!r} is no name for a {kind}: letters, digits and _ . : @ / - , at most 250"
+                f"{name!r} is not a valid name for a {kind}: "
+                "letters, digits and _ . : @ / - , at most 250"
             )
         if keep_secrets and kind is ValueKind.CONNECTION:
             row = await self._store.find_value(kind, name)
@@ -165,7 +166,7 @@ def _with_secrets(value: Any, packed: bytes) -> Any:
     """Return a connection, completed with those stored secrets that it lacks.
 
     Raises:
-        BadValue: If the connection is invalid, or is to another server than the stored one.
+        BadValue: If the connection is invalid, or is to a different server from the stored one.
     """
     new, (old, _) = _connection(value), stored_connection("", packed)
     retained = {

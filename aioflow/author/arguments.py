@@ -145,7 +145,7 @@ def bind_call(
         dag: The DAG being defined.
         owner: Names the call in errors.
         injects: Whether missing arguments are filled from the context of the run, by name.
-        partly: Whether more arguments follow, so that a missing argument is no error.
+        partly: Whether more arguments follow, so that a missing argument is not an error.
 
     Raises:
         DagError: If the arguments do not match the function's signature.

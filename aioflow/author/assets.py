@@ -102,7 +102,7 @@ def _part(said: object) -> str | AssetCondition:
         return said.name
     condition = asset_condition(said) if isinstance(said, AssetExpression) else None
     if condition is None:
-        raise DagError(f"{said!r} is no asset; a list as schedule is one of assets")
+        raise DagError(f"{said!r} is not an asset; a list as schedule must contain assets")
     return condition
 
 

@@ -81,7 +81,7 @@ DEPTH_LIMIT = 64
 """Maximum nesting of containers. Deeper data is a mistake, or an attack on the decoder."""
 
 _VALUES_PER_STEP = 16
-"""The number of containers and values of user-defined classes that are packed in one step."""
+"""How many containers and values of user-defined classes are packed in one step."""
 
 _PATH_STEPS = 8
 """Maximum steps of the path to a value in an error about its size."""

@@ -289,14 +289,15 @@ def _check_name(name: object, kind: str) -> str:
     if isinstance(name, str) and _NAME.fullmatch(name):
         return name
     raise dag_error(
-        f"{name!r} is no name for a {kind}: a to z, A to Z, digits, '_', '-' and '.', at most 250"
+        f"{name!r} is not a valid name for a {kind}: "
+        "a to z, A to Z, digits, '_', '-' and '.', at most 250"
     )
 
 
 def _if_paused(options: DagOptions) -> IfPaused:
     value = options.get("if_paused", "stay")
     if value not in {"stay", "stop"}:
-        raise dag_error(f"if_paused is 'stay' or 'stop', not {value!r}")
+        raise dag_error(f"if_paused must be 'stay' or 'stop', not {value!r}")
     return value
 
 
@@ -316,7 +317,7 @@ def _flag(value: object, name: str) -> bool:
 def _python(value: object) -> str | None:
     if value is None or isinstance(value, str):
         return value
-    raise dag_error(f"python is the name of an interpreter in the settings, not {value!r}")
+    raise dag_error(f"python must be the name of an interpreter in the settings, not {value!r}")
 
 
 def _missed(value: object) -> MissedFireTimes:
@@ -329,7 +330,9 @@ def _missed(value: object) -> MissedFireTimes:
         case "skip":
             return "skip"
         case _:
-            raise dag_error(f"catchup is True, False, 'all', 'latest' or 'skip', not {value!r}")
+            raise dag_error(
+                f"catchup must be True, False, 'all', 'latest' or 'skip', not {value!r}"
+            )
 
 
 def _data_interval(value: object) -> IntervalKind:
@@ -339,7 +342,7 @@ def _data_interval(value: object) -> IntervalKind:
         case "previous":
             return "previous"
         case _:
-            raise dag_error(f"data_interval is 'fire_time' or 'previous', not {value!r}")
+            raise dag_error(f"data_interval must be 'fire_time' or 'previous', not {value!r}")
 
 
 def _limit(value: object, name: str, *, least: int = 1) -> int:

@@ -273,7 +273,7 @@ def _more_problems(dag: DAG, schedule: ScheduleSpec | None) -> Iterator[DagError
     for owner in dag.unfinished.values():
         name = type(owner).__name__
         yield DagError(
-            f"{name}.__init__ does not call super().__init__(**kwargs), so it is no task"
+            f"{name}.__init__ does not call super().__init__(**kwargs), so it is not a task"
         )
     required = _required_parameters(dag)
     if schedule is not None and required:

@@ -5,7 +5,7 @@ can end the task with an event. An operator can handle every event of its trigge
 instead of resuming at the first. The exceptions are flow control, not errors.
 
 The default of ``deferrable`` comes from the daemon's setting `[operators] default_deferrable`,
-which is the first thing a worker process receives.
+which is the first message that a worker process receives.
 """
 
 from __future__ import annotations
@@ -320,12 +320,12 @@ def _check_trigger_class(trigger_cls: object, name: str) -> None:
     """Check the class of a trigger. A path cannot be checked here, only where it is imported.
 
     Raises:
-        DagError: If it is no trigger class, or its triggers can never yield an event.
+        DagError: If it is not a trigger class, or its triggers can never yield an event.
     """
     if isinstance(trigger_cls, str):
         return
     if not (isinstance(trigger_cls, type) and issubclass(trigger_cls, Trigger)):
-        raise DagError(f"the trigger_cls of {name} is no class of triggers, but {trigger_cls!r}")
+        raise DagError(f"the trigger_cls of {name} is not a trigger class, but {trigger_cls!r}")
     wrong = never_yields(trigger_cls)
     if wrong:
         raise DagError(f"the trigger_cls of {name}: {wrong}")

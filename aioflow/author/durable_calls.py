@@ -382,7 +382,7 @@ def _checked_label(kind: str, label: object) -> str:
     if label is None:
         return ""
     if not isinstance(label, str):
-        raise TypeError(f"{kind}(label=) takes a text, got a {type(label).__name__}")
+        raise TypeError(f"{kind}(label=) takes a string, got a {type(label).__name__}")
     return " ".join(label.replace("\0", " ").split())
 
 

@@ -272,7 +272,7 @@ class TaskGroup(Linked):
     @property
     def node(self) -> Node:
         """Always raises, because a group consists of several tasks."""
-        raise dag_error(f"group {self.group_id!r} is no single task; name one of its tasks")
+        raise dag_error(f"group {self.group_id!r} is not a single task; name one of its tasks")
 
     @property
     def heads(self) -> Sequence[Node]:

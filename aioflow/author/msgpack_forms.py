@@ -109,7 +109,7 @@ def checked_float(value: float) -> float:
         Misfit: If it is infinite or NaN.
     """
     if not math.isfinite(value):
-        raise Misfit("float", f"{value} is no number")
+        raise Misfit("float", f"{value} is not a number")
     return value
 
 
@@ -142,7 +142,7 @@ def based(value: Any) -> Any:
 
 def _encode_decimal(value: Decimal) -> bytes:
     if not value.is_finite():
-        raise Misfit("Decimal", f"{Decimal.__format__(value, '')[:20]} is no number")
+        raise Misfit("Decimal", f"{Decimal.__format__(value, '')[:20]} is not a number")
     return Decimal.__str__(value).encode()
 
 

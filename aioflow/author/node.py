@@ -125,7 +125,7 @@ class Spread(msgspec.Struct, frozen=True):
             if name in self.given:
                 return f"an item of expand_kwargs() gives {name!r}, which partial() gives, too"
             if not isinstance(name, str) or (self.names is not None and name not in self.names):
-                return f"an item of expand_kwargs() gives {name!r}, which is no parameter"
+                return f"an item of expand_kwargs() gives {name!r}, which is not a parameter"
         missing = [name for name in self.required if name not in item]
         if missing:
             return f"an item of expand_kwargs() does not give {missing[0]!r}"

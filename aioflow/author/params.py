@@ -130,7 +130,7 @@ def _checked_schema(schema: Mapping[str, Any]) -> str:
         text = json_text(schema)
         Draft202012Validator.check_schema(json.loads(text))
     except (TypeError, ValueError, RecursionError) as exc:
-        raise dag_error(f"the schema of a Param is no JSON: {exc}") from None
+        raise dag_error(f"the schema of a Param is not valid JSON: {exc}") from None
     except SchemaError as exc:
         raise dag_error(f"the schema of a Param is none: {exc.message}") from None
     for target in _schema_references(schema):

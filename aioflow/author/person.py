@@ -290,7 +290,7 @@ def _plain(default: Any) -> Any:
         plain = msgspec.to_builtins(default, str_keys=True)
         msgspec.json.encode(plain)
     except (TypeError, ValueError, RecursionError) as exc:
-        raise dag_error(f"the default of a decision is no JSON value: {exc}") from None
+        raise dag_error(f"the default of a decision is not a JSON value: {exc}") from None
     return plain
 
 

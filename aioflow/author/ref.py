@@ -366,7 +366,7 @@ def _linked_in(value: object) -> list[Linked]:
         return [value]
     if isinstance(value, list | tuple):
         return [found for item in value for found in _linked_in(item)]
-    raise dag_error(f"{value!r} is no task; call the task first, inside the DAG")
+    raise dag_error(f"{value!r} is not a task; call the task first, inside the DAG")
 
 
 def _link(parents: Sequence[object], children: Sequence[object]) -> None:

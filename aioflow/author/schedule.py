@@ -162,7 +162,7 @@ def schedule_spec(schedule: Schedule, *, timezone: str, anchor: Timestamp) -> Sc
             return _joined_spec(schedule, timezone=timezone, anchor=anchor)
         case _:
             raise BadSchedule(
-                f"schedule={schedule!r} is no schedule; write a cron string, Every(...), "
+                f"schedule={schedule!r} is not a schedule; write a cron string, Every(...), "
                 "a timedelta, Dates(...), Continuous(), or a list of these"
             )
 
@@ -179,7 +179,7 @@ def _joined_spec(schedule: Sequence[object], *, timezone: str, anchor: Timestamp
 
 def _cron_spec(schedule: Cron) -> ScheduleSpec:
     if not isinstance(schedule.expression, str):
-        raise BadSchedule(f"schedule={schedule!r} is no schedule; a cron expression is a text")
+        raise BadSchedule(f"schedule={schedule!r} is not a schedule; a cron expression is a string")
     text = schedule.expression.strip()
     if text.startswith("@") and text not in CRON_NAMES:
         known = ", ".join((*CRON_NAMES, ONCE, CONTINUOUS))

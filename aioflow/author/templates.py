@@ -174,7 +174,7 @@ def odd_templates(node: Node) -> Iterator[str]:
             if _names_the_run(found.text):
                 yield (
                     f"argument {found.field!r} has {_shown(found.text)}, which stays as it is: "
-                    "arguments of functions are no templates; give it current.ds or the like, or "
+                    "arguments of functions are not templates; give it current.ds or the like, or "
                     "make the text in the task"
                 )
         elif found.is_made:

@@ -130,8 +130,8 @@ class Share(NamedTuple):
         watch: The class of the watch.
         wanted: The key this trigger waits for. Stored per trigger, so use text, a number or
             another small hashable value.
-        of: Arguments of ``watch``, which name the thing to poll. Triggers with equal values share a
-            watch.
+        of: Arguments of ``watch``, which name what to poll. Triggers with the same ``watch`` and
+            the same ``of`` share one watch.
     """
 
     watch: type[Watch[Any, Any]]

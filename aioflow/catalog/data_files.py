@@ -560,7 +560,7 @@ class _Pick:
         why = self._take(name)
         if why:
             self.warn(
-                line, f"{name} {why}, so it is no part of the version: no task finds it there"
+                line, f"{name} {why}, so it is not part of the version: no task finds it there"
             )
 
     def add_unnamed(self, unnamed: _Unnamed) -> None:

@@ -30,7 +30,7 @@ UNCLEAR = "file.python_unclear"
 """Reason for the failure of a file if it is unclear which interpreter the file chooses."""
 
 HEADER_LINES = 20
-"""Number of lines at the top of a DAG file in which the comment is recognized."""
+"""The comment is recognized in this number of lines at the top of a DAG file."""
 
 _COMMENT = re.compile(rb"^#\s*aioflow:\s*python\s*=\s*(.*?)\s*$", re.MULTILINE)
 _QUOTED = re.compile(r"""(["'])(.*)\1""")

@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = command_parser()
     arguments = parser.parse_args(words)
     if odd := _no_text(arguments):
-        parser.error(f"{odd!r} is no text")
+        parser.error(f"{odd!r} is not valid UTF-8")
     try:
         status: int = arguments.run(arguments)
         sys.stdout.flush()

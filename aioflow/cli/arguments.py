@@ -101,7 +101,7 @@ def json_value(text: str) -> Any:
     try:
         return parsed_json(text)
     except (ValueError, RecursionError) as exc:
-        raise argparse.ArgumentTypeError(f"{text[:80]!r} is no JSON: {exc}") from exc
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is not valid JSON: {exc}") from exc
 
 
 def parsed_json(text: str) -> Any:
@@ -115,7 +115,7 @@ def parsed_json(text: str) -> Any:
 
 
 def _no_number(name: str) -> Any:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")
 
 
 def moment(text: str) -> str:
@@ -156,7 +156,7 @@ def seconds(text: str, least: float = 0.0) -> float:
         found = math.nan
     if not least <= found <= _DAY_SECONDS:
         raise argparse.ArgumentTypeError(
-            f"{text[:80]!r} is no time between {least:g} and {_DAY_SECONDS:g} seconds"
+            f"{text[:80]!r} is not a time between {least:g} and {_DAY_SECONDS:g} seconds"
         )
     return found
 
@@ -165,7 +165,7 @@ def _at_least(text: str, least: int) -> int:
     try:
         number = int(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text[:80]!r} is no whole number") from None
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a whole number") from None
     if number < least:
         raise argparse.ArgumentTypeError(f"{number} is less than {least}")
     return number

@@ -249,7 +249,7 @@ class _Database:
         try:
             return self._ask(ask)
         except TimetableAway as exc:
-            hint("its timetable is code of the DAG file, and only a daemon runs it")
+            hint("its timetable is code in the DAG file, and only a daemon runs that code")
             raise DaemonAway(str(self._home)) from exc
 
     def runs(self, query: Mapping[str, Any], *, limit: int) -> Any:

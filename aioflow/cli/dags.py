@@ -175,7 +175,7 @@ def _show(arguments: argparse.Namespace) -> int:
         if found[name]:
             print(safe_text(f"{name}: {found[name]}"))
     for reason in found["isolated"]:
-        print(safe_text(f"runs in hosts of its own: {reason}"))
+        print(safe_text(f"runs in separate hosts: {reason}"))
     if found["trigger"]:
         waits = found["trigger"]
         print(f"trigger: #{waits['trigger_id']} {safe(waits['detail'])}, {waits['state']}")

@@ -113,7 +113,7 @@ def check_dags(arguments: argparse.Namespace) -> int:
                 hint(_problem_line(checked.file, warning))
             for dag_id, reasons in checked.isolated.items():
                 why = safe("; ".join(reasons))
-                hint(f"{safe(checked.file)}: {dag_id} runs in hosts of its own: {why}")
+                hint(f"{safe(checked.file)}: {dag_id} runs in separate hosts: {why}")
             if not checked.problems:
                 print(f"{safe(checked.file)}: {', '.join(checked.dags)}: ok")
     return 1 if any(checked.problems for checked in found) else 0
@@ -185,8 +185,8 @@ def _unknown_executors(
 ) -> Iterator[DagFailure]:
     """Yield a warning for each executor that the settings lack. Treat it as an unusable executor.
 
-    This is no error, because the machine that checks a file may have other settings than its
-    daemon.
+    This is not an error, because the machine on which a file is checked may have settings that
+    differ from those of the daemon.
     """
     for dag in parsed.dags:
         for task in dag.tasks:

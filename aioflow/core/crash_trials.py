@@ -99,7 +99,7 @@ def crashed(
     """Decide which tasks and triggers restart first after the death of a process.
 
     Must be called before the tasks are interrupted. If another host dies while the tasks of one
-    host restart in groups, nothing changes, because that death is no evidence about these tasks.
+    host restart in groups, nothing changes, because that death is not evidence about these tasks.
     The tasks of the other host restart after the current trial, and are suspected if their host
     dies again.
 
@@ -400,7 +400,7 @@ def _is_trigger(memory: Memory, number: TriggerNo) -> bool:
 
 
 def stop(tx: Transaction) -> None:
-    """Drop the groups: a daemon that is stopped on purpose is no evidence about any task."""
+    """Drop the groups: a daemon that is stopped on purpose is not evidence about any task."""
     if tx.memory.trial is not None:
         _put(_without_groups(tx.memory.trial, tx), tx)
 

@@ -238,7 +238,7 @@ def _log_isolated(spec: DagSpec, tx: Transaction) -> None:
     known = tx.memory.newest(spec.dag_id)
     if reasons and (known is None or known.isolated != spec.isolated):
         facts: dict[str, str | int] = {"dag_id": spec.dag_id, "reason": "; ".join(reasons)}
-        tx.effects.append(Warn("a DAG runs in hosts of its own", facts))
+        tx.effects.append(Warn("a DAG runs in separate hosts", facts))
 
 
 def _begin_schedule(spec: DagSpec, schedule: ScheduleSpec, row: DagRow, now: Timestamp) -> DagRow:

@@ -277,7 +277,7 @@ class Rejoins:
 
 
 class NodeCounts(msgspec.Struct):
-    """Numbers of takeovers and fences of the successive nodes of one daemon.
+    """How often the successive nodes of one daemon took over and were fenced.
 
     Attributes:
         takeovers: How often it has taken over from a silent node.

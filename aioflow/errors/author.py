@@ -45,7 +45,7 @@ class BadTemplate(DagError):
 
     def __init__(self, task_id: str, field: str, problem: str, line: int, column: int) -> None:
         super().__init__(
-            f"task {task_id!r}: field {field!r} is no template: {problem.rstrip('.')} "
+            f"task {task_id!r}: field {field!r} is not a valid template: {problem.rstrip('.')} "
             f"(line {line}, column {column} of the text); "
             "{% raw %} ... {% endraw %} keeps braces as they are"
         )

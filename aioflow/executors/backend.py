@@ -235,8 +235,8 @@ class ExecutorBackend(Protocol):
         """End an idle worker and free its resources. Confirm by ``worker_gone``. Idempotent.
 
         The daemon calls this for a worker without tries if the worker was idle for
-        ``idle_seconds``, or has loaded other code than the tries that wait for its spec need. The
-        demand may require another worker in its place.
+        ``idle_seconds``, or if it has loaded code other than what the tries waiting for its
+        spec need. The demand may require another worker in its place.
         """
 
     def check(self, task: TaskSpec) -> str:

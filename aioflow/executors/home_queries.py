@@ -1,4 +1,4 @@
-"""Queries of workers on other machines for data of the home: code versions and large results.
+"""Queries of workers on other machines for data in the home: code versions, large results.
 
 Results are transferred in chunks. A worker requests a chunk after it has received the previous one,
 and gets one response at a time. So at most one chunk waits for a worker with a slow channel. The
@@ -52,7 +52,7 @@ __all__ = (
 )
 
 OWN_QUERIES = frozenset({CODE_QUERY, FETCH_QUERY, RESERVE_QUERY, STORE_QUERY})
-"""Kinds of queries that are answered here, because their data is in the home."""
+"""Kinds of queries that ``HomeQueries`` answers, because their data is in the home directory."""
 
 ANSWER_BYTES = 128 * 1024 * 1024
 """Maximum total size of the answers that are being read or sent, for all workers."""
@@ -79,7 +79,7 @@ _SENT_LOOK_SECONDS = 0.02
 """Retry intervals for a database outage (the first) and for a slow channel (the second)."""
 
 _OVERHEAD = 2
-"""Maximum ratio of the size of a file with an index to the size of its items."""
+"""How many times as large as its items a file with an index may be."""
 
 
 class Reservation:

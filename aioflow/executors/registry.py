@@ -135,17 +135,17 @@ def _misfits(dag: DagSpec, backends: Mapping[str, ExecutorBackend]) -> Iterator[
 
 
 def _lacking(backend: ExecutorBackend, name: str, interpreter: str) -> str:
-    """Return why a backend has no workers of an interpreter; empty if it has some.
+    """Return why a backend has no workers for an interpreter; empty if it has some.
 
     A backend may have an attribute ``interpreters``: the names of the interpreters for which it
-    knows a path. Without the attribute, code would run in another environment than its file
-    specifies.
+    knows a path. A backend without it is rejected for a file that specifies an interpreter, because
+    the code would run in a different environment.
     """
     if not interpreter or interpreter in getattr(backend, "interpreters", ()):
         return ""
     return (
-        f"executor {name!r} has no python {interpreter!r}, which its file chooses; "
-        f"run it on the executor {LOCAL!r}, or in a file that chooses none"
+        f"executor {name!r} has no python {interpreter!r}, which the DAG file chooses; "
+        f"use the executor {LOCAL!r}, or move the task to a file that chooses no interpreter"
     )
 
 

@@ -690,7 +690,7 @@ def _duration(value: Any) -> float:
     """
     seconds = float(value)
     if not 0.0 <= seconds <= _LONGEST_SECONDS:
-        raise ValueError(f"{seconds} is no duration")
+        raise ValueError(f"{seconds} is not a duration")
     return seconds
 
 

@@ -150,7 +150,7 @@ class SharedHost:
     regards that work as lost, and would never end it there. Therefore each process has a number,
     and ``accepts`` returns whether a process may start work that the engine assigned to a number.
 
-    If the process uses another interpreter than the daemon's own, it counts as up once it has
+    If the process uses an interpreter other than the daemon's own, it counts as up once it has
     answered. If it dies before that, ``run`` returns, because the interpreter has to be checked
     first.
 
@@ -454,7 +454,7 @@ class SharedHost:
         child.kill()
 
     def _ping(self, outside: BlockedProcessMonitor) -> None:
-        if self._outgoing is not None:  # not counted as a command: a ping is no work
+        if self._outgoing is not None:  # not counted as a command, because a ping is not work
             self._outgoing.put(Ping(self._context.clock.monotonic_us()))
         silent_beats = self._heartbeat.silent_beats
         culprit = outside.culprit(silent_beats)

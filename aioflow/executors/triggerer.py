@@ -58,7 +58,7 @@ _SHOWN_BYTES = 2_000
 """Limit for output that belongs to no task."""
 
 _HEAP_SLACK = 64
-"""Maximum entries of the queue's heap in excess of twice the number of waiting triggers."""
+"""How many entries the queue's heap may have beyond twice the number of waiting triggers."""
 
 _logger = logging.getLogger(__name__)
 

@@ -281,7 +281,7 @@ class Connection(Protocol):
 class Process:
     """A worker process, created by ``WorkerProcesses``. It lives as long as its ``run``.
 
-    If it uses another interpreter than the daemon's own, it accepts tries only once it has
+    If it uses an interpreter other than the daemon's own, it accepts tries only once it has
     answered.
 
     Args:

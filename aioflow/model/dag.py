@@ -395,10 +395,10 @@ class DagSpec(msgspec.Struct, frozen=True, kw_only=True):
 BackfillState: TypeAlias = Literal["running", "done", "cancelled", "failed"]
 
 Reprocess: TypeAlias = Literal["none", "failed", "all"]
-"""Which fire times with a run get another run.
+"""Which fire times that already have a run get another one.
 
-These are fire times whose newest run did not end well, or all fire times whose runs have ended. A
-fire time with a live run never gets another run.
+``failed`` stands for fire times whose newest run did not succeed, ``all`` for all fire times whose
+runs have ended. A fire time with an unfinished run never gets another one.
 """
 
 

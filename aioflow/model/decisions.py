@@ -166,7 +166,7 @@ def schema_misfit(schema: str) -> str | None:
         found: Any = json.loads(schema)
     except (ValueError, RecursionError) as exc:
         return f"its schema is not JSON: {exc}"
-    return None if isinstance(found, dict) else "its schema is no JSON object"
+    return None if isinstance(found, dict) else "its schema is not a JSON object"
 
 
 def question_misfit(question: DecisionQuestion) -> str | None:
@@ -195,7 +195,7 @@ def _default_misfit(default: msgspec.Raw) -> str | None:
     try:
         msgspec.json.encode(msgspec.msgpack.decode(default))
     except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as exc:
-        return f"its default is no JSON value: {exc}"
+        return f"its default is not a JSON value: {exc}"
     return None
 
 

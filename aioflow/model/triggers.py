@@ -45,9 +45,10 @@ ASSETS = "assets"
 """The class path of a trigger that is a condition on assets. No host runs it."""
 
 IfRunning: TypeAlias = Literal["queue", "skip", "cancel_old"]
-"""What happens to an event while a run of the DAG is live.
+"""What happens to an event while another run of the DAG is active.
 
-Its run is queued, it starts no run, or its run replaces the runs that earlier events have started.
+``queue``: its run is queued. ``skip``: it starts no run. ``cancel_old``: its run replaces the runs
+that earlier events have started.
 """
 
 
@@ -232,7 +233,7 @@ DescribeTriggers: TypeAlias = Callable[
 DescribeSensors: TypeAlias = Callable[
     [RunNo, Sequence[TaskNo]], Awaitable[Mapping[TaskNo, TriggerDescription]]
 ]
-"""Function that returns the descriptions of a run's tasks that are sensors in an async host."""
+"""Function that returns what the async host reports about sensors, given a run and its tasks."""
 
 
 async def describe_no_triggers(_: Sequence[TriggerNo]) -> Mapping[TriggerNo, TriggerDescription]:

@@ -91,7 +91,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """How to start a child in another interpreter than the daemon's own.
+    """How to start a child in an interpreter other than the daemon's own.
 
     Attributes:
         interpreter: Name of the interpreter in the settings.

@@ -53,7 +53,7 @@ _OF_AN_INTERPRETER = frozenset({"PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV"})
 def foreign_environment(
     given: Mapping[str, str], program: str, root: str, allowed: Sequence[str] = ()
 ) -> dict[str, str]:
-    """Return the variables for a child that runs in another interpreter than the daemon.
+    """Return the variables for a child that runs in a different interpreter from the daemon.
 
     Variables that point to packages of the daemon's own interpreter are left out, unless the user
     names them. The child's own environment comes first in the search for commands that it starts.

@@ -278,7 +278,7 @@ class Clearing(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def task_indexes(self) -> set[int]:
-        """The indexes of tasks that are selected, marked, or possibly stopped."""
+        """The indexes of all tasks in this row: selected, marked, or with children to stop."""
         some = {task_index for task_index, _ in self.children}
         if self.mark is not None:
             some.update(task_index for task_index, _, _ in self.mark.ranges)

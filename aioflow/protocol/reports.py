@@ -341,7 +341,7 @@ class Awaiting(TaskReport, frozen=True):
 
     Attributes:
         kind: ``wait``, ``any_of``, ``all_of`` or ``sleep``.
-        triggers: ``(class_path, kwargs)`` of each; none for a ``sleep``.
+        triggers: ``(class_path, kwargs)`` of each; empty for a ``sleep``.
         timeout_us: Time after which the call raises or, for a ``sleep``, returns.
         label: What the task waits for, in its author's words; masked.
     """

@@ -160,7 +160,8 @@ def _check(given: Mapping[str, Any]) -> None:
     for name in _pythons(given):
         if not _PYTHON_NAME.fullmatch(name):
             raise SettingsError(
-                f"pythons: {name!r} is no name for an interpreter: a to z, digits, '_' and '-', "
+                f"pythons: {name!r} is not a valid name for an interpreter: "
+                "a to z, digits, '_' and '-', "
                 "at most 40"
             )
     if given["executor"] not in {"local", *given["executors"]}:
@@ -275,8 +276,8 @@ def _of_file(path: Path) -> dict[str, Any]:
 def _of_environment() -> dict[str, Any]:
     sections = {f"{PREFIX}{name.upper()}__" for name in _Document.model_fields if name != "dags"}
     for name in os.environ:
-        # A variable without two underscores may belong to other software, so it is no error:
-        # `_odd_variables` finds it for a warning.
+        # A variable without a double underscore may belong to other software, so it is not an
+        # error. `_odd_variables` collects it for a warning.
         if name.startswith(PREFIX) and "__" in name and not name.startswith(tuple(sections)):
             raise SettingsError(f"the variable {name} names no setting; see `aioflow config show`")
     try:

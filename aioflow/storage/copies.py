@@ -83,7 +83,7 @@ class ResultCopies:
             if is_it:
                 await self._grow(size)
             else:
-                _logger.warning("%s was changed after it was stored: it is no copy", file)
+                _logger.warning("%s was changed after it was stored: it is no longer a copy", file)
 
     async def write(self, key: ResultKey, content: bytes) -> None:
         """Write the copy of a result that was fetched.

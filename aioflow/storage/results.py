@@ -402,7 +402,7 @@ def read_spooled(folder: Path, key: ResultKey, size: int) -> Spooled:
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode):
         os.close(descriptor)
-        raise SpoolDamaged("the result file of the try is no file")
+        raise SpoolDamaged("the result file of the try is not a regular file")
     with os.fdopen(descriptor, "rb") as file:
         if found.st_size != size:
             raise SpoolDamaged(

@@ -158,7 +158,7 @@ class RowsByRun:
         self._is_over = False
 
     async def of(self, run_no: RunNo) -> Sequence[rows.Values]:
-        """Return the next rows of a run; none if there are no more."""
+        """Return the next rows of a run; empty if there are no more."""
         if not await self._has_more():
             return ()
         page, column, first = self._page, self._column, self._at

@@ -141,7 +141,8 @@ _ROWS_BEFORE = 1_000
 _commit_no = tables.journal.c.commit_no
 _of_node = and_(
     tables.journal.c.node_no == number("node_no"),
-    # In SQLite a text compares as higher than any number. Such a damaged value prevents no commit.
+    # SQLite sorts any text above all numbers, so a damaged commit number that is a text would be
+    # taken for the highest one. This condition excludes such rows.
     cast(_commit_no, _commit_no.type) == _commit_no,
 )
 _COMMITS_ABOVE: Any = select(func.count(), func.min(_commit_no), func.max(_commit_no)).where(

@@ -227,7 +227,7 @@ class EarlierLogs(Protocol):
         """
 
     async def list_segments(self, run_no: RunNo) -> list[LogSegment]:
-        """Return the segments of a run with stored output; none while they are unknown."""
+        """Return the segments with output of a run; an empty list if the store is unavailable."""
 
     async def delete(self, run_no: RunNo) -> None:
         """Delete the stored output of a run. Idempotent.

@@ -230,7 +230,7 @@ class CallingHost:
 
     Args:
         announce: Called with the number of each callback before the callback begins.
-        on_notification: Called with each notification; none is sent.
+        on_notification: Called with each notification instead of sending it.
     """
 
     def __init__(

@@ -85,7 +85,7 @@ def _node(now: NodeMetrics) -> Iterable[Metric]:
 
 def _engine(now: Metrics, done: Measures) -> Iterable[Metric]:
     yield _counter("turns", "Engine turns", now.turns)
-    yield _histogram("turn_seconds", "Duration of a turn, including its commit", done.turns)
+    yield _histogram("turn_seconds", "Duration of an engine turn, including its commit", done.turns)
     yield _counter("commits", "Batches committed", now.commits)
     yield _histogram("commit_seconds", "Duration of a commit, including retries", done.commits)
     yield _counter("changes", "Row changes committed", now.changes)

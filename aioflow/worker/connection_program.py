@@ -94,7 +94,7 @@ def _described(name: str, kind: object, package: str) -> TypeDescription:
     if not isinstance(kind, ConnectionType):
         raise TypeError("it is no ConnectionType")
     if not _NAME.fullmatch(name):
-        raise ValueError("its name has other characters than letters, digits and _ . -")
+        raise ValueError("its name has characters other than letters, digits and _ . -")
     about = TypeDescription(
         name=name,
         label=kind.label,

@@ -40,7 +40,7 @@ def context_key_hint(problem: BaseException) -> str:
         return ""
     frame = last_frame(problem.__traceback__)
     is_filled = frame is not None and _has_context(frame)
-    return f" is no key of the context{context_hint(key)}" if is_filled else ""
+    return f" is not a key of the context{context_hint(key)}" if is_filled else ""
 
 
 def _has_context(frame: FrameType) -> bool:

@@ -1,7 +1,7 @@
 """Hooks of the documentation site: pages from outside of ``docs/``, their links, and the API.
 
 The pages link to each other by their paths in the repository, so that they can be read there. Here
-these links are rewritten to the pages of the site. A link to a file that is no page becomes text.
+these links are rewritten to the pages of the site. A link to a file without a page becomes text.
 """
 
 from __future__ import annotations

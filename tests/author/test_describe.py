@@ -508,9 +508,9 @@ def test_missed_fire_times_are_declared_in_airflows_terms_or_by_name(catchup, fo
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"catchup": "some"}, "catchup is True, False, 'all', 'latest' or 'skip'"),
-        ({"catchup": 1.5}, "catchup is"),
-        ({"data_interval": "next"}, "data_interval is 'fire_time' or 'previous'"),
+        ({"catchup": "some"}, "catchup must be True, False, 'all', 'latest' or 'skip'"),
+        ({"catchup": 1.5}, "catchup must be"),
+        ({"data_interval": "next"}, "data_interval must be 'fire_time' or 'previous'"),
     ],
 )
 def test_options_of_a_schedule_that_are_none_are_said(options, words):

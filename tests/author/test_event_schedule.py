@@ -83,7 +83,7 @@ def test_its_runs_may_need_parameters():
         ({"schedule": Ticks(), "debounce": 0}, "longer than nothing"),
         ({"schedule": Ticks(), "debounce": "soon"}, "debounce"),
         ({"schedule": A, "debounce": "1s"}, "debounce goes with a trigger"),
-        ({"schedule": [A, "b"]}, "is no asset"),
+        ({"schedule": [A, "b"]}, "is not an asset"),
         ({"schedule": Returns()}, "Returns.run must be `async def` with a yield"),
         ({"schedule": Blocks()}, "Blocks.run must be `async def` with a yield"),
         ({"schedule": Idle()}, "the schedule's Idle needs a method run()"),

@@ -258,7 +258,7 @@ def test_a_sender_with_a_header_in_it_is_refused_for_good(serve, fields):
 
     said, may_pass = failed(server, **fields)
 
-    assert ("is no address" in said, may_pass) == (True, False)
+    assert ("is not a valid address" in said, may_pass) == (True, False)
     assert not server.said
 
 

@@ -38,7 +38,7 @@ def test_a_description_has_schema_and_default_of_each_and_knows_the_required():
     [
         pytest.param(lambda: Param(0, minimum=1), "less than the minimum", id="default"),
         pytest.param(lambda: Param(1, type="whole"), "schema of a Param is none", id="schema"),
-        pytest.param(lambda: Param(1, enum={1}), "is no JSON", id="schema-no-json"),
+        pytest.param(lambda: Param(1, enum={1}), "is not valid JSON", id="schema-no-json"),
         pytest.param(lambda: Param(takes), "must be JSON", id="default-no-json"),
         pytest.param(lambda: Param(float("nan")), "must be JSON", id="default-nan"),
         pytest.param(

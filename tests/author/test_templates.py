@@ -102,7 +102,8 @@ def test_a_template_that_does_not_parse_is_refused_with_its_place():
 
     assert found.keys() == {"text", "inside", "beside", "mapped", "spread", "start", "item"}
     assert found["text"].startswith(
-        "task 'text': field 'text' is no template: unexpected '}' (line 2, column 7 of the text)"
+        "task 'text': field 'text' is not a valid template: "
+        "unexpected '}' (line 2, column 7 of the text)"
     )
     assert "field \"text['DAY'][1]\"" in found["inside"]
     assert "field 'text[0]'" in found["beside"]

@@ -567,8 +567,8 @@ class StartsNever(Operator):
     [
         (Speechless, "trigger_cls of StartsNever: Speechless needs a method run()"),
         (Single, "Single.run must be `async def` with a yield"),
-        (StartsNever, "trigger_cls of StartsNever is no class of triggers"),
-        (7, "trigger_cls of StartsNever is no class of triggers, but 7"),
+        (StartsNever, "trigger_cls of StartsNever is not a trigger class"),
+        (7, "trigger_cls of StartsNever is not a trigger class, but 7"),
         (PersonTrigger, "StartsNever cannot start deferred to a PersonTrigger"),
         ("aioflow.author.person:PersonTrigger", "cannot start deferred to a PersonTrigger"),
         ("aioflow.author.person.PersonTrigger", "cannot start deferred to a PersonTrigger"),

@@ -135,6 +135,6 @@ def test_a_variable_that_is_no_json_says_so(browser, daemon):
         page.page.get_by_role("dialog").get_by_label("Name").fill("broken")
         page.page.get_by_role("dialog").get_by_label("Value").fill('{"most": ')
         page.page.locator("dialog footer button[type=submit]").click()
-        page.see("is no JSON", within="dialog .wrong")
+        page.see("is not valid JSON", within="dialog .wrong")
         page.clean()
     assert daemon.items("/api/v1/variables") == []

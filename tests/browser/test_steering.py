@@ -121,7 +121,7 @@ def test_an_event_that_is_emitted_says_whom_it_woke(page, daemon):
     field(page, "Name").fill("doors/opened")
     field(page, "Data (JSON)").fill('{"door": 3')
     page.page.locator("dialog footer button[type=submit]").click()
-    page.see("is no JSON", within="dialog .wrong")
+    page.see("is not valid JSON", within="dialog .wrong")
     field(page, "Data (JSON)").fill('{"door": 3}')
     page.confirm("Emit")
 

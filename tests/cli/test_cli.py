@@ -829,7 +829,7 @@ def test_check_says_which_dags_run_in_hosts_of_their_own_and_why(tmp_path):
     (as_json,) = run(*words, "--json").json
 
     assert done.status == 0
-    assert f"{tmp_path}/flows.py: sums runs in hosts of its own: {why}\n" in done.err
+    assert f"{tmp_path}/flows.py: sums runs in separate hosts: {why}\n" in done.err
     assert as_json["isolated"]["sums"] == [why]
 
 

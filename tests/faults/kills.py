@@ -143,7 +143,7 @@ def count_warm(folder: Path) -> dict[str, int]:
 
 
 def count_cold(folder: Path) -> dict[str, int]:
-    """Return how many calls of each kind a first start and one run cause."""
+    """Count the system calls, by kind, while a new daemon starts and executes one run."""
     needs("strace")
     ground, output = Ground(folder), folder / "calls"
     with ground.daemon().wrap(traced(",".join(COLD_CALLS), None, output)) as daemon:

@@ -94,5 +94,5 @@ def test_nothing_that_a_file_changes_in_its_process_reaches_a_dag_beside_it(
     assert "os.environ['AWS_PROFILE']" in reasons
     assert shared_daemon.get("/api/v1/dags/eyes")[1]["isolated"] == []
     shown = run("dags", "show", "changing", home=shared_daemon.home).out
-    told = [line for line in shown.splitlines() if line.startswith("runs in hosts of its own: ")]
+    told = [line for line in shown.splitlines() if line.startswith("runs in separate hosts: ")]
     assert any("os.environ['AWS_PROFILE']" in line for line in told)

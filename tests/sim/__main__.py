@@ -30,7 +30,11 @@ _SHRINK_SECONDS = 60
 
 
 def main() -> int:
-    """Run the command. Return 1 if a seed broke an invariant, or a bug was missed or is unknown."""
+    """Run the command. Return its exit status.
+
+    It is 1 if a seed broke an invariant, if a planted bug was not caught, or if ``--judge`` names
+    a bug that does not exist.
+    """
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

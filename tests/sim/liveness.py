@@ -153,7 +153,7 @@ def slots_are_what_tasks_hold(node: Any) -> None:
 def _kept(node: Any) -> Counter[str]:
     """Return the pool slots that waiting tasks hold.
 
-    A deferred task holds its slots exactly if its pool counts deferred tasks.
+    A deferred task holds its slots if and only if its pool counts deferred tasks.
     """
     slots: Slots = node.slots
     retained: Counter[str] = Counter()

@@ -83,7 +83,7 @@ def hold(node: Any, turn: Any) -> None:
 
 
 def what_is_owed_is_read(node: Any) -> None:
-    """L3: with an empty inbox, check that more rows are read as soon as few are handed out."""
+    """Check L3: without pending inputs, rows are read when half of the window is free."""
     handed = Counter(kind for kind, _ in node.memory.outbox.values())
     stored = Counter(row.kind for row in node.tables.outbox.values())
     for kind, count in stored.items():

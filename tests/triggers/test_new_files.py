@@ -46,7 +46,7 @@ def too_many(*_, **__):
 
 @pytest.fixture(params=["told-by-the-kernel", "no-inotify-left", "no-watch-left"])
 def kernel(request, monkeypatch):
-    """Run a test with kernel notifications, and without them as if their limit were reached."""
+    """Run a test with inotify, and as if a limit on its instances or watches were reached."""
     if request.param == "no-inotify-left":
         monkeypatch.setattr(asyncinotify, "Inotify", too_many)
     if request.param == "no-watch-left":
@@ -272,7 +272,7 @@ async def test_a_name_that_is_no_text_is_left_out_and_said(tmp_path, caplog):
             (tmp_path / "next.csv").touch()
             assert names([await anext(events)]) == ["next.csv"]
 
-    assert "no valid text" in caplog.text
+    assert "not valid text" in caplog.text
 
 
 async def test_unreadable_files_are_left_out_and_reported_once(tmp_path, caplog, kernel):

@@ -191,7 +191,7 @@ async def test_a_server_in_trouble_is_asked_again_ever_later(pauses):
     [
         pytest.param(Reply(401), "401", id="status"),
         pytest.param(Reply(404), "404", id="no-page"),
-        pytest.param(Reply(body="<html>"), "no JSON", id="no-json"),
+        pytest.param(Reply(body="<html>"), "not valid JSON", id="no-json"),
         pytest.param(Reply(body='{"data": {}}'), "no list", id="no-list"),
         pytest.param(Reply(body='{"data": {"items": [{"x": 1}]}}'), "nothing at 'id'", id="no-key"),
     ],

@@ -174,7 +174,7 @@ def test_kwargs_that_the_run_has_filled_say_so_too():
             ported(key, **given)
         return failure_of(raised.value).message
 
-    assert message("ti", filled) == f"'ti' is no key of the context: {CONTEXT_INSTEAD['ti']}"
+    assert message("ti", filled) == f"'ti' is not a key of the context: {CONTEXT_INSTEAD['ti']}"
     assert message("other", filled) == "'other'"
     assert message("ti", {"ds": "x"}) == "'ti'"
 

@@ -961,7 +961,7 @@ def test_secrets_in_a_question_are_masked_before_it_is_stored(monkeypatch):
 @pytest.mark.parametrize(
     ("body", "problem"),
     [
-        pytest.param("await sleep(1, label=7)", "takes a text, got a int", id="no-text"),
+        pytest.param("await sleep(1, label=7)", "takes a string, got a int", id="no-text"),
         pytest.param("await step(named, label='x')", "has a parameter", id="own-parameter"),
     ],
 )

@@ -159,7 +159,7 @@ def test_an_item_gives_the_parameters_of_its_child(taking, home):
 
     assert said[:2] == ["('a', 1)", "('b', 5)"]
     assert "does not give 'x'" in said[2]
-    assert "'z', which is no parameter" in said[3]
+    assert "'z', which is not a parameter" in said[3]
     assert "this item is a int" in said[4]
 
 

@@ -276,7 +276,7 @@ def test_a_forked_copy_of_the_worker_reports_nothing(slot):
 
 
 def parts_of(child) -> list[bytes]:
-    """Return the output in parts, each beginning at its mark, without that of the idle worker."""
+    """Split the output at the marks. Leave out the parts in which the worker was idle."""
     return [part for part in child.output().split(MARK) if part != b" 0 0\n"]
 
 

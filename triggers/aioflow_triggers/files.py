@@ -159,7 +159,7 @@ class FileTrigger(Trigger[FileSeen]):
 
     Raises:
         ValueError: If ``path`` is relative or names no file, or ``poll_seconds`` is below 0.1.
-        DagError: If ``stable`` is no duration.
+        DagError: If ``stable`` is not a duration.
 
     Events:
         One. ``payload`` is ``{"path": str, "size_bytes": int}``; ``key`` is the path and size,
@@ -280,7 +280,7 @@ class FilesTrigger(Trigger[FilesSeen]):
     Raises:
         ValueError: If the pattern is relative, its folder contains a wildcard, or a number is too
             small.
-        DagError: If ``stable`` is no duration.
+        DagError: If ``stable`` is not a duration.
 
     Events:
         One. ``payload`` is ``{"paths": [...], "size_bytes": int}``, sorted by name; ``key`` is the
@@ -336,7 +336,7 @@ class FilesTrigger(Trigger[FilesSeen]):
 
 @dataclass(frozen=True)
 class FileGoneTrigger(Trigger[FileGone]):
-    """Fires once nothing exists at a path, for example after a marker was removed.
+    """Fires as soon as nothing exists at a path, for example after a marker was removed.
 
     Attributes:
         path: See ``FileTrigger``. A missing folder counts as empty.
@@ -400,7 +400,7 @@ class GoneFiles(Watch[str, FileGone]):
         return None if self._seat is None else self._seat.last_check()
 
     async def run(self) -> AsyncIterator[tuple[str, TriggerEvent[FileGone] | Exception]]:
-        """Yield each name once nothing exists there. If a check fails, yield its error."""
+        """Yield each name as soon as no such file exists. If a check fails, yield its error."""
         folder, _ = os.path.split(self._before)
         leaving = self._leaving = Leaving(self.wanted)
         self._seat = Seat(folder, leaving, self._poll_seconds)
@@ -436,7 +436,7 @@ class NewFiles(Trigger[NewFile]):
 
     Raises:
         ValueError: As in ``FilesTrigger``.
-        DagError: If ``stable`` is no duration.
+        DagError: If ``stable`` is not a duration.
 
     Events:
         Many; the events of one poll are in the order of the files' last changes. ``payload`` is
@@ -518,7 +518,7 @@ def _arrival(path: str, found: FoundFile) -> TriggerEvent[NewFile]:
         path.encode()
         modified = _EPOCH + timedelta(microseconds=found.modified_ns // 1000)
     except UnicodeEncodeError:
-        raise ValueError("its name is no valid text") from None
+        raise ValueError("its name is not valid text") from None
     except OverflowError:
         raise ValueError("no calendar has the time at which it was written") from None
     payload = NewFile(

@@ -67,7 +67,7 @@ class HttpTrigger(Trigger[HttpAnswer]):
 
     Raises:
         ValueError: If ``url``, ``method``, ``status`` or ``body_limit`` are invalid.
-        DagError: If ``interval`` or ``timeout`` are no durations, or the package ``httpx2`` is not
+        DagError: If ``interval`` or ``timeout`` are not durations, or the package ``httpx2`` is not
             installed; the extra ``http`` installs it.
 
     Events:
@@ -208,7 +208,7 @@ def checked_interval(interval: Duration) -> float:
     """Return an interval in seconds.
 
     Raises:
-        DagError: If it is no duration.
+        DagError: If it is not a duration.
         ValueError: If it is too short.
     """
     seconds = as_timedelta(interval, "interval").total_seconds()

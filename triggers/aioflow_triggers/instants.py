@@ -32,7 +32,7 @@ def signed_timedelta(value: Duration, name: str) -> timedelta:
     """Return a duration that may be negative, such as ``-3600`` or ``"-1h"``.
 
     Raises:
-        DagError: If it is no duration.
+        DagError: If it is not a duration.
     """
     if isinstance(value, timedelta):
         return value

@@ -81,8 +81,8 @@ class ObjectTrigger(Trigger[ObjectSeen]):
 
     Raises:
         ValueError: If ``url`` has another scheme or no name, or ``interval`` is too short.
-        DagError: If ``interval`` is no duration, or the package ``obstore`` is not installed; the
-            extra ``objects`` installs it.
+        DagError: If ``interval`` is not a duration, or the package ``obstore`` is not installed
+            (the extra ``objects`` installs it).
 
     Events:
         One. ``payload`` is ``{"url": str, "size_bytes": int, "etag": str, "modified": datetime}``;
@@ -231,7 +231,7 @@ async def _options(trigger: ObjectTrigger | NewObjects, connection: FetchedConne
 async def _found(
     trigger: ObjectTrigger | NewObjects, connection: FetchedConnection
 ) -> Sequence[ObjectSeen]:
-    """Return the objects that exist now; none if the store does not respond."""
+    """Return the objects that exist now; empty if the store does not respond."""
     import obstore.exceptions
 
     folder, _, name = trigger.url.rpartition("/")

@@ -34,8 +34,8 @@ class TriggerDagRun(Operator):
     """Starts a run of another DAG, and optionally waits for its end, without using a slot.
 
     Exactly one run is started, however often this task is interrupted. Another try of the task
-    starts a new run if the previous run did not end well. If this task is cancelled, the run
-    continues.
+    starts a new run unless the previous run ended as ``success`` or ``partial``. If this task is
+    cancelled, the run continues.
 
     Args:
         dag: The DAG, or its id.

@@ -255,7 +255,7 @@ class HttpPagesTrigger(Trigger[PageItems]):
         try:
             document = json.loads(answer.content)
         except ValueError as exc:
-            raise HttpUnexpected(f"{answer.url} is no JSON: {exc}") from exc
+            raise HttpUnexpected(f"{answer.url} is not valid JSON: {exc}") from exc
         items = at_path(document, self.items)
         if not isinstance(items, list):
             raise HttpUnexpected(f"{answer.url} has no list at {self.items!r}")

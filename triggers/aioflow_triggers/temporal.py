@@ -68,7 +68,7 @@ class TimeDeltaTrigger(Trigger[datetime]):
         delta: The duration: a timedelta, seconds, or text such as ``"90s"`` and ``"1h30m"``.
 
     Raises:
-        DagError: If ``delta`` is no duration, negative, or longer than a hundred years.
+        DagError: If ``delta`` is not a duration, negative, or longer than a hundred years.
 
     Events:
         One. ``payload`` is the time at which the duration had passed, in UTC, by a clock that

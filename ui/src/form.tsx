@@ -89,7 +89,7 @@ export function parsed(name: string, text: string): unknown {
   try {
     return JSON.parse(text);
   } catch {
-    if (/^[\[{"]/.test(text.trim())) throw new Error(`${name} is no JSON: a bracket or a quote is missing`);
+    if (/^[\[{"]/.test(text.trim())) throw new Error(`${name} is not valid JSON: a bracket or a quote is missing`);
     return text;
   }
 }

@@ -158,9 +158,9 @@ def lines_of(
     """Return the lines at given positions of a block, each with the time of its first byte.
 
     Args:
-        pieces: The block, split into pieces that were captured at different times.
-        data: The block, perhaps without its end.
-        starts: Positions in the block, in order.
+        pieces: The pieces of the block, with the time at which each was captured.
+        data: The bytes of all pieces together; the end may be missing.
+        starts: Positions of the starts of lines in the block, in order.
         offset: Offset of the block in the log.
     """
     found, levels, at, passed = [], Levels(), -1, 0

@@ -389,6 +389,6 @@ def _parsed(cursor: str) -> tuple[RunLogKey, int]:
         number.isascii() and number.isdecimal() and len(number) <= _INTEGER_DIGITS
         for number in digits
     ):
-        raise RequestError(f"{cursor[:80]!r} is no cursor of a log")
+        raise RequestError(f"{cursor[:80]!r} is not a cursor of a log")
     *key, done = (int(number) for number in numbers)
     return RunLogKey(*key), max(done, 0)

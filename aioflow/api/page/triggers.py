@@ -330,7 +330,7 @@ class WaitingTriggers:
 
 
 def _classes(kind: str | None, counted: Sequence[WaitCount]) -> tuple[Sequence[str], Sequence[str]]:
-    """Return the class paths of a kind, or prefixes of them for a kind of the catalogue."""
+    """Return the class paths of a kind, or for a kind of the catalogue, their prefixes."""
     if kind is None:
         return (), ()
     prefixes = [f"{module}:" for module, name in KINDS.items() if name == kind]

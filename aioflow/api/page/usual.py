@@ -16,7 +16,7 @@ from aioflow.model.timestamps import Timestamp
 __all__ = ("TaskKey", "UsualTimes", "usual_seconds")
 
 TaskKey: TypeAlias = tuple[str, str]
-"""The id of a DAG, and of one of its tasks."""
+"""A DAG id, and the id of a task of that DAG."""
 
 Medians: TypeAlias = Mapping[Measure, float]
 

@@ -744,7 +744,7 @@ class Explaining(Actions):
         )
 
     async def _shares(self, pool: str) -> Sequence[ShareView]:
-        """Return the runs that use a pool; none if the engine does not respond."""
+        """Return the runs that use a pool; empty if the engine does not respond."""
         if self._engine is None:
             return ()
         answer: object = None

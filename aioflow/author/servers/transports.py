@@ -167,7 +167,8 @@ def _message(
         message["To"] = ", ".join(to)
     except ValueError:
         raise NotificationFailed(
-            f"{origin!r} or {', '.join(to)!r} is no address; see the sender of the connection",
+            f"{origin!r} or {', '.join(to)!r} is not a valid address; "
+            "check the sender of the connection",
             may_pass=False,
         ) from None
     printable = "".join(char if char.isprintable() else " " for char in subject)

@@ -68,8 +68,8 @@ class Proxy:
         finally:
             server.close()
             self.cut()
-            # Connections that are left would be cancelled at the end of the loop, which would be
-            # logged as an error.
+            # Wait until the connections have closed. Those still open when the event loop shuts
+            # down would be cancelled, which would be logged as an error.
             with anyio.move_on_after(_CLOSE_SECONDS, shield=True):
                 while self._serving:
                     self._is_idle = anyio.Event()

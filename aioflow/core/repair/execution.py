@@ -408,7 +408,7 @@ def _finish(run: Run, tx: Transaction) -> None:
 
 
 def _pass_on(run: Run, tx: Transaction) -> None:
-    """Notify the next run of all tasks that have ended."""
+    """Record each ended task, so that tasks of the next run that wait for it are evaluated."""
     for task_index, state in enumerate(run.states):
         if state >= TaskState.SUCCESS:
             tx.task_ended(run, task_index)

@@ -110,7 +110,7 @@ def cancel_tasks(run: Run, tx: Transaction, now: Timestamp | None = None) -> Non
         tx.postpone(run)
         return
     for task_index in range(len(run.spec.tasks)):
-        tx.task_ended(run, task_index)  # some children may have ended well, others were stopped
+        tx.task_ended(run, task_index)  # some children may have succeeded, others were stopped
     tx.change_run(run, ended_at=tx.now)
     tx.memory.drop_run(run)
     tx.recheck_dags.add(run.row.dag_id)  # another run may be the first in order now

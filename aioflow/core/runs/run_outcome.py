@@ -20,7 +20,7 @@ The failure of a parent that such a rule expects does not make the run ``partial
 def outcome(run: Run) -> RunState:
     """Return the final state of a run whose tasks have all ended.
 
-    The leaf tasks decide. If they ended well but another task failed, and no rule expected its
+    The leaf tasks decide. If none of them failed but another task did, and no rule expected its
     failure, the run is ``partial``.
     """
     bad = (TaskState.FAILED, TaskState.UPSTREAM_FAILED, TaskState.CANCELLED)

@@ -1,6 +1,6 @@
 """The ready queues: tasks that wait for a slot, their order, and limits on concurrent instances.
 
-Ready entries wait in one heap for each combination of kind of body, pool and required host. An
+Ready entries wait in one heap for each combination of ``Kind``, pool and required host. An
 entry is a queued task, or a whole mapped task whose pending children are drawn from it one by one,
 so a mapped task with a million children costs as much as one task. Entries are ordered by rank
 (resumed tasks before new tasks), then by priority, then by the turn of the DAG, see below. New
@@ -75,13 +75,12 @@ _AGE_BITS = 40
 _TURN_BITS = 2 * _AGE_BITS
 
 Kind: TypeAlias = str | WorkerSpec
-"""What the tasks of a queue wait for: a local worker, the async host, a remote worker, or nothing.
-"""
+"""What a queue's tasks wait for: a local worker, the async host, a remote worker, or nothing."""
 
 _QueueKey: TypeAlias = tuple[Kind, str]
 _Class: TypeAlias = tuple[_QueueKey, int, int]
 _Next: TypeAlias = tuple[float, int, int]
-"""A DAG's next turn and last turn, and the age of its first task in the last turn."""
+"""Next and last turn of a DAG (see above), and the age of its first task in the last turn."""
 
 _FIRST: _Next = (0.0, -1, 0)
 
@@ -273,7 +272,7 @@ def _task_key(entry: TaskInstance | MappedTask) -> _TaskKey:
 
 
 def _body_and_pool(entry: TaskInstance | MappedTask) -> _BodyAndPool:
-    """Return the kind of body and the pool of an entry.
+    """Return what an entry needs to run (see ``Kind``), and its pool.
 
     Different versions of a DAG may assign the same task to different pools.
     """

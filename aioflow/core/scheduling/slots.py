@@ -489,7 +489,7 @@ class Slots:
                 yield Grant(task)
 
     def missing_hosts(self, hosts_up: Container[str]) -> set[str]:
-        """Return the roles of on-demand hosts that tasks wait for; none if no slots are granted."""
+        """Return roles of on-demand hosts that tasks wait for; empty if no slots are granted."""
         return self.ready.missing_hosts(hosts_up) if self.is_open else set()
 
     def _grant_starts(self) -> Iterator[Grant]:

@@ -46,8 +46,8 @@ class DagTrigger:
         index: Index of the next event of this assignment.
         confirmed: Events below this index were confirmed to the host as stored.
         is_refusing: Whether no run could be created for its last event and this was reported.
-        failures: Number of assignments since the last event that ended without a request to stop.
-        failure: Failure of the last of these assignments; ``None`` if the trigger returned.
+        failures: How many assignments have ended without a request to stop since the last event.
+        failure: Failure of the latest of these assignments; ``None`` if the trigger returned.
         retry_at: When it is assigned again; ``None`` if no delay is needed.
         check_at: Time of the timer that re-checks the event that this trigger holds, if any.
         pending: Events that wait for the condition on assets, by asset.

@@ -166,8 +166,8 @@ class Graph:
         tallies: Number of tallies.
         index_of: Task indexes by ``task_id``.
         past: Tasks with ``depends_on_past``.
-        awaited_in_past: For each task in ``past``, the other tasks that must also have ended well
-            in the previous run.
+        awaited_in_past: For each task in ``past``, the other tasks that must have succeeded, or
+            must have been skipped, in the previous run.
         past_of: For each task, the tasks to evaluate when it has ended in the previous run.
         has_remote: Whether any task names an executor other than the local one.
 

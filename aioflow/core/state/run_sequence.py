@@ -51,7 +51,7 @@ class EndedRun(msgspec.Struct, frozen=True):
     """Summary of an ended run, containing what the next run depends on.
 
     Attributes:
-        bad: Tasks that did not end well, with their states.
+        bad: Tasks that neither succeeded nor were skipped, with their states.
     """
 
     key: RunKey
@@ -234,7 +234,10 @@ def stored_as(
 
 
 def _lack_items(spec: DagSpec, expanded: Iterable[int], states: list[TaskState]) -> None:
-    """Set mapped tasks to ``upstream_failed`` if the producer of their stream did not end well."""
+    """Set mapped tasks to ``upstream_failed`` if the producer of their stream failed.
+
+    Any final state of the producer except ``success`` and ``skipped`` counts as a failure.
+    """
     for task_index in expanded:
         mapped = spec.tasks[task_index].mapped
         source = -1 if mapped is None else mapped.sources[0].task_index

@@ -670,7 +670,7 @@ def time_left(task: TaskInstance, steady: Timestamp) -> int | None:
 
     The timeout continues to run while the try is deferred. The minimum of 1 lets an expired try
     report its timeout. A sensor has the full ``execution_timeout`` for each poke; its ``timeout``
-    limits the wait between pokes.
+    limits the total time since its first poke.
     """
     if task.ends_at is None:  # shortcut for nearly every task: this is called for each start
         return task.spec.execution_timeout_us
@@ -708,5 +708,6 @@ def stored_times(
     limit = time_limit(spec)
     if row.state in _DUE_STATES or limit is None or row.started_at is None:
         return row.due_at, None
-    # Rows of an earlier version of aioflow contain the start of the try but not its end.
+    # Rows written by earlier versions of aioflow contain the start of the try but not the time of
+    # its timeout, so compute it.
     return None, row.started_at - shift + limit if row.due_at is None else row.due_at

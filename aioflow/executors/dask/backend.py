@@ -61,7 +61,7 @@ Such a pilot must be gone when workers that have been idle for as long free thei
 """
 
 _CONSUMED_BYTES = 64 * 1024
-"""Number of consumed bytes of output after which their receipt is acknowledged."""
+"""Receipt of output is acknowledged each time this number of bytes has been consumed."""
 
 _PATIENCE_SECONDS = 10.0
 """Time after the limit of the workers themselves at which the daemon counts them as dead."""

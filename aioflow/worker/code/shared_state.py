@@ -521,7 +521,7 @@ def _loop_policy() -> int:
 
 
 _PROBES: Mapping[str, Callable[[], object]] = {
-    "the working folder": _working_folder,
+    "the working directory": _working_folder,
     "the umask": _umask,
     "the priority of the process": lambda: os.getpriority(os.PRIO_PROCESS, 0),
     "limits of the process": lambda: [resource.getrlimit(limit) for limit in _LIMITS],

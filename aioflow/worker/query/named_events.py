@@ -167,7 +167,7 @@ class _Queue(Listener):
 
 
 class EventFollower:
-    """Waits for the first event of a name on behalf of many waiters, which need no coroutines.
+    """Waits for the first event with a name, for many waiters that need no coroutines.
 
     Implements ``aioflow.author.client.EventFollower``.
 
@@ -404,7 +404,7 @@ class Subscription:
     def _query(
         self, wanted: EventsWanted, audience: Iterable[Listener], take: Callable[[EventsPage], None]
     ) -> int:
-        """Send a query on behalf of the run of one of the listeners."""
+        """Send a query on behalf of one listener's run."""
         run_no = next(iter(audience)).run_no()
         body = msgspec.msgpack.encode(wanted)
         return self._reports.query_then(run_no, "events", body, self._handle_reply, take)

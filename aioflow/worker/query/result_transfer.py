@@ -53,7 +53,7 @@ _FOLDER_BYTES = 4 * 1024 * 1024 * 1024
 """Size limit of the folder. Beyond it, the least recently used files are deleted."""
 
 _MEASURED_PARTS = 16
-"""Denominator of the part of its size by which the folder may grow until it is measured again."""
+"""The folder is measured again when it has grown by 1/``_MEASURED_PARTS`` of its size limit."""
 
 Ask: TypeAlias = Callable[[RunNo, str, bytes], Reply]
 

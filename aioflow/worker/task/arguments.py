@@ -208,7 +208,7 @@ def _takes_results(dag: DAG, node: Node) -> bool:
 
 
 def _looks_back(node: Node, start: StartTask) -> Iterator[FromRound]:
-    """Yield the bindings to results of the previous iteration; none in the first iteration."""
+    """Yield the bindings to results of the previous iteration; nothing in the first iteration."""
     for argument in node.arguments.values():
         for binding in _bindings(argument, start):
             if isinstance(binding, FromRound):

@@ -185,7 +185,7 @@ class FireTimePreview(UserCoroutine):
         command = self._command
         trigger = await maker.make(command.host, self._enter)
         if not isinstance(trigger, TimetableTrigger):
-            raise TypeError(f"{command.host.class_path} is no timetable")
+            raise TypeError(f"{command.host.class_path} is not a timetable")
         self._enter(_TIMETABLE_STAGE)
         fire_times = await trigger.preview(to_datetime(command.after), command.count)
         return tuple(to_timestamp(fire_time) for fire_time in fire_times)

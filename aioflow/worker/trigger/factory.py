@@ -175,7 +175,7 @@ class TriggerMaker:
     def _timetable(self, version: str, path: str) -> type:
         found = self._find(version, path)
         if not is_timetable_class(found):
-            raise TriggerWrong(LOAD, f"{path} is no timetable")
+            raise TriggerWrong(LOAD, f"{path} is not a timetable")
         return cast("type", found)
 
     def _of_newest(self, command: StartTrigger, path: str, kwargs: bytes) -> Trigger[Any] | None:

@@ -307,7 +307,7 @@ def _check_key(key: object, name: str) -> None:
         size = len(key.encode())
     except UnicodeEncodeError as exc:
         raise TriggerWrong(
-            "trigger_yield", f"the key of {name}'s event is no valid text: {exc}"
+            "trigger_yield", f"the key of {name}'s event is not valid text: {exc}"
         ) from exc
     if size > KEY_LIMIT:
         raise TriggerWrong(

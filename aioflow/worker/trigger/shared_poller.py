@@ -111,7 +111,7 @@ class HostedWatch(UserCoroutine):
 
     @property
     def number(self) -> int:
-        """The number of one of its triggers, to which a crash or a blocked loop is attributed."""
+        """Number of a trigger of the watch; a crash or a blocked loop is attributed to it."""
         return self.signer.number
 
     @property

@@ -3,7 +3,7 @@
 import { count, texts } from "../texts";
 
 export const executorTexts = {
-  sentence: "An executor provides the workers in which functions run. Tasks that are async def, and triggers, need none.",
+  sentence: "An executor provides the workers that run ordinary (def) task functions. Tasks defined with async def, and triggers, need no executor.",
   name: "Executor",
   state: "State",
   usage: "Usage",

@@ -1,9 +1,10 @@
-"""Packed tasks: a byte string instead of objects for a task that only waits, and its trigger.
+"""Packed tasks: one byte string holds a waiting task and its trigger, instead of two objects.
 
-After each commit, each deferred task with a single trigger is packed together with the trigger.
-Looking up either of them unpacks both until the end of the next turn. Fields that many waiting
-tasks share are stored once, in a ``TaskShape``. A run whose tasks all wait is packed as well. Code
-that makes decisions cannot tell packed values from others.
+After each commit, each deferred task with a single trigger is packed together with the trigger. If
+the task or the trigger is looked up, both are unpacked. They remain objects until the end of the
+next turn, which is one iteration of the engine loop. Fields that many waiting tasks share are
+stored once, in a ``TaskShape``. A run whose tasks are all waiting is packed as well. Code that
+makes decisions cannot tell packed values from others.
 """
 
 from __future__ import annotations
