@@ -198,7 +198,7 @@ def test_without_a_daemon_its_code_does_not_run_and_the_command_says_so(left):
     done = next_fire_times(left, "hours")
 
     assert done.status == 1
-    assert "only a daemon runs it" in done.err
+    assert "only a daemon runs that code" in done.err
     assert f"no daemon runs for {left}; start it with `aioflow up` [daemon.away]" in done.err
     assert done.out == ""
 

@@ -71,7 +71,7 @@ BUGS = (
             Edit(
                 "aioflow.core.triggers.event_runs",
                 "_cancel_old",
-                "[run for run in memory.queued_runs.get(dag_id, ()) if run.row.cause == BY_EVENT]",
+                "[run for run in queued if run.row.cause == BY_EVENT]",
                 "[]",
             ),
         ),
