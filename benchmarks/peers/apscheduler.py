@@ -36,7 +36,10 @@ SYSTEM = System(
             "`SQLAlchemyDataStore` over aiosqlite or asyncpg; the event broker is the local one,"
             " which is right for one scheduler process."
         ),
-        "One `AsyncScheduler`, `max_concurrent_jobs=100`, and no limit for each task.",
+        (
+            "One `AsyncScheduler`, `max_concurrent_jobs=100`. These lines understate it: the limit"
+            " for each task was meant to be off, but `add_job` set it back to one job at a time."
+        ),
         (
             "Its own documentation does not recommend SQLite for several schedulers; here is one."
             " On PostgreSQL, 20 jobs or schedules are added at a time."
