@@ -145,12 +145,14 @@ async def test_a_start_that_came_with_its_end_is_reported_by_the_end(tmp_path):
 
 async def test_only_the_start_of_a_claimed_try_is_reported(tmp_path):
     """The other try has had its slot since it was granted."""
-    go = tmp_path / "go"
+    first, second = tmp_path / "first", tmp_path / "second"
     async with node(tmp_path) as n:
-        n.executor.start_try(start(1, "time.sleep(0.01)"))
-        n.executor.start_try(start(2, until_there(go), claimed=True))
-        await until(lambda: n.of(TaskStarted))
-        go.touch()
+        n.executor.start_try(start(1, until_there(first)))
+        n.executor.start_try(start(2, until_there(second), claimed=True))
+        await n.began(1)
+        first.touch()
+        await n.began(2)
+        second.touch()
         await n.ended(1, 2)
 
     assert [report.task_no for report in n.of(TaskStarted)] == [2]

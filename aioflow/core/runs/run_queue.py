@@ -120,9 +120,10 @@ def _begin(run: Run, tx: Transaction) -> None:
 
 def is_running(dag_id: str, memory: Memory) -> bool:
     """Return whether a run of a DAG is active or queued, not counting backfills."""
-    queue = dag_id
     return bool(
-        memory.active_runs.get(queue) or memory.queued_runs.get(queue) or suspended(queue, memory)
+        memory.active_runs.get(dag_id)
+        or memory.queued_runs.get(dag_id)
+        or suspended(dag_id, memory)
     )
 
 

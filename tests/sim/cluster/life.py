@@ -202,7 +202,7 @@ class Life:
 
 
 class ClusterIncarnation(Incarnation):
-    """An incarnation that also checks what a node of a cluster must not do."""
+    """An incarnation of a daemon that also checks the rules for the nodes of a cluster."""
 
     def __init__(self, life: Life, store: Any, about: NodeFacts) -> None:
         super().__init__(life, store)
