@@ -180,7 +180,8 @@ def odd_templates(node: Node) -> Iterator[str]:
         elif found.is_made:
             yield (
                 f"field {found.field!r} has {_shown(found.text)}, which stays as it is: __init__ "
-                "sets it, and only arguments of the task are rendered; let the task be given it"
+                "sets it, and only arguments of the task are rendered; pass it to the task as an "
+                "argument"
             )
         else:
             yield (

@@ -16,6 +16,7 @@ from aioflow.api.logs.lines import LineRange, TriedLog
 from aioflow.api.logs.run_log import RunLogRange
 from aioflow.api.page.schemas import RunLogLineView
 from aioflow.api.queries import PAGE
+from aioflow.api.waits.sentences import task_name
 from aioflow.web.limits import BudgetedResponse, ResponseBudget
 from aioflow.web.permissions import By, viewer
 from aioflow.web.problems import problem
@@ -193,11 +194,8 @@ async def _run_pieces(api: Api, run_id: str, wanted: RunLogRange) -> AsyncGenera
 
 
 def _name_of(line: RunLogLineView) -> str:
-    child = f"[{line.map_index}]" if line.map_index >= 0 else ""
-    label = f" {line.map_label}" if line.map_label else ""
-    loop = f" round {line.round}" if line.round else ""
-    retry = f" try {line.try_number}" if line.try_number > 1 else ""
-    return f"{line.task_id}{child}{label}{loop}{retry}"
+    name = task_name(line.task_id, line.map_index, line.round, line.map_label)
+    return f"{name} try {line.try_number}" if line.try_number > 1 else name
 
 
 async def _as_json(read: Callable[[], Awaitable[Any]]) -> Response:
