@@ -61,14 +61,24 @@ export function shownAnswer(answer: unknown, form?: FormSchema | null): string {
     .join(", ");
 }
 
+/** The result of a decision: "Approved", "By default: rejected", or "Timed out". */
+export function resultOf({ state, answer, form }: Decision): string {
+  const said = answer === null ? "" : shownAnswer(answer, form);
+  if (state === "answered" && said !== "") return sentenceCase(said);
+  return `${texts.decisions.states[state] ?? state}${said === "" ? "" : `: ${said}`}`;
+}
+
+/** The people who voted, each with the comment: `ada: “amount checked”`. */
+export const votersOf = (votes: Decision["votes"]): string => votes.map(({ person, comment }) => person + (comment ? `: “${comment}”` : "")).join(", ");
+
 /** How a decision ended and by whom, with their comments: `Approved by ada: “amount checked”`. */
 export function outcomeOf(decision: Decision): string {
   const { state, answer, form, votes } = decision;
-  if (state !== "answered") return `${texts.decisions.states[state] ?? state}${answer === null ? "" : `: ${shownAnswer(answer, form)}`}`;
+  if (state !== "answered") return resultOf(decision);
   const own = votes.filter((vote) => form || vote.vote === (answer === true ? "yes" : "no"));
-  const people = (own.length > 0 ? own : votes).map((vote) => vote.person + (vote.comment ? `: “${vote.comment}”` : ""));
-  const what = sentenceCase(form ? texts.decisions.states["answered"]! : shownAnswer(answer));
-  return `${what}${people.length > 0 ? ` ${texts.decisions.by} ${people.join(", ")}` : ""}${form ? `. ${shownAnswer(answer, form)}` : ""}`;
+  const people = votersOf(own.length > 0 ? own : votes);
+  const what = form ? sentenceCase(texts.decisions.states["answered"]!) : resultOf(decision);
+  return `${what}${people && ` ${texts.decisions.by} ${people}`}${form ? `. ${shownAnswer(answer, form)}` : ""}`;
 }
 
 /** The people that a decision waits for, and the approvals so far. */

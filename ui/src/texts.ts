@@ -679,7 +679,6 @@ export const texts = {
     endQuarantine: "End quarantine",
     none: "Nothing is waiting. Tasks that sleep, or wait for a file, an event or another run, are listed here.",
     shared: (all: number): string => `shared watch (${count(all)})`,
-    startsRuns: (dag: string): string => `Starts runs of ${dag}`,
     event: (name: string): string => `event ${name}`,
     listed: "waits",
     deferredOf: (deferred: number, most: number | null): string => `${count(deferred)} waiting for triggers${most ? `, of at most ${count(most)}` : ""}`,

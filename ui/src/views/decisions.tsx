@@ -10,10 +10,10 @@ import { SplitPane } from "../components/split";
 import { type Column, Table } from "../components/table";
 import { tell } from "../components/toast";
 import { useItems } from "../data";
-import { AskedBy, type Decision, DecisionBox, DecisionById, asUser, shownAnswer } from "../decision";
+import { AskedBy, type Decision, DecisionBox, DecisionById, asUser, resultOf, votersOf } from "../decision";
 import { Empty, Head, Shown, childName } from "../parts";
 import { go, usePlace, withQuery } from "../router";
-import { sentenceCase, texts } from "../texts";
+import { texts } from "../texts";
 import { When } from "../time";
 
 const OPEN = 200;
@@ -103,16 +103,6 @@ function Cards({ rows, open, reload }: CardsProps) {
   );
 }
 
-/** "Approved" by people, "By default: rejected", or "Timed out". */
-const outcomeOf = (one: Decision): string => {
-  const answer = one.answer === null ? "" : shownAnswer(one.answer, one.form);
-  if (one.state === "answered" && answer !== "") return sentenceCase(answer);
-  return `${texts.decisions.states[one.state] ?? one.state}${answer === "" ? "" : `: ${answer}`}`;
-};
-
-/** Who decided, each with the comment: `ada: “amount checked”`. */
-const decidersOf = (one: Decision): string => one.votes.map((vote) => vote.person + (vote.comment ? `: “${vote.comment}”` : "")).join(", ");
-
 /** What was asked, with what it was about, which tells decisions of one task apart. */
 const Asked = (one: Decision) => (
   <>
@@ -124,9 +114,9 @@ const Asked = (one: Decision) => (
 /** The outcome; on a phone also by whom, and of which run. */
 const Outcome = (one: Decision) => (
   <>
-    {outcomeOf(one)}
+    {resultOf(one)}
     <span class="phone-only soft">
-      {[" ", decidersOf(one), one.run_id].filter(Boolean).join(" · ")}
+      {[" ", votersOf(one.votes), one.run_id].filter(Boolean).join(" · ")}
     </span>
   </>
 );
@@ -134,7 +124,7 @@ const Outcome = (one: Decision) => (
 const COLUMNS: Column<Decision>[] = [
   { id: "question", title: texts.decisions.question, width: "minmax(200px, 3fr)", phone: "title", isFixed: true, cell: Asked },
   { id: "outcome", title: texts.decisions.outcome, width: "minmax(100px, 1fr)", phone: "second", cell: Outcome },
-  { id: "people", title: texts.decisions.people, width: "minmax(120px, 1.4fr)", isWideOnly: true, cell: (one) => <span title={decidersOf(one)}>{decidersOf(one)}</span> },
+  { id: "people", title: texts.decisions.people, width: "minmax(120px, 1.4fr)", isWideOnly: true, cell: (one) => <span title={votersOf(one.votes)}>{votersOf(one.votes)}</span> },
   { id: "asker", title: texts.decisions.askedBy, width: "minmax(140px, 1.6fr)", isWideOnly: true, isMono: true, cell: (one) => <AskedBy decision={one} isShort /> },
   { id: "task", title: texts.decisions.ofTask, width: "minmax(110px, 1fr)", isMono: true, isOptional: true, cell: (one) => childName(one.task_id, one.map_index, 0, one.map_label) },
   { id: "asked", title: texts.decisions.asked, width: "100px", isNumber: true, isOptional: true, cell: (one) => <When at={one.asked_at} /> },
