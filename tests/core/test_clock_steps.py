@@ -24,7 +24,7 @@ SCHEDULES = {
     "cron": ScheduleSpec(cron="* * * * *"),
     "fixed": ScheduleSpec(cron="0-58/2 0-23 * * *"),
     "jitter": ScheduleSpec(every_us=60 * SECOND, jitter_us=20 * SECOND),
-    "dates": ScheduleSpec(dates=tuple(BEGIN + n * 60 * SECOND for n in range(-3000, 3000))),
+    "dates": ScheduleSpec(dates=tuple(BEGIN + n * 120 * SECOND for n in range(-1500, 1500))),
     "both": ScheduleSpec(
         parts=(ScheduleSpec(every_us=90 * SECOND), ScheduleSpec(every_us=60 * SECOND))
     ),
